@@ -35,7 +35,7 @@ sys.path.insert(0, str(ROOT))
 
 from stepper.hook import daemon_client  # noqa: E402
 from tests.conftest import CLIENT, Answer, Notebook, Project, text_of  # noqa: E402
-from tests.kernel_traffic import Ear  # noqa: E402
+from tests.kernel_traffic import OutputCounter  # noqa: E402
 
 BOOKS, HANG_SECONDS, GROWTH = 20, 60.0, 0.10
 CONFIG = "max_cells: 100000\nmax_retries: 1000\nkernel_cwd: notebook\n"
@@ -485,7 +485,7 @@ def soak(
     """
     project = Project(folder / "repo")
     project.config(CONFIG)
-    run, listener = SoakRun(project, seed, books), Ear(project)
+    run, listener = SoakRun(project, seed, books), OutputCounter(project)
     started_at, sizes, first_cell_count = time.monotonic(), dict[str, Any](), 0
     try:
         listener.__enter__()
@@ -519,7 +519,7 @@ def soak(
             run.check_book(book)
         time.sleep(3)  # late output is written within two
         require(listener.begun, "messages of the kernels are received")
-        listener.balance()
+        listener.assert_output_saved()
         sizes["end"] = run.measure_daemon()
         return {
             "cells": run.cells,

@@ -26,7 +26,7 @@ from tests import apt_packages
 
 WAIT_SECONDS = float(
     os.environ.get("WAIT", "60")
-)  # a limit for every wait, so that a test cannot hang
+)  # the limit of every wait, so that no test hangs
 FLAGS = (
     "--headless=new",
     "--no-sandbox",
@@ -55,7 +55,7 @@ class Browser:
             "chromium", "chromium", "fonts-dejavu-core", "ca-certificates"
         )
         self.folder = tempfile.mkdtemp(prefix="chromium")
-        self.said = open(os.path.join(self.folder, "said"), "wb")  # noqa: SIM115
+        self.log_file = open(os.path.join(self.folder, "said"), "wb")  # noqa: SIM115
         environ = {
             **os.environ,
             "HOME": self.folder,
@@ -66,7 +66,7 @@ class Browser:
             [program, *FLAGS, f"--user-data-dir={self.folder}/profile", "about:blank"],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            stderr=self.said,
+            stderr=self.log_file,
             env=environ,
         )
         self.loop = asyncio.new_event_loop()
@@ -76,12 +76,12 @@ class Browser:
         path = Path(self.folder, "profile", "DevToolsActivePort")
         wait_until(
             lambda: path.exists() and path.read_text().count("\n"),
-            lambda: Path(self.said.name).read_text()[-2000:],
+            lambda: Path(self.log_file.name).read_text()[-2000:],
         )
         self.port = int(path.read_text().split("\n")[0])
 
     def page(self, context: str = "") -> Page:
-        """Open a page with cookies of its own, or with those of a context."""
+        """Open a page in a new context (with its own cookies) or in an existing one."""
         link = Link(self, self._asked("/json/version")["webSocketDebuggerUrl"])
         context = (
             context or link.send("Target.createBrowserContext")["browserContextId"]
@@ -107,7 +107,7 @@ class Browser:
         ]:
             process.kill()
         self.process.wait()
-        self.said.close()
+        self.log_file.close()
         asyncio.run_coroutine_threadsafe(asyncio.sleep(0.3), self.loop).result(
             WAIT_SECONDS
         )  # the connections are closed
@@ -132,8 +132,8 @@ class Link:
                 address, max_message_size=1 << 28, on_message_callback=self._take
             )
 
-        made = asyncio.run_coroutine_threadsafe(connected(), browser.loop)
-        self.link: WebSocketClientConnection = made.result(WAIT_SECONDS)
+        future = asyncio.run_coroutine_threadsafe(connected(), browser.loop)
+        self.link: WebSocketClientConnection = future.result(WAIT_SECONDS)
 
     def _take(self, message: Any) -> None:
         if message is None:
@@ -175,7 +175,7 @@ class Page(Link):
         self.send("Page.navigate", url=address)
 
     def js(self, expression: str) -> Any:
-        """Return what an expression gives; what it awaits is waited for."""
+        """Return the value of an expression; a promise is awaited."""
         told = self.send(
             "Runtime.evaluate",
             expression=expression,
@@ -186,7 +186,7 @@ class Page(Link):
         return told["result"].get("value")
 
     def until(self, expression: str) -> Any:
-        """Wait until an expression gives something that is true; return that."""
+        """Wait until the value of an expression is true, and return it."""
         found = None
 
         def look() -> Any:
@@ -195,7 +195,7 @@ class Page(Link):
                 found = self.js(
                     f"(found => found instanceof Node ? true : found)({expression})"
                 )
-            except AssertionError as error:  # the page is on its way
+            except AssertionError as error:  # the page is still loading
                 found, self.why = None, error
             return found
 
@@ -215,7 +215,7 @@ class Page(Link):
         )
 
     def prefer(self, **features: str) -> None:
-        """Have media features: `prefers_color_scheme="dark"`."""
+        """Emulate media features, for example `prefers_color_scheme="dark"`."""
         named = [
             {"name": name.replace("_", "-"), "value": value}
             for name, value in features.items()
@@ -235,7 +235,7 @@ class Page(Link):
             )
 
     def errors(self) -> list[str]:
-        """Return what went wrong on the page: exceptions, refused loads, violations of its policy."""
+        """Return the page's errors: exceptions, failed requests, violations of its policy."""
         results = []
         for event in list(self.events):
             if event["method"] == "Runtime.exceptionThrown":
@@ -248,7 +248,7 @@ class Page(Link):
         return results
 
     def requests(self) -> set[str]:
-        """Return the addresses that were asked for."""
+        """Return the requested URLs."""
         requests = [
             event["params"]["request"]["url"]
             for event in self.events
@@ -257,7 +257,7 @@ class Page(Link):
         return {re.sub(r"\?.*", "", url) for url in requests}
 
     def click(self, what: str) -> None:
-        """Click as a mouse does."""
+        """Click with a mouse event."""
         at = self.js(
             f"(each => {{ const at = each.getBoundingClientRect(); return [at.x + at.width / 2, at.y + at.height / 2] }})(document.querySelector({what!r}))"
         )
@@ -272,7 +272,7 @@ class Page(Link):
             )
 
     def memory(self) -> int:
-        """Return the bytes that the largest of the browser's processes for pages has for itself alone."""
+        """Return the private memory of the largest renderer process, in bytes."""
         results = []
         for process in psutil.Process(self.browser.process.pid).children(
             recursive=True
@@ -292,7 +292,7 @@ class Page(Link):
 def wait_until(
     condition: Callable[[], Any], why: Callable[[], str] = lambda: ""
 ) -> None:
-    """Wait until something holds."""
+    """Wait until a condition is true."""
     end = time.monotonic() + WAIT_SECONDS
     while not condition():
         assert time.monotonic() < end, why()

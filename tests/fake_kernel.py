@@ -51,7 +51,7 @@ class FakeRun:
     number: int
     outputs: list[dict[str, Any]] = field(default_factory=list)
     displays: dict[str, list[int]] = field(default_factory=dict)
-    unsaid: list[str] = field(default_factory=list)  # its output after the run
+    unsaid: list[str] = field(default_factory=list)  # output after the run
     outcome: Outcome = Outcome.OK
     fault: Fault | None = None
     died: str = ""
@@ -110,7 +110,7 @@ class FakeRun:
 class FakePartialOutput:
     """The output so far of a cell."""
 
-    change_count = 0  # nothing is written before the run finishes
+    change_count = 0  # outputs are written only after the run
 
     def __init__(
         self, run: FakeRun, wake: str = "", before: Sequence[dict[str, Any]] = ()
@@ -166,7 +166,7 @@ class FakeKernel:
 
     def __init__(self, place: LaunchConfig) -> None:
         self.partial_output: FakePartialOutput | None = None
-        self.id, self.language, self.place = uuid.uuid4().hex, "python", place
+        self.id, self.language, self.launch_config = uuid.uuid4().hex, "python", place
         self.is_busy = False
         self.interrupted = self.unreachable_reason = ""
         self.on_display: Callable[[dict[str, Any], bool], bool] = lambda message, late: (
@@ -177,11 +177,13 @@ class FakeKernel:
         self.count, self.runs = 0, dict[str, FakeRun]()
         self.now = FakeRun("", 0)  # the cell that runs, or ran last
         self.now.over.set()
-        self.listens = True  # a daemon is there
+        self.is_connected = True  # a daemon is connected
         self.forget: Callable[[], object] = bool  # deletes its recorded messages
         # messages that belong to no run
-        self.waiting: list[dict[str, Any]] = []
-        self.kept: list[dict[str, Any]] = []  # … while no daemon was there
+        self.pending_messages: list[dict[str, Any]] = []
+        self.recorded_messages: list[
+            dict[str, Any]
+        ] = []  # … recorded while no daemon was connected
         own = {
             "print": self._print,
             "display": self._display,
@@ -190,7 +192,7 @@ class FakeKernel:
             "die": _die,
             "late": self._late,
         }
-        self.seen: dict[str, tuple[int, str]] = {}
+        self.fingerprints: dict[str, tuple[int, str]] = {}
         self.names: dict[str, Any] = {
             "__name__": "__main__",
             "__builtins__": {**vars(builtins), **own},
@@ -221,24 +223,24 @@ class FakeKernel:
         outputs.append({"output_type": "display_data", "data": data, "metadata": {}})
         if display_id:
             self.now.displays.setdefault(display_id, []).append(len(outputs) - 1)
-            self._shown("display_data", data, display_id)
+            self._notify_display("display_data", data, display_id)
 
     def _update(
         self, data: dict[str, Any], raw: bool = True, display_id: str = ""
     ) -> None:
         for place in self.now.displays.get(display_id, []):
             self.now.outputs[place]["data"] = data
-        self._shown("update_display_data", data, display_id)
+        self._notify_display("update_display_data", data, display_id)
 
-    def _shown(self, kind: str, data: dict[str, Any], mark: str) -> None:
+    def _notify_display(self, kind: str, data: dict[str, Any], mark: str) -> None:
         content = {"data": data, "metadata": {}, "transient": {"display_id": mark}}
         self.on_display(_message(kind, self.now.request, content), False)
 
     def _late(self, text: str) -> None:
-        self.now.unsaid.append(text)
+        self.now.late_texts.append(text)
 
     def describe(self) -> KernelDescription:
-        return KernelDescription(self.place.python)
+        return KernelDescription(self.launch_config.python)
 
     def ensure_connection_file(self) -> str:
         return ""
@@ -247,9 +249,9 @@ class FakeKernel:
         return 0
 
     def receive_pending(self) -> None:
-        self.listens = True
-        said, self.waiting = self.waiting, []
-        for message in said:
+        self.is_connected = True
+        messages, self.pending_messages = self.pending_messages, []
+        for message in messages:
             self.on_display(message, True)
 
     def take_widget_state(self) -> None:
@@ -268,20 +270,20 @@ class FakeKernel:
         self.count += not scratch
         run = FakeRun(request or uuid.uuid4().hex, self.count)
         self.now = self.runs[run.request] = run
-        self.interrupted, self.listens = "", True
+        self.interrupted, self.is_connected = "", True
         threading.Thread(target=self._run, args=(run, code), daemon=True).start()
         response = await self._until_over(run, timeout, FakePartialOutput(run, wake))
         if criterion and response.outcome is Outcome.OK:
             with contextlib.suppress(Exception):
-                holds = eval(criterion, self.names)
-                response.diagnosis_data["criterion"] = {"holds": holds}
+                value = eval(criterion, self.names)
+                response.diagnosis_data["criterion"] = {"holds": value}
         return response
 
     async def take_over(self) -> Death | None:
         if not self.now.over.is_set():
             self.now.throw(KeyboardInterrupt)
             await self._until_over(self.now, GRACE_SECONDS)
-        self.listens = True
+        self.is_connected = True
         return self.ended
 
     async def await_earlier_request(
@@ -299,7 +301,7 @@ class FakeKernel:
     async def fetch_missed_messages(self, request: str) -> list[dict[str, Any]]:
         return [
             message
-            for message in self.kept
+            for message in self.recorded_messages
             if message["parent_header"]["msg_id"] == request
         ]
 
@@ -326,12 +328,16 @@ class FakeKernel:
                 small = repr(value) if isinstance(value, int | str | list) else ""
                 length = len(value) if hasattr(value, "__len__") else None
                 variables[name] = Variable(type(value).__name__, length, print=small)
-        seen = {
+        fingerprints = {
             name: (id(value), variables[name].print if name in variables else "")
             for name, value in own.items()
         }
-        fresh = tuple(name for name in seen if self.seen.get(name) != seen[name])
-        self.seen = seen
+        fresh = tuple(
+            name
+            for name in fingerprints
+            if self.fingerprints.get(name) != fingerprints[name]
+        )
+        self.fingerprints = fingerprints
         names = (*own, *self.names["__builtins__"])
         return Namespace(
             modules, functions, tuple(classes), variables, names, rebound=fresh
@@ -350,12 +356,15 @@ class FakeKernel:
         self.forget()
 
     def detach(self) -> None:
-        self.is_busy = self.listens = False
-        self.kept, self.waiting = self.kept + self.waiting, []
+        self.is_busy = self.is_connected = False
+        self.recorded_messages, self.pending_messages = (
+            self.recorded_messages + self.pending_messages,
+            [],
+        )
 
-    def ends(self, how: str) -> None:
+    def ends(self, reason: str) -> None:
         """Die like a kernel that is killed from outside."""
-        self.ended = self.ended or Death(how)
+        self.ended = self.ended or Death(reason)
         if not self.now.over.is_set():
             self.now.throw(Died)
 
@@ -370,11 +379,15 @@ class FakeKernel:
             except BaseException as error:  # noqa: BLE001  # whatever a cell raises
                 run.fails(error)
             run.thread = None
-            for text in run.unsaid:
+            for text in run.late_texts:
                 message = _message(
                     "stream", run.request, {"name": "stdout", "text": text}
                 )
-                (self.waiting if self.listens else self.kept).append(message)
+                (
+                    self.pending_messages
+                    if self.is_connected
+                    else self.recorded_messages
+                ).append(message)
         finally:  # an interrupt can still arrive here
             run.over.set()
 
@@ -390,12 +403,12 @@ class FakeKernel:
             return
         value = eval(compile(ast.Expression(last.value), name, "eval"), self.names)
         if value is not None:
-            shown = {
+            content = {
                 "execution_count": run.number,
                 "data": {"text/plain": repr(value)},
                 "metadata": {},
             }
-            run.outputs.append({"output_type": "execute_result", **shown})
+            run.outputs.append({"output_type": "execute_result", **content})
 
     async def _until_over(
         self, run: FakeRun, seconds: float, coming: FakePartialOutput | None = None
@@ -431,36 +444,36 @@ class FakeKernel:
             if self.interrupted
             else outcome
         )
-        known = UNKNOWN_NAMESPACE if run.died else await self.fetch_namespace()
+        namespace = UNKNOWN_NAMESPACE if run.died else await self.fetch_namespace()
         return Execution(
             outcome,
             run.outputs,
             run.number,
             fault=run.fault,
             death=self.ended,
-            namespace=known,
+            namespace=namespace,
             displays=run.displays,
         )
 
 
 class FakeKernelLauncher:
-    """Starts fake kernels; those in `left` outlive a daemon."""
+    """Starts fake kernels; those in `remaining` outlive a daemon."""
 
     queue_status: QueueStatus | None = None
 
     def __init__(self, remaining: dict[str, FakeKernel], record: str) -> None:
-        self.left, self.record = remaining, record
+        self.kernels, self.record = remaining, record
 
     async def start(self, place: LaunchConfig) -> FakeKernel:
-        self.left[self.record] = kernel = FakeKernel(place)
-        kernel.forget = lambda: self.left.pop(self.record, None)
+        self.kernels[self.record] = kernel = FakeKernel(place)
+        kernel.forget = lambda: self.kernels.pop(self.record, None)
         return kernel
 
     async def cancel_request(self) -> None:
         pass
 
     async def attach(self) -> FakeKernel | Death | None:
-        kernel = self.left.get(self.record)
+        kernel = self.kernels.get(self.record)
         if kernel is not None and kernel.ended:
             kernel.forget()
         return kernel and (kernel.ended or kernel)
@@ -476,12 +489,12 @@ def _message(kind: str, request: str, content: dict[str, Any]) -> dict[str, Any]
 
 
 def _own(stack: traceback.StackSummary) -> tuple[Frame, ...]:
-    """Return the entries that are cells' own."""
+    """Return the frames of cells."""
     own = [entry for entry in stack if entry.filename.startswith("<cell ")]
     return tuple(
         Frame(int(entry.filename[6:-1]), entry.lineno or 0, entry.name) for entry in own
     )
 
 
-def _die(how: str = "SIGKILL") -> None:
-    raise Died(how)
+def _die(reason: str = "SIGKILL") -> None:
+    raise Died(reason)

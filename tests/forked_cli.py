@@ -30,7 +30,7 @@ from typing import Any
 
 from tests import forked_kernels
 
-Done = subprocess.CompletedProcess[str]
+CompletedCommand = subprocess.CompletedProcess[str]
 IMPORTED = (
     *(
         "stepper.cli.main",
@@ -48,8 +48,8 @@ IMPORTED = (
 )
 
 
-class Nursery:
-    """The process that was imported once, and the socket by which forks are asked for."""
+class ForkServer:
+    """The process that has imported the package, and the socket for fork requests."""
 
     def __init__(self) -> None:
         self.folder = tempfile.mkdtemp(prefix="nursery")
@@ -74,20 +74,23 @@ class Nursery:
 
 
 @functools.cache
-def nursery(pid: int) -> Nursery:
-    """Return this process's own; a fork of it has another pid."""
-    nursery = Nursery()
-    atexit.register(nursery.close)
-    return nursery
+def get_fork_server(pid: int) -> ForkServer:
+    """Return the fork server of this process; a fork of it has another pid."""
+    get_fork_server = ForkServer()
+    atexit.register(get_fork_server.close)
+    return get_fork_server
 
 
-def run(arguments: list[str], cwd: Path, timeout: float, daemons: bool = True) -> Done:
-    """Run `stepper` with these arguments in that folder, as `subprocess.run(…, capture_output=True, text=True)` would.
+def run(
+    arguments: list[str], cwd: Path, timeout: float, daemons: bool = True
+) -> CompletedCommand:
+    """Run `stepper` like `subprocess.run(…, capture_output=True, text=True)`.
 
-    With `daemons=False` a daemon that it starts is a Python of its own: its command line is that of a daemon.
+    With `daemons=False`, a daemon that it starts is a new Python process, whose
+    command line is that of a daemon.
     """
     with socket.socket(socket.AF_UNIX) as link:
-        link.connect(nursery(os.getpid()).path)
+        link.connect(get_fork_server(os.getpid()).path)
         pipes = [os.pipe(), os.pipe()]
         os.umask(umask := os.umask(0o077))
         about = json.dumps(
@@ -134,11 +137,11 @@ def read(message: list[str], number: int, pipe: int) -> None:
         message[number] = stream.read()
 
 
-# --- in the process that was imported once ------------------------------------------------------------------
+# --- in the process that has imported the package --------------------------------------------
 
 
 def serve(listener: int) -> None:
-    """Fork for each that asks, until the one that was asked for ends this process."""
+    """Fork for each request, until the parent process exits."""
     for item in IMPORTED:
         importlib.import_module(item)
     importlib.import_module("nbformat").validate(
@@ -157,13 +160,16 @@ def serve(listener: int) -> None:
                 continue
             if os.fork() == 0:
                 door.close()
-                return answer(link)
+                return run_request(link)
             link.close()
     os._exit(0)
 
 
-def answer(link: socket.socket) -> None:
-    """In a fork: fork the command, wait for it, say how it ended. Return in the command's process alone."""
+def run_request(link: socket.socket) -> None:
+    """In a fork: fork the command, wait for it and send its exit code.
+
+    Returns only in the command's process.
+    """
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     link.settimeout(None)
     size, outputs, _, _ = socket.recv_fds(link, 8, 2)
@@ -185,25 +191,25 @@ def answer(link: socket.socket) -> None:
     return None
 
 
-def run_as_process(told: dict[str, Any], outputs: list[int]) -> None:
-    """Be the process that `python -c 'from stepper.cli.main import main; main()' …` would be; end with its exit code."""
+def run_as_process(request: dict[str, Any], outputs: list[int]) -> None:
+    """Run `main` like `python -c 'from stepper.cli.main import main; main()' …`."""
     from stepper.cli.main import main
 
     os.dup2(outputs[0], 1)
     os.dup2(outputs[1], 2)
     for output in outputs:
         os.close(output)
-    os.umask(told["umask"])
-    os.chdir(told["cwd"])
-    for name in set(os.environ) - set(told["environ"]):
+    os.umask(request["umask"])
+    os.chdir(request["cwd"])
+    for name in set(os.environ) - set(request["environ"]):
         del os.environ[name]
-    os.environ.update(told["environ"])
-    sys.argv = ["-c", *told["argv"]]
-    if told["daemons"]:
+    os.environ.update(request["environ"])
+    sys.argv = ["-c", *request["argv"]]
+    if request["daemons"]:
         from stepper.hook import daemon_start
 
-        if told["kernels"] is not None:
-            forked_kernels.fork_kernels(forked_kernels.Address(*told["kernels"]))
+        if request["kernels"] is not None:
+            forked_kernels.fork_kernels(forked_kernels.Address(*request["kernels"]))
         daemon_start.subprocess = SimpleNamespace(
             Popen=Daemon, DEVNULL=subprocess.DEVNULL
         )  # type: ignore[assignment]
@@ -211,7 +217,7 @@ def run_as_process(told: dict[str, Any], outputs: list[int]) -> None:
 
 
 def run_and_exit(main: Callable[[], None]) -> None:
-    """Do that as a process's whole work: end as the interpreter would."""
+    """Run `main` and exit like the interpreter."""
     code = 1
     try:
         main()
@@ -220,15 +226,15 @@ def run_and_exit(main: Callable[[], None]) -> None:
         if isinstance(end.code, str):
             sys.stderr.write(f"{end.code}\n")
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
-    except BaseException:  # noqa: BLE001 - whatever it is, it is told as the interpreter would
+    except BaseException:  # noqa: BLE001 - printed as the interpreter prints it
         traceback.print_exc()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(code)  # taking the interpreter down takes as long as the command
+    os._exit(code)  # finalizing the interpreter takes as long as the command
 
 
 class Daemon:
-    """A fork that does what `python -I -m stepper.daemon PROJECT` does, as the Popen that it stands for."""
+    """A fork that replaces `Popen` of `python -I -m stepper.daemon PROJECT`."""
 
     def __init__(
         self,
@@ -247,14 +253,14 @@ class Daemon:
         if self.pid:
             return
         os.setsid()
-        with open(os.devnull) as nothing:
-            for number, file in enumerate((nothing.fileno(), stdout, stderr)):
+        with open(os.devnull) as null_device:
+            for number, file in enumerate((null_device.fileno(), stdout, stderr)):
                 os.dup2(file, number)
         os.closerange(3, 1024)
         os.chdir(cwd)
         os.environ.clear()
         os.environ.update(env)
-        sys.stdout = sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115 - nothing of the command's own
+        sys.stdout = sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115 - not the command's streams
         sys.argv = command[3:]
         from stepper.daemon.server import main
 
@@ -262,5 +268,5 @@ class Daemon:
 
     def poll(self) -> int | None:
         if self.returncode is None and os.waitpid(self.pid, os.WNOHANG)[0]:
-            self.returncode = 1  # which, its log tells
+            self.returncode = 1  # the log contains the real code
         return self.returncode

@@ -22,7 +22,7 @@ from tornado.websocket import WebSocketClientConnection, websocket_connect
 
 
 class Channel:
-    """A tornado websocket as pycrdt wants it; messages that are no Yjs (the server's own) are left out."""
+    """A tornado websocket with pycrdt's interface; skips messages that are not Yjs."""
 
     def __init__(self, socket: WebSocketClientConnection, path: str) -> None:
         self.socket, self.path = socket, path
@@ -46,7 +46,7 @@ class Channel:
 
 
 async def main(url: str, token: str, path: str) -> None:
-    """Keep the document open until standard input ends."""
+    """Keep the document open until the end of standard input."""
     session = await AsyncHTTPClient().fetch(
         f"{url}api/collaboration/session/{quote(path)}",
         method="PUT",

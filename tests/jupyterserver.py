@@ -2,8 +2,8 @@
 
 The connection to a server can be cut.
 
-served = Served("server")           # or "gateway", "enterprise"; each has its environment
-served.definition(kernel="house")   # its entry in `kernels:`; VARIABLE has the token
+served = Served("server")           # or "gateway", "enterprise"
+served.definition(kernel="house")   # for `kernels:`; VARIABLE has the token
 served.close()
 """
 
@@ -32,17 +32,20 @@ from tests.environments import environment
 
 TOKEN, VARIABLE = "s3cret-of-the-tests-4b1d", "TEST_HUB_TOKEN"
 SERVERS = ("jupyter_server>=2.10,<3", "jupyter_kernel_gateway>=3,<4", "ipykernel>=7,<8")
-# An environment of its own: it wants an old jupyter_client, and beside the others pip takes an old one of it.
+# In its own environment: it needs an old jupyter_client, and with the other packages
+# pip would install an old version of it.
 ENTERPRISE = ("jupyter_enterprise_gateway>=3.3,<4",)
 
 
 class Kind(NamedTuple):
-    """What is started: its packages, its module, its application's name, its flags."""
+    """A kind of server: packages, module, application name, flags."""
 
     packages: tuple[str, ...]
     module: str
     app: str
-    token: str  # the variable that holds it: no process list shows it
+    token: (
+        str  # the variable with the token: an argument would be visible to other users
+    )
     flags: tuple[str, ...]
 
 
@@ -72,14 +75,14 @@ KINDS = {
 
 
 def free_port() -> int:
-    """A port of loopback that is free now."""
+    """Return a free port on loopback."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return int(free.getsockname()[1])
 
 
 def stop_process(process: subprocess.Popen[bytes]) -> None:
-    """End a server, by force where it does not by itself."""
+    """End a server; kill it if it does not exit."""
     process.terminate()
     try:
         process.wait(20)
@@ -89,7 +92,10 @@ def stop_process(process: subprocess.Popen[bytes]) -> None:
 
 
 class Served:
-    """A server of one kind, with a folder of its own for all that it keeps. `certificate` is its file and its key's."""
+    """A server of one kind, with all its files in one folder.
+
+    `certificate` has the paths of the certificate and its key.
+    """
 
     def __init__(
         self,
@@ -106,22 +112,25 @@ class Served:
         )
         self.port = free_port()
         self.process: subprocess.Popen[bytes] | None = None
-        if kind == "enterprise":  # it brings no kernel
+        if kind == "enterprise":  # it does not depend on ipykernel
             self.kernelspec("python3", environment(sys.executable, *SERVERS))
         self.start()
 
     @property
     def url(self) -> str:
-        """Where it is, as one writes it in `kernels:`."""
+        """The URL for `kernels:`."""
         return f"http{'s' if self.certificate else ''}://127.0.0.1:{self.port}/"
 
     @property
     def python(self) -> str:
-        """The interpreter of its environment; but for an Enterprise Gateway's, what its kernelspec `python3` runs, too."""
+        """The interpreter of the environment.
+
+        The kernelspec `python3` uses it too, except for an Enterprise Gateway.
+        """
         return environment(sys.executable, *KINDS[self.kind].packages)
 
     def start(self) -> None:
-        """Start it, on the port that it had before; return when it answers."""
+        """Start the server, on its former port, and wait until it responds."""
         _, module, app, variable, usual = KINDS[self.kind]
         flags = [
             f"--{app}.port={self.port}",
@@ -169,7 +178,7 @@ class Served:
     def ask(
         self, path: str, method: str = "GET", body: Any = None, token: str = TOKEN
     ) -> Any:
-        """Ask its REST interface; return what it says."""
+        """Send a request to the REST API and return the response."""
         data = json.dumps(body).encode() if body is not None else None
         headers = {
             "Authorization": f"token {token}",
@@ -185,11 +194,11 @@ class Served:
         return json.loads(text) if text else None
 
     def kernels(self) -> list[str]:
-        """The ids of its kernels."""
+        """Return the ids of the running kernels."""
         return [item["id"] for item in self.ask("kernels")]
 
     def kernelspec(self, name: str, python: str) -> None:
-        """Give it a kernelspec: the kernel of another interpreter."""
+        """Add a kernelspec: the kernel of another interpreter."""
         folder = self.folder / "data" / "kernels" / name
         folder.mkdir(parents=True, exist_ok=True)
         argv = [python, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
@@ -198,18 +207,18 @@ class Served:
         )
 
     def definition(self, url: str = "", **options: Any) -> dict[str, Any]:
-        """What stands in `kernels:` for it."""
-        where: dict[str, Any] = {
+        """Return the server's entry for `kernels:`."""
+        config: dict[str, Any] = {
             "url": url or self.url,
             "token_env": VARIABLE,
             **options,
         }
-        if self.kind == "enterprise":  # as root, it needs a user name
-            where.setdefault("env", {"KERNEL_USERNAME": "tester"})
-        return {"jupyter": where}
+        if self.kind == "enterprise":  # a user name is required for root
+            config.setdefault("env", {"KERNEL_USERNAME": "tester"})
+        return {"jupyter": config}
 
     def place(self, url: str = "", **options: Any) -> kernel_config.BackendConfig:
-        """The place `hub` of that definition; a key with the value None is left out."""
+        """Return the backend `hub` of that definition, without keys whose value is None."""
         jupyter = self.definition(url, **options)["jupyter"]
         return backend_registry.parse_backends(
             {
@@ -224,13 +233,13 @@ class Served:
         )["hub"]
 
     def stop(self) -> None:
-        """End the server; a Jupyter Server takes its kernels along."""
+        """End the server; a Jupyter Server ends its kernels too."""
         if self.process is not None:
             stop_process(self.process)
             self.process = None
 
     def close(self) -> None:
-        """End it and remove what it kept."""
+        """End the server and remove its files."""
         with contextlib.suppress(OSError):
             for kernel in self.kernels():
                 with contextlib.suppress(urllib.error.HTTPError):
@@ -241,7 +250,7 @@ class Served:
 
 @contextlib.contextmanager
 def run_server(folder: Path, kind: str = "server") -> Iterator[dict[str, Any]]:
-    """A server with all its files in a folder; its facts, as JSON has them."""
+    """A server with all its files in a folder; yields its facts, for JSON."""
     served = Served(kind, folder=folder)
     try:
         yield {"url": served.url, "token": TOKEN, "variable": VARIABLE, "kind": kind}
@@ -250,13 +259,16 @@ def run_server(folder: Path, kind: str = "server") -> Iterator[dict[str, Any]]:
 
 
 def make_backend(facts: dict[str, Any], **options: Any) -> kernel_config.BackendConfig:
-    """The place `hub` on that server; its token is to be in the environment, as the facts name it."""
-    where = {"url": facts["url"], "token_env": facts["variable"], **options}
-    return backend_registry.parse_backends({"hub": {"jupyter": where}})["hub"]
+    """Return the backend `hub` on that server.
+
+    The environment must contain the token, in the variable that the facts name.
+    """
+    config = {"url": facts["url"], "token_env": facts["variable"], **options}
+    return backend_registry.parse_backends({"hub": {"jupyter": config}})["hub"]
 
 
 class Line:
-    """A way to a server that can be cut: a port that hands on to another."""
+    """A proxy port whose connections can be cut."""
 
     def __init__(self, port: int) -> None:
         self.to = port
@@ -268,11 +280,11 @@ class Line:
 
     @property
     def url(self) -> str:
-        """The server's, by this way."""
+        """The server's URL through the proxy."""
         return f"http://127.0.0.1:{self.port}/"
 
     def cut(self) -> int:
-        """Cut all connections that are there; return how many."""
+        """Cut all connections and return their number."""
         pairs, self.pairs = self.pairs, []
         for pair in pairs:
             for end in pair:
@@ -282,16 +294,16 @@ class Line:
         return len(pairs)
 
     def down(self) -> None:
-        """Cut all, and let none come back."""
+        """Cut all connections and refuse new ones."""
         self.is_down = True
         self.cut()
 
     def up(self) -> None:
-        """Let them come again."""
+        """Accept connections again."""
         self.is_down = False
 
     def close(self) -> None:
-        """Be gone."""
+        """Close the proxy."""
         self.listener.close()
         self.cut()
 

@@ -26,25 +26,26 @@ GAP = re.compile(r"\n… [\d,]+ characters left out by stepper \(max_output_byte
 GAPS = re.compile(r"… .* left out by stepper \(max_output_bytes\) …\n")
 
 
-class Ear:
-    """Counts the characters that each request's streams and errors take. Cells that ran before it listened do not count."""
+class OutputCounter:
+    """Counts the characters in the streams and errors of each request.
+
+    Cells that ran before the start are not counted.
+    """
 
     def __init__(self, project: Project) -> None:
         self.project = project
-        self.said: Counter[str] = Counter()  # request → characters
+        self.sent_characters: Counter[str] = Counter()  # request → characters
         self.lines: dict[
             tuple[str, str], str
-        ] = {}  # request, stream → its last line, if it can be redrawn
-        self.cleared: set[str] = set()  # the requests that cleared their output
-        self.begun: set[str] = (
-            set()
-        )  # the requests that were heard from their beginning
+        ] = {}  # request, stream → the last line, if a carriage return can redraw it
+        self.cleared: set[str] = set()  # requests that cleared their output
+        self.begun: set[str] = set()  # requests whose first message was received
         self.clients: dict[str, BlockingKernelClient] = {}
-        self.heard = 0  # messages
+        self.message_count = 0  # messages
         self.ending = threading.Event()
         self.thread = threading.Thread(target=self._listen, daemon=True)
 
-    def __enter__(self) -> Ear:
+    def __enter__(self) -> OutputCounter:
         self.thread.start()
         return self
 
@@ -60,8 +61,11 @@ class Ear:
             client.stop_channels()
             client.context.destroy(linger=0)
 
-    def hears(self, kernels: int = 1) -> None:
-        """Wait until that many kernels are listened to: what a kernel says before is not heard."""
+    def wait_for_kernels(self, kernels: int = 1) -> None:
+        """Wait for the subscriptions to `kernels` kernels.
+
+        Earlier messages of a kernel are not received.
+        """
         until = time.monotonic() + 30
         while len(self.clients) < kernels:
             assert time.monotonic() < until
@@ -76,94 +80,104 @@ class Ear:
                     if "connection" in data and data["kernel"] not in self.clients:
                         self.clients[data["kernel"]] = self._client(data["connection"])
             for client in self.clients.values():
-                self._hear(client)
+                self._receive(client)
 
     def _client(self, connection: dict[str, Any]) -> BlockingKernelClient:
         context = zmq.Context()
-        context.setsockopt(zmq.RCVHWM, 0)  # else a flood is not all heard
+        context.setsockopt(zmq.RCVHWM, 0)  # else messages of a flood are dropped
         client = BlockingKernelClient(context=context)
         client.load_connection_info(dict(connection, key=connection["key"].encode()))
         client.start_channels(shell=False, stdin=False, hb=False, control=False)
         return client
 
-    def _hear(self, client: BlockingKernelClient) -> None:
+    def _receive(self, client: BlockingKernelClient) -> None:
         with contextlib.suppress(Again):
             while True:
                 parts = client.iopub_channel.socket.recv_multipart(1)  # NOBLOCK
                 header, parent, _, content = map(
                     json.loads, parts[parts.index(b"<IDS|MSG>") + 2 :][:4]
                 )
-                request, self.heard = parent.get("msg_id", ""), self.heard + 1
+                request, self.message_count = (
+                    parent.get("msg_id", ""),
+                    self.message_count + 1,
+                )
                 if header["msg_type"] == "execute_input":
                     self.begun.add(request)
                 elif header["msg_type"] == "stream" and request:
-                    self.said[request] += self._drawn(
+                    self.sent_characters[request] += self._count_visible(
                         (request, content["name"]), content["text"]
                     )
                 elif header["msg_type"] == "clear_output":
                     self.cleared.add(request)
                 elif header["msg_type"] == "error" and request:
-                    self.said[request] += len(content["evalue"]) + len(
+                    self.sent_characters[request] += len(content["evalue"]) + len(
                         "\n".join(content["traceback"])
                     )
 
-    def _drawn(self, stream: tuple[str, str], text: str) -> int:
-        """How many characters a stream shows more with that text."""
+    def _count_visible(self, stream: tuple[str, str], text: str) -> int:
+        """Return how many visible characters the text adds to a stream."""
         before = self.lines.pop(stream, "")
         last = (before + text).rpartition("\n")[2]
-        if len(last) < 10_000:  # no bar is longer
+        if len(last) < 10_000:  # longer than any progress bar
             self.lines[stream] = last
-        goes_back = "\r" in before + text or "\b" in before + text
+        redraws = "\r" in before + text or "\b" in before + text
         return (
-            len(folded(before + text)) - len(folded(before)) if goes_back else len(text)
+            len(folded(before + text)) - len(folded(before)) if redraws else len(text)
         )
 
-    def settled(self) -> None:
-        """Wait until no more comes."""
+    def wait_until_quiet(self) -> None:
+        """Wait until no more messages arrive."""
         before = -1
-        while before != self.heard:
-            before = self.heard
+        while before != self.message_count:
+            before = self.message_count
             time.sleep(0.3)
 
-    def balance(self, *notebooks: Notebook) -> None:
-        """Assert that what was sent for these notebooks' cells, all by default, is on them or said to be left out.
+    def assert_output_saved(self, *notebooks: Notebook) -> None:
+        """Assert that all sent output is in the cells or reported as truncated.
 
-        To the character: of what was heard from its beginning, and belongs to the last run of a cell that is there.
-        What comes late is written some seconds later: it is waited for.
+        Checks all notebooks by default. Compares, to the character, the output of the
+        last run of each existing cell, if it was received from its first message.
+        Waits for late outputs, which are written some seconds later.
         """
-        self.settled()
+        self.wait_until_quiet()
         until = time.monotonic() + 60
         while True:
-            sent, there, differ = self.sums(*notebooks)
-            if sent == there:
+            sent, saved, differences = self.compare(*notebooks)
+            if sent == saved:
                 return
-            assert time.monotonic() < until, f"sent {sent}, there {there}: {differ}"
+            assert time.monotonic() < until, (
+                f"sent {sent}, there {saved}: {differences}"
+            )
             time.sleep(0.5)
 
-    def sums(self, *notebooks: Notebook) -> tuple[int, int, list[str]]:
-        """Return what was sent, what is there or said to be left out, and the cells in which these differ."""
+    def compare(self, *notebooks: Notebook) -> tuple[int, int, list[str]]:
+        """Return the characters sent, those saved or truncated, and the differing cells."""
         paths = [notebook.path for notebook in notebooks] or [
             *(self.project.folder / "notebooks").rglob("*.ipynb")
         ]
         journals = [
-            read(path)
+            read_journal(path)
             for path in (self.project.folder / ".stepper" / "journal").glob("*.jsonl")
         ]
-        known = {
+        requests = {
             event["request"]
             for events in journals
             for event in events
             if event.get("request")
         }
-        looks = any(
+        has_scratch_runs = any(
             event["event"] == "scratch" for events in journals for event in events
         )
-        others = sum(
+        other_characters = sum(
             count
-            for request, count in self.said.items()
-            if request not in known and not looks
+            for request, count in self.sent_characters.items()
+            if request not in requests and not has_scratch_runs
         )
-        sent, there, differ = others, 0, [f"{others} of no cell"]
+        sent, saved, differences = (
+            other_characters,
+            0,
+            [f"{other_characters} of no cell"],
+        )
         for path in paths:
             cells = {
                 cell["id"]: cell
@@ -176,34 +190,34 @@ class Ear:
                     for event in events
                     if event["event"] == "run"
                 }
-                left_out = {
+                omitted = {
                     event["cell_id"]: event.get("left_out") or (0, 0, 0)
                     for event in events
                     if event["event"] in ("run", "late")
                 }
                 for cell_id, run in last.items():
                     if run["request"] in self.begun - self.cleared and cell_id in cells:
-                        said, stands = (
-                            self.said[run["request"]],
+                        cell_sent, cell_saved = (
+                            self.sent_characters[run["request"]],
                             count_shown_characters(cells[cell_id])
-                            + left_out[cell_id][0],
+                            + omitted[cell_id][0],
                         )
-                        sent, there = sent + said, there + stands
-                        if said != stands:
+                        sent, saved = sent + cell_sent, saved + cell_saved
+                        if cell_sent != cell_saved:
                             source = "".join(cells[cell_id]["source"])
-                            differ.append(
-                                f"sent {said}, there {stands}, {run['outcome']}: {source[:200]}"
+                            differences.append(
+                                f"sent {cell_sent}, there {cell_saved}, {run['outcome']}: {source[:200]}"
                             )
-        return sent, there, differ
+        return sent, saved, differences
 
 
-def read(path: Path) -> list[dict[str, Any]]:
-    """The events of a journal."""
+def read_journal(path: Path) -> list[dict[str, Any]]:
+    """Return the events of a journal."""
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def count_shown_characters(cell: dict[str, Any]) -> int:
-    """How many characters of streams and errors a cell shows."""
+    """Return the number of characters in a cell's streams and errors."""
     errors = [out for out in cell["outputs"] if out["output_type"] == "error"]
     texts = [
         text_of(cell),

@@ -1,16 +1,17 @@
-"""What cells print while they work, as the tools of the field print it: (second, text), and when the cell was over.
+"""Progress output of common tools, as (second, text), and the end of the cell.
 
-Written before the rule that reads it (`policy/progress_estimate`), from `docker` on when that was there; at their first runs 33 of
-34 and 14 of 15 came out right (the slow start was guessed too late; of `mnist` it was taken that its end can be told). `END` names cases
-whose end can be told from what they print, `NONE` those where nobody could tell it; `RESETS` are bars that begin anew for
-each of a number of rounds that they do not name: until the second one begins, nobody can know.
+The cases before `docker` were written before `policy/progress_estimate`, the others
+after it. In the first runs, 33 of 34 and 14 of 15 estimates were right: the estimate
+for the slow start came too late, and `mnist` got an estimate. `END` names cases
+whose end can be estimated, `NONE` those where it cannot. `RESETS` are bars that restart
+in each round, without the number of rounds: until the second round, the end is unknown.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-Said = Iterator[tuple[float, str]]
+ProgressOutput = Iterator[tuple[float, str]]
 
 
 def bar(share: float, width: int = 10) -> str:
@@ -23,25 +24,25 @@ def clock(seconds: float) -> str:
 
 def tqdm(
     count: int, per: float, name: str = "", options: str = "", begin: float = 0.0
-) -> Said:
+) -> ProgressOutput:
     for n in range(count + 1):
         t, head = begin + n * per, f"{name}: " if name else ""
-        left = clock((count - n) * per) if n else "?"
+        remaining = clock((count - n) * per) if n else "?"
         yield (
             t,
-            f"\r{head}{n / count:4.0%}|{bar(n / count)}| {n}/{count} [{clock(n * per)}<{left}, {1 / per:5.2f}it/s{options}]",
+            f"\r{head}{n / count:4.0%}|{bar(n / count)}| {n}/{count} [{clock(n * per)}<{remaining}, {1 / per:5.2f}it/s{options}]",
         )
 
 
-def tqdm_plain() -> Said:
+def tqdm_plain() -> ProgressOutput:
     return tqdm(300, 0.9)
 
 
-def tqdm_named() -> Said:
+def tqdm_named() -> ProgressOutput:
     return tqdm(40, 12.0, "Scoring", ", loss=0.513")
 
 
-def tqdm_slow_start() -> Said:
+def tqdm_slow_start() -> ProgressOutput:
     """The first items compile; the rest take a third of the time."""
     t = 0.0
     for n in range(101):
@@ -49,19 +50,19 @@ def tqdm_slow_start() -> Said:
         t += 9.0 if n < 10 else 3.0
 
 
-def tqdm_unknown() -> Said:
+def tqdm_unknown() -> ProgressOutput:
     for n in range(400):
         yield float(n), f"\r{n * 17}it [{clock(n)}, 17.02it/s]"
 
 
-def tqdm_rounds() -> Said:
+def tqdm_rounds() -> ProgressOutput:
     for epoch in range(4):
         yield from tqdm(60, 1.0, f"Epoch {epoch}", begin=62.0 * epoch)
         yield 62.0 * epoch + 61, "\n"
 
 
-def tqdm_nested() -> Said:
-    """Two bars: the outer one above, the inner one below, drawn by going up."""
+def tqdm_nested() -> ProgressOutput:
+    """Two bars, the outer one above; the cursor moves up to redraw."""
     for n in range(10):
         yield (
             n * 20.0,
@@ -75,7 +76,7 @@ def tqdm_nested() -> Said:
     yield 200.0, f"\rOuter: 100%|{bar(1)}| 10/10 [03:20<00:00, 20.00s/it]\n"
 
 
-def rich_bar() -> Said:
+def rich_bar() -> ProgressOutput:
     for n in range(0, 151):
         share = n / 150
         full = int(40 * share)
@@ -88,8 +89,8 @@ def rich_bar() -> Said:
         )
 
 
-def keras() -> Said:
-    """Ten epochs of sixty steps, as `verbose=1` draws them."""
+def keras() -> ProgressOutput:
+    """Ten epochs of sixty steps, with `verbose=1`."""
     for epoch in range(10):
         begin = epoch * 31.0
         yield begin, f"Epoch {epoch + 1}/10\n"
@@ -105,8 +106,8 @@ def keras() -> Said:
         yield begin + 30.9, " - val_accuracy: 0.7012 - val_loss: 0.9120\n"
 
 
-def keras_two() -> Said:
-    """`verbose=2`."""
+def keras_two() -> ProgressOutput:
+    """Twelve epochs, with `verbose=2`."""
     for epoch in range(12):
         yield epoch * 25.0, f"Epoch {epoch + 1}/12\n"
         yield (
@@ -115,7 +116,7 @@ def keras_two() -> Said:
         )
 
 
-def lightning() -> Said:
+def lightning() -> ProgressOutput:
     for epoch in range(5):
         for n in range(0, 201, 4):
             t = epoch * 66.0 + n * 0.33
@@ -125,7 +126,7 @@ def lightning() -> Said:
             )
 
 
-def xgboost() -> Said:
+def xgboost() -> ProgressOutput:
     for n in range(300):
         yield (
             n * 1.0,
@@ -133,7 +134,7 @@ def xgboost() -> Said:
         )
 
 
-def lightgbm() -> Said:
+def lightgbm() -> ProgressOutput:
     for n in range(100, 3100, 100):
         yield (
             n * 0.1,
@@ -141,7 +142,7 @@ def lightgbm() -> Said:
         )
 
 
-def pip() -> Said:
+def pip() -> ProgressOutput:
     for n in range(0, 241):
         full = n // 6
         yield (
@@ -150,7 +151,7 @@ def pip() -> Said:
         )
 
 
-def wget() -> Said:
+def wget() -> ProgressOutput:
     for n in range(0, 101):
         yield (
             n * 2.5,
@@ -158,22 +159,22 @@ def wget() -> Said:
         )
 
 
-def epochs() -> Said:
+def epochs() -> ProgressOutput:
     for n in range(1, 51):
         yield n * 7.0, f"epoch {n}/50: loss={2.3 / n:.4f} acc={1 - 1 / (n + 1):.3f}\n"
 
 
-def rows() -> Said:
+def rows() -> ProgressOutput:
     for n in range(0, 120_001, 2000):
         yield 4 + n / 500, f"Processed {n:,} of 120,000 rows\n"
 
 
-def percents() -> Said:
+def percents() -> ProgressOutput:
     for n in range(0, 101, 5):
         yield n * 6.0, f"{n} %\n"
 
 
-def steps_and_gpu() -> Said:
+def steps_and_gpu() -> ProgressOutput:
     for n in range(0, 20_001, 100):
         yield (
             n / 60,
@@ -181,7 +182,7 @@ def steps_and_gpu() -> Said:
         )
 
 
-def grid_search() -> Said:
+def grid_search() -> ProgressOutput:
     yield 0.1, "Fitting 5 folds for each of 12 candidates, totalling 60 fits\n"
     for n in range(60):
         yield (
@@ -190,7 +191,7 @@ def grid_search() -> Said:
         )
 
 
-def joblib() -> Said:
+def joblib() -> ProgressOutput:
     for n in (1, 2, 3, 5, 8, 11, 15, 19, 24, 29, 35, 41, 48, 55, 63, 71, 80):
         yield (
             n * 4.0,
@@ -198,8 +199,8 @@ def joblib() -> Said:
         )
 
 
-def trainer() -> Said:
-    """The bar of a trainer, with a line of logs between now and then."""
+def trainer() -> ProgressOutput:
+    """The bar of a trainer, with log lines in between."""
     for n in range(0, 501):
         yield (
             n * 0.8,
@@ -212,7 +213,7 @@ def trainer() -> Said:
             )
 
 
-def logged() -> Said:
+def logged() -> ProgressOutput:
     for n in range(1, 31):
         yield (
             n * 11.0,
@@ -220,8 +221,8 @@ def logged() -> Said:
         )
 
 
-def dated() -> Said:
-    """A date that looks like a share."""
+def dated() -> ProgressOutput:
+    """A date that looks like a fraction."""
     for n in range(60):
         yield (
             n * 5.0,
@@ -229,13 +230,13 @@ def dated() -> Said:
         )
 
 
-def accuracy_percentage() -> Said:
-    """A share that is none of the work."""
+def accuracy_percentage() -> ProgressOutput:
+    """A percentage that is not the progress."""
     for n in range(1, 41):
         yield n * 8.0, f"epoch {n}: validation accuracy {100 * (1 - 0.4 / n):.1f}%\n"
 
 
-def memory() -> Said:
+def memory() -> ProgressOutput:
     for n in range(60):
         yield (
             n * 5.0,
@@ -243,7 +244,7 @@ def memory() -> Said:
         )
 
 
-def epochs_and_batches() -> Said:
+def epochs_and_batches() -> ProgressOutput:
     for epoch in range(1, 6):
         for batch in range(1, 41):
             yield (
@@ -252,22 +253,22 @@ def epochs_and_batches() -> Said:
             )
 
 
-def bar_then_silence() -> Said:
+def bar_then_silence() -> ProgressOutput:
     yield from tqdm(20, 1.0, "Loading")
     yield 21.0, "\n"
     yield 300.0, "done\n"
 
 
-def pymc() -> Said:
+def pymc() -> ProgressOutput:
     for n in range(0, 101):
-        left = (100 - n) * 3
+        remaining = (100 - n) * 3
         yield (
             n * 3.0,
-            f"\rSampling 4 chains, 0 divergences {'━' * (n // 3)} {n}% 0:{left // 60:02d}:{left % 60:02d} / 0:{n * 3 // 60:02d}:{n * 3 % 60:02d}",
+            f"\rSampling 4 chains, 0 divergences {'━' * (n // 3)} {n}% 0:{remaining // 60:02d}:{remaining % 60:02d} / 0:{n * 3 // 60:02d}:{n * 3 % 60:02d}",
         )
 
 
-def pages() -> Said:
+def pages() -> ProgressOutput:
     for n in range(1, 341):
         yield (
             n * 1.3,
@@ -275,7 +276,7 @@ def pages() -> Said:
         )
 
 
-def prose_fraction() -> Said:
+def prose_fraction() -> ProgressOutput:
     yield 1.0, "Loading 3 of 7 files that changed\n"
     for n in range(80):
         yield (
@@ -284,7 +285,7 @@ def prose_fraction() -> Said:
         )
 
 
-def optuna() -> Said:
+def optuna() -> ProgressOutput:
     for n in range(50):
         yield (
             n * 6.0,
@@ -292,7 +293,7 @@ def optuna() -> Said:
         )
 
 
-def simulation() -> Said:
+def simulation() -> ProgressOutput:
     for n in range(0, 1001):
         yield (
             n * 0.4,
@@ -300,7 +301,7 @@ def simulation() -> Said:
         )
 
 
-def slowing_items() -> Said:
+def slowing_items() -> ProgressOutput:
     """Each item takes a little longer than the one before."""
     t = 0.0
     for n in range(1, 61):
@@ -308,8 +309,8 @@ def slowing_items() -> Said:
         yield t, f"file {n} of 60\n"
 
 
-def downloads() -> Said:
-    """Several files, each with a bar of its own."""
+def downloads() -> ProgressOutput:
+    """Several files, each with its own bar."""
     t = 0.0
     for name, size in (
         ("config.json", 4),
@@ -323,14 +324,14 @@ def downloads() -> Said:
         yield t, "\n"
 
 
-def docker() -> Said:
+def docker() -> ProgressOutput:
     for n in range(1, 15):
         yield (n - 1) * 20.0, f"Step {n}/14 : RUN make part{n}\n"
         yield (n - 1) * 20.0 + 9, f" ---> Running in {n}f3a9c{n}0d12\n"
     yield 280.0, "Successfully built\n"
 
 
-def ninja() -> Said:
+def ninja() -> ProgressOutput:
     for n in range(1, 1501):
         yield (
             n * 0.2,
@@ -338,7 +339,7 @@ def ninja() -> Said:
         )
 
 
-def pytest_dots() -> Said:
+def pytest_dots() -> ProgressOutput:
     for n in range(1, 61):
         yield (
             n * 5.0,
@@ -346,7 +347,7 @@ def pytest_dots() -> Said:
         )
 
 
-def catboost() -> Said:
+def catboost() -> ProgressOutput:
     for n in range(0, 1000, 10):
         yield (
             n * 0.3,
@@ -354,7 +355,7 @@ def catboost() -> Said:
         )
 
 
-def gensim() -> Said:
+def gensim() -> ProgressOutput:
     for n in range(0, 300, 2):
         yield (
             float(n),
@@ -362,7 +363,7 @@ def gensim() -> Said:
         )
 
 
-def dask() -> Said:
+def dask() -> ProgressOutput:
     for n in range(0, 301):
         yield (
             float(n),
@@ -370,7 +371,7 @@ def dask() -> Said:
         )
 
 
-def stan() -> Said:
+def stan() -> ProgressOutput:
     """Four chains, one after the other."""
     for chain in range(1, 5):
         for n in range(0, 2001, 100):
@@ -381,7 +382,7 @@ def stan() -> Said:
             )
 
 
-def mnist() -> Said:
+def mnist() -> ProgressOutput:
     for epoch in range(1, 6):
         for batch in range(0, 938, 10):
             yield (
@@ -394,7 +395,7 @@ def mnist() -> Said:
         )
 
 
-def yolo() -> Said:
+def yolo() -> ProgressOutput:
     """Epoch n/m at the beginning of each line, and a bar for its batches."""
     for epoch in range(1, 11):
         yield (
@@ -408,7 +409,7 @@ def yolo() -> Said:
             )
 
 
-def rsync() -> Said:
+def rsync() -> ProgressOutput:
     for n in range(0, 101):
         yield (
             n * 3.0,
@@ -416,7 +417,7 @@ def rsync() -> Said:
         )
 
 
-def hf_map() -> Said:
+def hf_map() -> ProgressOutput:
     for n in range(0, 100_001, 1000):
         yield (
             n * 0.002,
@@ -424,7 +425,7 @@ def hf_map() -> Said:
         )
 
 
-def crawler() -> Said:
+def crawler() -> ProgressOutput:
     for n in range(0, 300, 10):
         yield (
             float(n),
@@ -432,7 +433,7 @@ def crawler() -> Said:
         )
 
 
-def fastai() -> Said:
+def fastai() -> ProgressOutput:
     yield 0.0, "epoch     train_loss  valid_loss  accuracy  time\n"
     for epoch in range(8):
         yield (
@@ -446,7 +447,7 @@ def fastai() -> Said:
             )
 
 
-def speech() -> Said:
+def speech() -> ProgressOutput:
     for n in range(0, 61):
         yield (
             n * 4.0,
@@ -454,7 +455,7 @@ def speech() -> Said:
         )
 
 
-def batches_of_folds() -> Said:
+def batches_of_folds() -> ProgressOutput:
     for fold in range(1, 6):
         yield (fold - 1) * 60.0, f"===== Fold {fold} of 5 =====\n"
         for n in range(1, 21):

@@ -52,18 +52,18 @@ def other(project: Project, file: str = "") -> Iterator[BlockingKernelClient]:
         client.stop_channels()
 
 
-def run_externally(client: BlockingKernelClient, code: str, **how: bool) -> str:
+def run_externally(client: BlockingKernelClient, code: str, **options: bool) -> str:
     """Have it run there; return how that ended."""
     return str(
-        client.execute_interactive(code, timeout=60, output_hook=lambda _: None, **how)[
-            "content"
-        ]["status"]
+        client.execute_interactive(
+            code, timeout=60, output_hook=lambda _: None, **options
+        )["content"]["status"]
     )
 
 
-def wait_until_true(holds, seconds: float = 60) -> None:
+def wait_until_true(condition, seconds: float = 60) -> None:
     end = time.monotonic() + seconds
-    while not holds():
+    while not condition():
         assert time.monotonic() < end
         time.sleep(0.05)
 
@@ -75,7 +75,7 @@ def get_running_text(project: Project) -> str:
     return ""
 
 
-# --- how one gets there ----------------------------------------------------------------------------------------------
+# --- how one gets there ---------------------------------------------------------------
 
 
 def test_attach_prints_file_command_and_settings(
@@ -153,13 +153,13 @@ def test_names_bound_in_jupyter_console_are_tracked(
         call, stdin=side, stdout=side, stderr=side, cwd=project.folder, env=environ
     ) as process:
         os.close(side)
-        said = Said(main)
+        terminal_output = TerminalOutput(main)
         try:
-            said.until("In [")
+            terminal_output.until("In [")
             os.write(main, b"b = a + 41\r")
-            said.until("In [3]")
+            terminal_output.until("In [3]")
             os.write(main, b"print(f'b is {b}')\r")
-            said.until("b is 42")
+            terminal_output.until("b is 42")
         finally:
             process.kill()
     _, response = notebook.insert("print(b + 1)")
@@ -170,16 +170,16 @@ def test_names_bound_in_jupyter_console_are_tracked(
     ] == ["", "43\n"]
 
 
-class Said:
+class TerminalOutput:
     """What a program says on a terminal."""
 
     def __init__(self, terminal: int) -> None:
         self.terminal, self.text = terminal, ""
 
-    def until(self, wanted: str) -> None:
+    def until(self, text: str) -> None:
         """Read on until it has said that."""
         end = time.monotonic() + 60
-        while wanted not in self.text:
+        while text not in self.text:
             assert time.monotonic() < end, self.text
             if select.select([self.terminal], [], [], 1)[0]:
                 self.text += os.read(self.terminal, 65536).decode("utf-8", "replace")
@@ -197,9 +197,13 @@ def test_jupyter_server_lists_the_kernel_and_keeps_it_running(
     try:
         (kernel,) = served.ask("kernels")
         assert kernel["name"] == "python3"
-        where = {"path": "analysis.ipynb", "name": "analysis.ipynb", "type": "notebook"}
+        document = {
+            "path": "analysis.ipynb",
+            "name": "analysis.ipynb",
+            "type": "notebook",
+        }
         opened = served.ask(
-            "sessions", "POST", {**where, "kernel": {"id": kernel["id"]}}
+            "sessions", "POST", {**document, "kernel": {"id": kernel["id"]}}
         )
         assert opened["kernel"]["id"] == kernel["id"]
         with contextlib.suppress(OSError):  # as JupyterLab's "Shut Down Kernel" asks
@@ -209,7 +213,7 @@ def test_jupyter_server_lists_the_kernel_and_keeps_it_running(
     assert "| 2\n" in notebook.insert("print(a + 1)")[1].text + "\n"
 
 
-# --- what they run ---------------------------------------------------------------------------------------------------
+# --- what they run --------------------------------------------------------------------
 
 
 def test_external_execution_is_reported_once_and_journaled(
@@ -393,15 +397,15 @@ def test_new_daemon_does_not_interrupt_external_execution(
         )
         project.kill_daemon()
         response = notebook.insert("print('not yet')")[1]
-        said = response.text + response.stop
+        report_text = response.text + response.stop
         gate.touch()
         reply = client.get_shell_msg(timeout=60)
         assert (reply["parent_header"]["msg_id"], reply["content"]["status"]) == (
             request,
             "ok",
         )
-        assert "NOT run" in said
-        assert "the kernel is busy with another client's execution" in said
+        assert "NOT run" in report_text
+        assert "the kernel is busy with another client's execution" in report_text
     assert "ran ok" in notebook.insert("print(a)")[1].text
 
 
@@ -460,7 +464,7 @@ def test_lost_idle_of_external_execution_does_not_block_cells(tmp_path: Path) ->
     asyncio.run(played())
 
 
-# --- a notebook that is open elsewhere -------------------------------------------------------------------------------
+# --- a notebook that is open elsewhere ------------------------------------------------
 
 
 @pytest.mark.nightly
@@ -496,7 +500,7 @@ def test_jupyter_server_of_other_folder_is_not_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path))
-    for root, known in ((tmp_path, 1), (tmp_path / "other", 0)):
+    for root, expected_count in ((tmp_path, 1), (tmp_path / "other", 0)):
         data = {
             "root_dir": str(root),
             "url": f"http://u:p@localhost:1/base/?token={TOKEN}",
@@ -508,10 +512,10 @@ def test_jupyter_server_of_other_folder_is_not_reported(
         )
         assert [server.url for server in servers_without_reload] == [
             "http://localhost:1/base/"
-        ] * known
-    gone = subprocess.Popen(["true"])
-    gone.wait()
-    (tmp_path / f"jpserver-{gone.pid}.json").write_text(
+        ] * expected_count
+    dead_process = subprocess.Popen(["true"])
+    dead_process.wait()
+    (tmp_path / f"jpserver-{dead_process.pid}.json").write_text(
         json.dumps({"root_dir": "/", "url": "http://localhost:1/"})
     )
     assert jupyter_saves.find_servers_without_reload(str(tmp_path / "a.ipynb")) == []

@@ -90,7 +90,7 @@ def sources(agent: Agent) -> list[str]:
     return [cell["source"] for cell in agent.cells(outputs="none")]
 
 
-# --- what a name means, and what becomes of cells: pure ---------------------------------------------------------------
+# --- what a name means, and what becomes of cells: pure -------------------------------
 
 CELLS = [
     Cell("a", 0, 0, "markdown", "# A"),
@@ -163,7 +163,7 @@ def test_edit_requires_exactly_one_match() -> None:
             cell_list_edits.edit_source(CELLS, name, old, "")
 
 
-# --- the bytes ---------------------------------------------------------------------------------------------------------
+# --- the bytes ------------------------------------------------------------------------
 
 TEXT = st.text('ab\né\u2028\\" {}[],:', max_size=12)
 
@@ -259,7 +259,7 @@ def test_nbformat_4_4_cells_without_ids(agent: Agent) -> None:
     }
 
 
-# --- written and run ---------------------------------------------------------------------------------------------------
+# --- written and run ------------------------------------------------------------------
 
 
 def test_new_cell_runs_like_an_edit(agent: Agent) -> None:
@@ -541,7 +541,7 @@ def test_cells_not_run_before_daemon_death_are_reported(
     assert len(project.json("history")) == 1 and len(sources(agent)) == 4
 
 
-# --- the gates ---------------------------------------------------------------------------------------------------------
+# --- the gates ------------------------------------------------------------------------
 
 
 def test_refused_cell_is_not_written(agent: Agent) -> None:
@@ -777,7 +777,7 @@ def test_invalid_arguments_are_refused_without_effect(
     nbformat.validate(nbformat.read(notebook.path, 4))
 
 
-# --- both roads at once ------------------------------------------------------------------------------------------------
+# --- both roads at once ---------------------------------------------------------------
 
 
 def test_edit_is_reported_once_by_hook_or_tool(agent: Agent) -> None:
@@ -829,7 +829,7 @@ def test_file_keeps_its_modification_time(agent: Agent) -> None:
     assert os.stat(notebook.path).st_mtime_ns == 10**18
 
 
-# --- changed and read --------------------------------------------------------------------------------------------------
+# --- changed and read -----------------------------------------------------------------
 
 
 def test_cells_are_deleted_moved_and_cleared(agent: Agent) -> None:
@@ -1047,7 +1047,7 @@ def test_notebook_in_another_language_is_read_but_not_run(agent: Agent) -> None:
     assert agent.ask("status", notebook="r")["kernel"]["state"] == "none"
 
 
-# --- who waits, and goes away ------------------------------------------------------------------------------------------
+# --- who waits, and goes away ---------------------------------------------------------
 
 
 def test_client_disconnect_cancels_its_cell(agent: Agent, project: Quick) -> None:
@@ -1354,7 +1354,7 @@ def test_concurrent_calls_run_once_each(agent: Agent) -> None:
     nbformat.validate(nbformat.read(notebook.path, 4))
 
 
-# --- what there is -----------------------------------------------------------------------------------------------------
+# --- what there is --------------------------------------------------------------------
 
 
 def test_status_with_details(agent: Agent) -> None:
@@ -1408,7 +1408,7 @@ def test_resource_usage_of_kernel_and_gpus(
     assert resource_usage.list_gpus() == []
 
 
-# --- with real kernels -------------------------------------------------------------------------------------------------
+# --- with real kernels ----------------------------------------------------------------
 
 
 @pytest.fixture
@@ -1523,7 +1523,7 @@ def test_call_without_effect_reports_unchanged(agent: Agent) -> None:
     assert moved["unchanged"] is True
 
 
-# --- a source that is not the expected one ----------------------------------------------------------------------------
+# --- a source that is not the expected one --------------------------------------------
 
 
 def test_write_with_stale_hash_is_refused_with_current_source(

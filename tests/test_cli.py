@@ -44,7 +44,7 @@ def invoke(*arguments: str) -> str:
     return result.output
 
 
-# --- help -----------------------------------------------------------------------------------------------------------
+# --- help -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("columns", ["40", "80", "200"])
@@ -98,7 +98,7 @@ def test_plan_subcommand_aliases(project: Project) -> None:
     ]
 
 
-# --- where notebooks stand ------------------------------------------------------------------------------------------
+# --- where notebooks stand ------------------------------------------------------------
 
 
 def test_status_of_stopped_notebook_shows_reason_question_and_commands(
@@ -341,7 +341,7 @@ def test_list_includes_notebooks_of_all_folders(project: Project) -> None:
     assert len(project.json("list", "--all")) == len(project.json("list"))
 
 
-# --- values, results, an end by hand --------------------------------------------------------------------------------
+# --- values, results, an end by hand --------------------------------------------------
 
 
 def test_eval_prints_the_plain_value(
@@ -463,7 +463,7 @@ def test_second_ctrl_c_exits_immediately(project: Project) -> None:
     )
 
 
-# --- colours and times ----------------------------------------------------------------------------------------------
+# --- colours and times ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -547,7 +547,7 @@ def test_times_are_local_unless_utc_is_requested(
     assert (minutes[0] + 30) % 60 == minutes[1]
 
 
-# --- completion -----------------------------------------------------------------------------------------------------
+# --- completion -----------------------------------------------------------------------
 
 
 def complete(project: Project, *words: str) -> list[str]:

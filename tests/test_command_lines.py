@@ -127,7 +127,7 @@ def _is_about(name: str, text: str) -> bool:
     )
 
 
-# --- two notebooks of one project ------------------------------------------------------
+# --- two notebooks of one project -----------------------------------------------------
 
 
 def stopped_pair(project: Quick) -> tuple[Notebook, Notebook]:
@@ -337,7 +337,7 @@ def test_view_page_names_the_notebook_if_there_are_several(tmp_path: Path) -> No
     )
 
 
-# --- how stepper is called --------------------------------------------------------------
+# --- how stepper is called ------------------------------------------------------------
 
 
 def test_terminal_command_works_in_the_users_shell() -> None:

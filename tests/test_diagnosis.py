@@ -414,7 +414,7 @@ def test_diagnosis_failure_does_not_prevent_the_report() -> None:
     ]
 
 
-# --- the reader ----------------------------------------------------------------------------------------------------
+# --- the reader -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -464,7 +464,7 @@ def test_decoder_keeps_valid_items_and_skips_unknown_keys() -> None:
     )
 
 
-# --- sources and folders -------------------------------------------------------------------------------------------
+# --- sources and folders --------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -520,7 +520,7 @@ def test_find_definitions_and_missing_folders(tmp_path: Path) -> None:
     assert find_missing_folder("x/" * 9000, str(tmp_path)) is None
 
 
-# --- nearness ------------------------------------------------------------------------------------------------------
+# --- nearness -------------------------------------------------------------------------
 
 
 def test_find_close_names() -> None:
@@ -534,7 +534,7 @@ def test_find_close_names() -> None:
     assert join_items(["aaaa", "bbbb", "cccc"], 10) == "aaaa, bbbb and 1 more"
 
 
-# --- where a name is defined, by what is known of the cell ----------------------------------------------------------
+# --- where a name is defined, by what is known of the cell ----------------------------
 
 
 def suggest_for_name(

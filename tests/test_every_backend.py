@@ -40,12 +40,12 @@ from tests.test_recovery import POINTS, start_hook_thread, suicidal_daemon
 from tests.test_run_on_edit import wait_until
 
 FOUR = ("slurm", "ssh", "jupyter", "r")
-whole = functools.partial(
+processes_contract = functools.partial(
     backend_cases.contract, "processes", always=()
 )  # of the local kernel other modules show it by day
 
 
-class Elsewhere:
+class BackendProject:
     """A project whose notebooks' kernels run in a place."""
 
     def __init__(self, project: Project, at: Backend) -> None:
@@ -90,15 +90,15 @@ def yaml(results: dict[str, Any]) -> str:
 @pytest.fixture(scope="module")
 def place(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Elsewhere]:
+) -> Iterator[BackendProject]:
     folder = tmp_path_factory.mktemp(request.param)
     with backend_cases.start_backend(request.param, folder) as at:
         for project in scratch(folder / "repo"):
-            yield Elsewhere(project, at)
+            yield BackendProject(project, at)
 
 
 @pytest.fixture
-def prepared_backend(place: Elsewhere) -> Iterator[Elsewhere]:
+def prepared_backend(place: BackendProject) -> Iterator[BackendProject]:
     for path in place.project.folder.glob("ran*"):
         path.unlink()
     place.config()
@@ -113,7 +113,7 @@ def prepared_backend(place: Elsewhere) -> Iterator[Elsewhere]:
 
 
 @pytest.fixture
-def cells(prepared_backend: Elsewhere) -> Cells:
+def cells(prepared_backend: BackendProject) -> Cells:
     return prepared_backend.cells
 
 
@@ -128,9 +128,9 @@ def is_dead(pid: int) -> bool:
 
 
 @pytest.mark.nightly_after(2)
-@whole(by_day=(*FOUR, "gateway"))
+@processes_contract(by_day=(*FOUR, "gateway"))
 def test_cell_runs_once_when_daemon_is_killed_and_shutdown_cleans_up(
-    prepared_backend: Elsewhere, cells: Cells
+    prepared_backend: BackendProject, cells: Cells
 ) -> None:
     project, notebook = prepared_backend.project, prepared_backend.new("Load", "Go on")
     _, response = notebook.insert(f"{cells.assign}\n{cells.process}")
@@ -166,9 +166,9 @@ def test_cell_runs_once_when_daemon_is_killed_and_shutdown_cleans_up(
     assert not [*Path(project.paths.kernels).rglob("*.json")]
 
 
-@whole(by_day=("ssh",))
+@processes_contract(by_day=("ssh",))
 def test_replay_uses_its_own_kernel_and_shuts_it_down(
-    prepared_backend: Elsewhere, cells: Cells
+    prepared_backend: BackendProject, cells: Cells
 ) -> None:
     project, notebook = prepared_backend.project, prepared_backend.new("Count", "Say")
     _, response = notebook.insert(
@@ -199,10 +199,10 @@ def test_replay_uses_its_own_kernel_and_shuts_it_down(
     assert number(notebook.insert(cells.process)[1]) == living
 
 
-@whole("helper")
+@processes_contract("helper")
 @pytest.mark.nightly
 def test_next_daemon_removes_kernel_of_killed_replay(
-    prepared_backend: Elsewhere,
+    prepared_backend: BackendProject,
 ) -> None:
     project, notebook, go, pids = (
         prepared_backend.project,
@@ -236,10 +236,10 @@ def test_next_daemon_removes_kernel_of_killed_replay(
 
 
 @pytest.mark.parametrize("point", POINTS)
-@whole()
+@processes_contract()
 @pytest.mark.nightly
 def test_daemon_killed_at_any_point_of_a_run(
-    prepared_backend: Elsewhere, cells: Cells, point: str
+    prepared_backend: BackendProject, cells: Cells, point: str
 ) -> None:
     notebook = prepared_backend.new("Load", "Go on")
     notebook.insert(cells.assign)
@@ -267,9 +267,9 @@ def test_daemon_killed_at_any_point_of_a_run(
 
 
 @pytest.mark.nightly_after(1)
-@whole(by_day=("jupyter", "r"))
+@processes_contract(by_day=("jupyter", "r"))
 def test_attempts_survive_a_killed_daemon_and_stop_the_notebook(
-    prepared_backend: Elsewhere, cells: Cells
+    prepared_backend: BackendProject, cells: Cells
 ) -> None:
     project, notebook = prepared_backend.project, prepared_backend.new("Load", "Plot")
     notebook.insert(cells.assign)
@@ -299,9 +299,9 @@ def test_attempts_survive_a_killed_daemon_and_stop_the_notebook(
 
 
 @pytest.mark.nightly_after(1)
-@whole(by_day=("slurm", "jupyter"))
+@processes_contract(by_day=("slurm", "jupyter"))
 def test_agent_is_notified_of_background_run_after_daemon_was_killed(
-    prepared_backend: Elsewhere, cells: Cells
+    prepared_backend: BackendProject, cells: Cells
 ) -> None:
     project, notebook = (
         prepared_backend.project,
@@ -338,9 +338,9 @@ def test_agent_is_notified_of_background_run_after_daemon_was_killed(
     ] == ["ok", "ok"]
 
 
-@whole(by_day=("jupyter",))
+@processes_contract(by_day=("jupyter",))
 def test_kernel_death_stops_the_notebook_and_is_restored(
-    prepared_backend: Elsewhere, cells: Cells
+    prepared_backend: BackendProject, cells: Cells
 ) -> None:
     project, notebook = (
         prepared_backend.project,
@@ -366,9 +366,9 @@ def test_kernel_death_stops_the_notebook_and_is_restored(
     assert "| 20" in notebook.replace(cell, cells.say).text
 
 
-@whole(by_day=("jupyter",))
+@processes_contract(by_day=("jupyter",))
 def test_renamed_notebook_keeps_its_kernel_after_daemon_was_killed(
-    prepared_backend: Elsewhere, cells: Cells
+    prepared_backend: BackendProject, cells: Cells
 ) -> None:
     project, notebook = prepared_backend.project, prepared_backend.new("Load", "Plot")
     notebook.insert(cells.assign)
@@ -385,9 +385,9 @@ def test_renamed_notebook_keeps_its_kernel_after_daemon_was_killed(
     again.path.unlink()
 
 
-@whole(by_day=("r",))
+@processes_contract(by_day=("r",))
 def test_cells_run_in_order_until_one_fails(
-    prepared_backend: Elsewhere, cells: Cells
+    prepared_backend: BackendProject, cells: Cells
 ) -> None:
     notebook = prepared_backend.new()
     notebook.insert(cells.assign)
@@ -411,9 +411,9 @@ def test_cells_run_in_order_until_one_fails(
     assert counts[1:] == [counts[1], counts[1] + 1, None]
 
 
-@whole()
+@processes_contract()
 def test_edits_of_two_clients_run_sequentially(
-    prepared_backend: Elsewhere, cells: Cells
+    prepared_backend: BackendProject, cells: Cells
 ) -> None:
     notebook = prepared_backend.new()
     notebook.insert(cells.assign)
@@ -448,9 +448,9 @@ def test_edits_of_two_clients_run_sequentially(
     ]
 
 
-@whole()
+@processes_contract()
 def test_timeout_and_user_interrupt_keep_the_state(
-    prepared_backend: Elsewhere, cells: Cells
+    prepared_backend: BackendProject, cells: Cells
 ) -> None:
     project, notebook = prepared_backend.project, prepared_backend.new("Load", "Wait")
     notebook.insert(cells.assign)
@@ -477,7 +477,7 @@ def test_timeout_and_user_interrupt_keep_the_state(
     scope="module",
 )
 def test_remote_interrupt_reaches_children_of_earlier_cells(
-    prepared_backend: Elsewhere,
+    prepared_backend: BackendProject,
 ) -> None:
     """As docs/clusters.md says; on this machine they are spared."""
     notebook = prepared_backend.new("Start", "Wait")
@@ -496,9 +496,9 @@ early = start("ran-early")"""
     assert not (folder / "ran-detached.interrupted").exists()
 
 
-@whole("bounds")
+@processes_contract("bounds")
 def test_truncated_output_is_counted_in_file_and_journal(
-    prepared_backend: Elsewhere, cells: Cells
+    prepared_backend: BackendProject, cells: Cells
 ) -> None:
     prepared_backend.config("max_output_bytes: 4000\n")
     notebook = prepared_backend.new("Print")
@@ -509,10 +509,10 @@ def test_truncated_output_is_counted_in_file_and_journal(
         r"\n… ([\d,]+) characters left out by stepper \(max_output_bytes\) …\n", stands
     )
     assert gap and len(stands) < 4000
-    whole = sum(len(f"line {n}\n") for n in range(1, 2001))
+    total = sum(len(f"line {n}\n") for n in range(1, 2001))
     left_out = int(gap[1].replace(",", ""))
     assert (
-        len(stands) - len(gap[0]) + left_out == whole
+        len(stands) - len(gap[0]) + left_out == total
         and f"{left_out:,} characters" in response.text
     )
 
@@ -532,9 +532,9 @@ def normalize_report(text: str) -> str:
 
 
 @pytest.mark.nightly_after(1)
-@whole("helper", lacks="watched", by_day=("slurm", "ssh", "jupyter"))
+@processes_contract("helper", lacks="watched", by_day=("slurm", "ssh", "jupyter"))
 def test_reports_match_local_kernel_except_backend_notices(
-    prepared_backend: Elsewhere, tmp_path_factory: pytest.TempPathFactory
+    prepared_backend: BackendProject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     edits = [
         "import math\nrows = [{'a': 1}, {'a': 2}]\nlen(rows)",
@@ -596,8 +596,10 @@ def test_reports_match_local_kernel_except_backend_notices(
     )
 
 
-@whole()
-def test_read_only_commands_work(prepared_backend: Elsewhere, cells: Cells) -> None:
+@processes_contract()
+def test_read_only_commands_work(
+    prepared_backend: BackendProject, cells: Cells
+) -> None:
     project, notebook = prepared_backend.project, prepared_backend.new("Load")
     cell, _ = notebook.insert(cells.assign + "\n" + cells.many)
     assert project.stepper("eval", cells.say).stdout.splitlines()[-1] == "20"
@@ -696,7 +698,7 @@ def test_unaccepted_backend_is_not_contacted(
 
 @backend_cases.contract("helper", "processes", always=())
 def test_module_changed_on_kernel_file_system_is_reloaded(
-    prepared_backend: Elsewhere,
+    prepared_backend: BackendProject,
 ) -> None:
     """The cells write the file: what counts is the file system of the kernel, not the daemon's."""
     project, notebook = prepared_backend.project, prepared_backend.new()

@@ -62,7 +62,7 @@ def describe_values(error: BaseException, source: str, /, **scope: Any) -> str:
     return "; ".join(finding["text"] for finding in explanations)
 
 
-# --- one rule ------------------------------------------------------------------------------------------------------
+# --- one rule -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_exception_attributes() -> None:
     )
 
 
-# --- keys ----------------------------------------------------------------------------------------------------------
+# --- keys -----------------------------------------------------------------------------
 
 
 class State(Enum):
@@ -197,7 +197,7 @@ def test_missing_key(line: str, wanted: str, value: Any, displayed: str) -> None
     assert (displayed in found["text"]) if displayed else found is None
 
 
-# --- values in words -----------------------------------------------------------------------------------------------
+# --- values in words ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -282,7 +282,7 @@ def test_facts_that_require_running_code_are_unknown(line: str) -> None:
         ]
 
 
-# --- texts ---------------------------------------------------------------------------------------------------------
+# --- texts ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -335,7 +335,7 @@ def test_file_line_of_an_undecodable_byte(tmp_path: Any) -> None:
     )
 
 
-# --- in real kernels -----------------------------------------------------------------------------------------------
+# --- in real kernels ------------------------------------------------------------------
 
 
 @pytest.fixture(

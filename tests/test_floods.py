@@ -18,7 +18,7 @@ from nbclient.exceptions import CellExecutionComplete
 
 from stepper.kernels.outputs.output_area import MAX_HELD_FACTOR, OutputArea
 from tests.conftest import Notebook, Project, text_of
-from tests.kernel_traffic import Ear
+from tests.kernel_traffic import OutputCounter
 
 LIMIT = 1 << 20
 GROWTH = 60 << 20
@@ -32,9 +32,9 @@ def nothing_is_lost(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
         return
     project = request.getfixturevalue("project")
-    with Ear(project) as ear:
+    with OutputCounter(project) as counter:
         yield
-        ear.balance()
+        counter.assert_output_saved()
 
 
 def run(notebook: Notebook, source: str, status: str = "ok") -> dict:

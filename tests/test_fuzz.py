@@ -82,7 +82,7 @@ def make_settings(ci: int, nightly: int) -> Callable[[Any], Any]:
     )
 
 
-# --- what is made up ----------------------------------------------------------------------------------------
+# --- what is made up ------------------------------------------------------------------
 
 TEXTS = st.one_of(
     st.text(max_size=30),
@@ -145,7 +145,7 @@ def encode_json(value: Any) -> bytes:
     return json.dumps(value).encode()
 
 
-# --- through the real daemon --------------------------------------------------------------------------------
+# --- through the real daemon ----------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -479,7 +479,7 @@ def test_shell_commands_are_parsed_in_bounded_time(text: str) -> None:
     assert time.process_time() - began < 2
 
 
-# --- the readers of files, in this process ------------------------------------------------------------------
+# --- the readers of files, in this process --------------------------------------------
 
 LINES = TEXTS | st.lists(TEXTS, max_size=3)
 OUTPUTS = odd_objects(

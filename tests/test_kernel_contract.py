@@ -51,24 +51,24 @@ GAP = re.compile(
 )
 
 
-class Room:
+class KernelHarness:
     """A place for one notebook's kernel, and the daemon that asks it: an event loop."""
 
     def __init__(self, at: Backend, folder: Path) -> None:
         self.folder, self.at = folder, at
-        self.cells, self.left = self.at.cells, dict[str, Any]()
+        self.cells, self.fake_kernels = self.at.cells, dict[str, Any]()
         self.loop = asyncio.new_event_loop()
-        self.place = LaunchConfig(
+        self.launch_config = LaunchConfig(
             sys.executable, str(self.folder), dict(os.environ), backend=self.at.at
         )
         self.former: list[Kernel] = []
-        self.begin()
+        self.start_kernel()
 
     def provider(self) -> KernelLauncher:
         """The provider, as a daemon that has just begun has it."""
         record = str(self.folder / "kernel.json")
         return (
-            FakeKernelLauncher(self.left, record)
+            FakeKernelLauncher(self.fake_kernels, record)
             if self.at.name == "fake"
             else NotebookLauncher(record, str(self.folder), {})
         )
@@ -76,8 +76,8 @@ class Room:
     def wait(self, work: Coroutine[Any, Any, Any]) -> Any:
         return self.loop.run_until_complete(work)
 
-    def begin(self) -> Kernel:
-        self.kernel: Kernel = self.wait(self.provider().start(self.place))
+    def start_kernel(self) -> Kernel:
+        self.kernel: Kernel = self.wait(self.provider().start(self.launch_config))
         if self.at.name != "fake" and "helper" not in self.at.lacks:
             assert self.run(PRELUDE).outcome is Outcome.OK
         return self.kernel
@@ -88,7 +88,7 @@ class Room:
 
         self.wait(detached())
 
-    def again(self) -> Kernel | Death | None:
+    def reattach(self) -> Kernel | Death | None:
         """Leave the kernel, and find it as the next daemon does."""
         self.former.append(self.kernel)
         self.detach()
@@ -100,8 +100,8 @@ class Room:
         )
         return kernel
 
-    def found(self) -> Kernel:
-        kernel = self.again()
+    def reattach_alive(self) -> Kernel:
+        kernel = self.reattach()
         assert kernel is not None and not isinstance(kernel, Death), kernel
         return kernel
 
@@ -110,20 +110,20 @@ class Room:
     ) -> Execution:
         return self.wait(self.kernel.execute(code, timeout, LIMITS, request, scratch))
 
-    def alongside(
+    def run_with(
         self, code: str, act: Callable[[], Coroutine[Any, Any, Any]]
     ) -> Execution:
         """Run a cell, and do something as soon as it has shown something."""
 
         async def both() -> Execution:
             running = asyncio.create_task(self.kernel.execute(code, 30, LIMITS))
-            await self.shows()
+            await self.wait_for_output()
             await act()
             return await running
 
         return self.wait(both())
 
-    async def shows(self) -> None:
+    async def wait_for_output(self) -> None:
         end = time.monotonic() + 20
         while (
             not (
@@ -133,22 +133,24 @@ class Room:
         ):
             await asyncio.sleep(0.01)
 
-    def lost(self, code: str, request: str, gone_seconds: float = 0) -> Kernel:
+    def lose_daemon_during_run(
+        self, code: str, request: str, gone_seconds: float = 0
+    ) -> Kernel:
         """The kernel as the next daemon finds it, where the last one went away within a run."""
 
-        async def lost() -> None:
+        async def cancel_run() -> None:
             running = asyncio.create_task(
                 self.kernel.execute(code, 30, LIMITS, request)
             )
-            await self.shows()
+            await self.wait_for_output()
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
 
-        self.wait(lost())
+        self.wait(cancel_run())
         self.former.append(self.kernel)
         self.detach()
         time.sleep(gone_seconds)
-        return self.found()
+        return self.reattach_alive()
 
     def close(self) -> None:
         for kernel in (
@@ -161,37 +163,37 @@ class Room:
 
 
 @pytest.fixture(scope="module")
-def place(request: pytest.FixtureRequest) -> Iterator[Room]:
+def place(request: pytest.FixtureRequest) -> Iterator[KernelHarness]:
     folder = Path(
         tempfile.mkdtemp(prefix="room")
     )  # short: a socket's path has at most 107 bytes
     with backend_cases.start_backend(request.param, folder) as at:
-        room = Room(at, folder)
-        yield room
-        room.close()
+        harness = KernelHarness(at, folder)
+        yield harness
+        harness.close()
     shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture
-def room(place: Room) -> Room:
+def harness(place: KernelHarness) -> KernelHarness:
     """The kernel of all tests in a place, begun anew where one has ended it."""
     if place.wait(place.kernel.check_death()) is not None:
-        place.begin()
+        place.start_kernel()
     place.kernel.on_display = lambda message, late: False
     return place
 
 
 @pytest.fixture
-def cells(place: Room) -> Cells:
+def cells(place: KernelHarness) -> Cells:
     return place.cells
 
 
 def wait_until_ready(ready: Callable[[], Any], seconds: float = 20) -> Any:
     end = time.monotonic() + seconds
-    while not (found := ready()) and time.monotonic() < end:
+    while not (value := ready()) and time.monotonic() < end:
         time.sleep(0.05)
-    assert found
-    return found
+    assert value
+    return value
 
 
 def text(result: Execution, name: str = "") -> str:
@@ -201,25 +203,25 @@ def text(result: Execution, name: str = "") -> str:
 
 @contract("values", by_day=("r",))
 def test_successful_cell_has_outputs_and_execution_count(
-    room: Room, cells: Cells
+    harness: KernelHarness, cells: Cells
 ) -> None:
-    before = room.run(cells.assign)
+    before = harness.run(cells.assign)
     assert (
         before.outcome is Outcome.OK
         and before.outputs == []
         and before.fault is None
         and before.death is None
     )
-    first = room.run(cells.value)
-    said, result = first.outputs
-    assert said == {"output_type": "stream", "name": "stdout", "text": "said\n"}
+    first = harness.run(cells.value)
+    stream, result = first.outputs
+    assert stream == {"output_type": "stream", "name": "stdout", "text": "said\n"}
     assert result["output_type"] in (
         "execute_result",
         "display_data",
     )  # R displays its values
     assert result["data"]["text/plain"] == cells.shows
     assert result.get("execution_count", first.execution_count) == first.execution_count
-    second = room.run(cells.say)
+    second = harness.run(cells.say)
     assert (
         text(second) == "20\n" and second.execution_count == first.execution_count + 1
     )
@@ -230,16 +232,18 @@ def test_successful_cell_has_outputs_and_execution_count(
 
 @contract("uncounted looks", by_day=("r",))
 def test_scratch_execution_does_not_change_execution_count(
-    room: Room, cells: Cells
+    harness: KernelHarness, cells: Cells
 ) -> None:
-    first = room.run(cells.assign)
-    assert text(room.run(cells.say, scratch=True)) == "20\n"
-    assert room.run(cells.assign).execution_count == first.execution_count + 1
+    first = harness.run(cells.assign)
+    assert text(harness.run(cells.say, scratch=True)) == "20\n"
+    assert harness.run(cells.assign).execution_count == first.execution_count + 1
 
 
 @contract("two streams", by_day=("r",))
-def test_stdout_and_stderr_keep_their_order(room: Room, cells: Cells) -> None:
-    result = room.run(cells.both)
+def test_stdout_and_stderr_keep_their_order(
+    harness: KernelHarness, cells: Cells
+) -> None:
+    result = harness.run(cells.both)
     assert [(out["name"], out["text"].rstrip()) for out in result.outputs] == [
         ("stdout", "out"),
         ("stderr", "err"),
@@ -248,8 +252,8 @@ def test_stdout_and_stderr_keep_their_order(room: Room, cells: Cells) -> None:
 
 
 @contract(by_day=("r",))
-def test_error_keeps_earlier_outputs(room: Room, cells: Cells) -> None:
-    result = room.run(cells.fails(1))
+def test_error_keeps_earlier_outputs(harness: KernelHarness, cells: Cells) -> None:
+    result = harness.run(cells.fails(1))
     assert (
         result.outcome is Outcome.ERROR
         and text(result) == "before\n"
@@ -261,23 +265,25 @@ def test_error_keeps_earlier_outputs(room: Room, cells: Cells) -> None:
         and cells.error[1] in result.fault.evalue
     )
     assert result.outputs[-1]["output_type"] == "error"
-    assert room.run(cells.assign).outcome is Outcome.OK
+    assert harness.run(cells.assign).outcome is Outcome.OK
 
 
 @contract(lacks="helper", by_day=("r",))
-def test_kernel_without_helper_reports_no_helper_data(room: Room, cells: Cells) -> None:
-    result = room.run(cells.assign)
+def test_kernel_without_helper_reports_no_helper_data(
+    harness: KernelHarness, cells: Cells
+) -> None:
+    result = harness.run(cells.assign)
     assert (
         result.namespace
         == UNKNOWN_NAMESPACE
-        == room.wait(room.kernel.fetch_namespace())
+        == harness.wait(harness.kernel.fetch_namespace())
         and result.diagnosis_data == {}
     )
     assert (
-        room.kernel.take_widget_state() is None
-        and room.wait(room.kernel.fetch_missed_messages("b" * 32)) == []
+        harness.kernel.take_widget_state() is None
+        and harness.wait(harness.kernel.fetch_missed_messages("b" * 32)) == []
     )
-    fault = room.run(cells.fails(1)).fault
+    fault = harness.run(cells.fails(1)).fault
     assert (
         fault is not None
         and fault.frames == ()
@@ -287,9 +293,9 @@ def test_kernel_without_helper_reports_no_helper_data(room: Room, cells: Cells) 
 
 
 @contract("helper")
-def test_error_has_line_and_frames(room: Room) -> None:
-    room.run("def divide(by):\n    return 1 / by")
-    result = room.run("print('before')\n\ndivide(0)\nprint('after')")
+def test_error_has_line_and_frames(harness: KernelHarness) -> None:
+    harness.run("def divide(by):\n    return 1 / by")
+    result = harness.run("print('before')\n\ndivide(0)\nprint('after')")
     assert result.outcome is Outcome.ERROR and text(result) == "before\n"
     fault = result.fault
     assert fault is not None and (fault.ename, fault.evalue) == (
@@ -306,39 +312,48 @@ def test_error_has_line_and_frames(room: Room) -> None:
 
 
 @contract("helper")
-def test_syntax_error_has_its_line(room: Room) -> None:
-    result = room.run("x = 1\ny = = 2")
+def test_syntax_error_has_its_line(harness: KernelHarness) -> None:
+    result = harness.run("x = 1\ny = = 2")
     assert result.outcome is Outcome.ERROR and result.fault is not None
     assert result.fault.mro[0] == "SyntaxError" and result.fault.line == 2
 
 
 @contract("bounds")
-def test_outputs_over_the_limit_are_counted(room: Room, cells: Cells) -> None:
+def test_outputs_over_the_limit_are_counted(
+    harness: KernelHarness, cells: Cells
+) -> None:
     limits = Limits(max_memory_percent=100, max_output_bytes=4000)
-    result = room.wait(room.kernel.execute(cells.many, 60, limits))
+    result = harness.wait(harness.kernel.execute(cells.many, 60, limits))
     assert result.outcome is Outcome.OK
-    message, whole = text(result), "".join(f"line {n}\n" for n in range(1, 2001))
+    message, expected_text = (
+        text(result),
+        "".join(f"line {n}\n" for n in range(1, 2001)),
+    )
     (gap,) = GAP.findall(message)
     head, _, tail = GAP.sub("\0", message).partition("\0")
-    assert whole.startswith(head) and whole.endswith(tail) and len(message) < 4000
+    assert (
+        expected_text.startswith(head)
+        and expected_text.endswith(tail)
+        and len(message) < 4000
+    )
     assert result.left_out == OmittedOutput(int(gap.replace(",", ""))) and len(
         head
-    ) + len(tail) + result.left_out[0] == len(whole)
+    ) + len(tail) + result.left_out[0] == len(expected_text)
 
 
 @contract("helper")
-def test_displays_are_updated_by_id(room: Room) -> None:
+def test_displays_are_updated_by_id(harness: KernelHarness) -> None:
     events: list[tuple[str, bool]] = []
-    room.kernel.on_display = lambda message, late: (
+    harness.kernel.on_display = lambda message, late: (
         bool(events.append((message["msg_type"], late))) or True
     )
-    result = room.run(
+    result = harness.run(
         "print(1)\ndisplay({'text/plain': 'a'}, raw=True, display_id='mark')"
     )
     assert result.displays == {"mark": [1]} and result.outputs[1]["data"] == {
         "text/plain": "a"
     }
-    result = room.run(
+    result = harness.run(
         "display({'text/plain': 'b'}, raw=True, display_id='own')\n"
         "update_display({'text/plain': 'c'}, raw=True, display_id='own')\n"
         "update_display({'text/plain': 'd'}, raw=True, display_id='mark')"
@@ -352,8 +367,8 @@ def test_displays_are_updated_by_id(room: Room) -> None:
 
 
 @contract("widgets")
-def test_widget_state_includes_binary_buffers(room: Room) -> None:
-    result = room.run(
+def test_widget_state_includes_binary_buffers(harness: KernelHarness) -> None:
+    result = harness.run(
         "from comm import create_comm\n"
         "state = {'_model_module': 'it', '_model_name': 'It', 'value': 3, 'pixels': None}\n"
         "bar = create_comm(target_name='jupyter.widget', data={'state': state, 'buffer_paths': [['pixels']]},\n"
@@ -369,20 +384,22 @@ def test_widget_state_includes_binary_buffers(room: Room) -> None:
 
 
 @contract(by_day=("r",))
-def test_timeout_interrupts_and_keeps_the_state(room: Room, cells: Cells) -> None:
-    room.run(cells.assign)
-    result = room.run(cells.endless, timeout=0.5)
+def test_timeout_interrupts_and_keeps_the_state(
+    harness: KernelHarness, cells: Cells
+) -> None:
+    harness.run(cells.assign)
+    result = harness.run(cells.endless, timeout=0.5)
     assert (
         result.outcome is Outcome.TIMEOUT
         and result.death is None
         and text(result).rstrip() == "begun"
     )
-    assert text(room.run(cells.say)) == "20\n"
+    assert text(harness.run(cells.say)) == "20\n"
 
 
 @contract("helper")
-def test_timeout_reports_the_running_line(room: Room) -> None:
-    result = room.run(
+def test_timeout_reports_the_running_line(harness: KernelHarness) -> None:
+    result = harness.run(
         "import time\nprint('begun')\nwhile True:\n    time.sleep(0.01)", timeout=0.3
     )
     assert (
@@ -393,26 +410,28 @@ def test_timeout_reports_the_running_line(room: Room) -> None:
 
 
 @contract()
-def test_user_interrupt_and_client_disconnect_cancel(room: Room, cells: Cells) -> None:
+def test_user_interrupt_and_client_disconnect_cancel(
+    harness: KernelHarness, cells: Cells
+) -> None:
     for reason in ("user", "client disconnected"):
-        result = room.alongside(
-            cells.endless, lambda why=reason: room.kernel.interrupt(why)
+        result = harness.run_with(
+            cells.endless, lambda why=reason: harness.kernel.interrupt(why)
         )
         assert result.outcome is Outcome.CANCELLED and result.death is None
-    assert not room.kernel.is_busy
-    room.wait(
-        room.kernel.interrupt("user")
+    assert not harness.kernel.is_busy
+    harness.wait(
+        harness.kernel.interrupt("user")
     )  # no cell is running, so the interrupt has no effect
-    room.run(cells.assign)
-    assert text(room.run(cells.say)) == "20\n"
+    harness.run(cells.assign)
+    assert text(harness.run(cells.say)) == "20\n"
 
 
 CATCHES = "import time\ntry:\n    while True:\n        time.sleep(0.01)\nexcept KeyboardInterrupt:\n    print('caught')"
 
 
 @contract("helper")
-def test_cell_can_catch_its_interrupt(room: Room) -> None:
-    result = room.run(CATCHES, timeout=0.3)
+def test_cell_can_catch_its_interrupt(harness: KernelHarness) -> None:
+    result = harness.run(CATCHES, timeout=0.3)
     assert (
         result.outcome is Outcome.TIMEOUT
         and text(result) == "caught\n"
@@ -421,8 +440,10 @@ def test_cell_can_catch_its_interrupt(room: Room) -> None:
 
 
 @contract("helper", "watched")
-def test_line_is_known_for_cell_that_catches_its_interrupt(room: Room) -> None:
-    result = room.run(CATCHES, timeout=0.3)
+def test_line_is_known_for_cell_that_catches_its_interrupt(
+    harness: KernelHarness,
+) -> None:
+    result = harness.run(CATCHES, timeout=0.3)
     assert (
         result.fault is not None
         and result.fault.ename == ""
@@ -432,67 +453,72 @@ def test_line_is_known_for_cell_that_catches_its_interrupt(room: Room) -> None:
 
 @pytest.mark.nightly_after(3)
 @contract(by_day=("r",))
-def test_kernel_dies_during_a_cell(room: Room, cells: Cells) -> None:
-    result = room.run("print('last')\ndie()" if room.at.name == "fake" else cells.dies)
+def test_kernel_dies_during_a_cell(harness: KernelHarness, cells: Cells) -> None:
+    result = harness.run(
+        "print('last')\ndie()" if harness.at.name == "fake" else cells.dies
+    )
     assert result.outcome is Outcome.KERNEL_DIED and result.death is not None
-    assert re.search(room.at.died, result.death.reason), result.death
+    assert re.search(harness.at.died, result.death.reason), result.death
     assert text(result) == "last\n"
-    assert room.wait(room.kernel.check_death()) is not None
+    assert harness.wait(harness.kernel.check_death()) is not None
 
 
 @contract("helper")
-def test_exit_is_reported_as_kernel_death(room: Room) -> None:
-    result = room.run("exit()")
+def test_exit_is_reported_as_kernel_death(harness: KernelHarness) -> None:
+    result = harness.run("exit()")
     assert result.death is not None and result.outcome is Outcome.KERNEL_DIED
     assert (result.death.reason, result.death.cause) == (
         "ended by exit() or quit()",
         "SystemExit",
     )
-    assert room.wait(room.kernel.check_death()) is not None
+    assert harness.wait(harness.kernel.check_death()) is not None
 
 
 @contract("helper", "watched")
-def test_kernel_describes_itself(room: Room) -> None:
-    about = room.kernel.describe()
+def test_kernel_describes_itself(harness: KernelHarness) -> None:
+    about = harness.kernel.describe()
     assert about.python == sys.executable and not about.limitation
-    assert isinstance(room.kernel.measure_memory(), int)
+    assert isinstance(harness.kernel.measure_memory(), int)
 
 
 @contract(lacks="watched", by_day=("slurm",))
-def test_backend_reports_unsupported_features(room: Room) -> None:
-    about = room.kernel.describe()
+def test_backend_reports_unsupported_features(harness: KernelHarness) -> None:
+    about = harness.kernel.describe()
     assert (
         "memory" in about.limitation
         and about.pid is None
-        and room.kernel.measure_memory() == 0
+        and harness.kernel.measure_memory() == 0
     )
 
 
 @contract("helper")
-def test_kernel_lists_its_namespace(room: Room) -> None:
-    assert room.kernel.id
-    result = room.run(
+def test_kernel_lists_its_namespace(harness: KernelHarness) -> None:
+    assert harness.kernel.id
+    result = harness.run(
         "import math as m\nrows = [1, 2]\ndef area(r, scale=1): ...\nclass Shape: ..."
     )
-    for known in (result.namespace, room.wait(room.kernel.fetch_namespace())):
+    for namespace in (result.namespace, harness.wait(harness.kernel.fetch_namespace())):
         assert (
-            known.modules["m"] == "math" and known.functions["area"] == "(r, scale=1)"
+            namespace.modules["m"] == "math"
+            and namespace.functions["area"] == "(r, scale=1)"
         )
-        assert known.variables["rows"].len == 2 and "Shape" in known.classes
-        assert {"rows", "m", "print"} <= set(known.names)
-    assert room.kernel.take_widget_state() is None
+        assert namespace.variables["rows"].len == 2 and "Shape" in namespace.classes
+        assert {"rows", "m", "print"} <= set(namespace.names)
+    assert harness.kernel.take_widget_state() is None
 
 
 @contract("connection file", by_day=("ssh",))
-def test_external_client_connects_by_connection_file(room: Room, cells: Cells) -> None:
-    file = room.kernel.ensure_connection_file()
+def test_external_client_connects_by_connection_file(
+    harness: KernelHarness, cells: Cells
+) -> None:
+    file = harness.kernel.ensure_connection_file()
     assert stat.S_IMODE(os.stat(file).st_mode) == 0o600
-    assert room.kernel.id[:8] in os.path.basename(file)
+    assert harness.kernel.id[:8] in os.path.basename(file)
     events = list[ExternalExecution]()
-    room.kernel.external_executions.on_finished = events.append
+    harness.kernel.external_executions.on_finished = events.append
 
     async def listen() -> bool:
-        room.kernel.receive_pending()
+        harness.kernel.receive_pending()
         return bool(events)
 
     client = BlockingKernelClient()
@@ -501,39 +527,43 @@ def test_external_client_connects_by_connection_file(room: Room, cells: Cells) -
     try:
         client.wait_for_ready(30)
         request = client.execute(cells.assign)
-        wait_until_ready(lambda: room.wait(listen()))
+        wait_until_ready(lambda: harness.wait(listen()))
         assert client.get_shell_msg(timeout=30)["parent_header"]["msg_id"] == request
     finally:
         client.stop_channels()
-    (done,) = events
-    assert (done.code, done.error, done.is_silent) == (cells.assign, "", False)
-    assert "helper" in room.at.lacks or "x" in done.namespace.variables
-    assert not room.kernel.external_executions.running_since
-    assert "20" in text(room.run(cells.say))
+    (execution,) = events
+    assert (execution.code, execution.error, execution.is_silent) == (
+        cells.assign,
+        "",
+        False,
+    )
+    assert "helper" in harness.at.lacks or "x" in execution.namespace.variables
+    assert not harness.kernel.external_executions.running_since
+    assert "20" in text(harness.run(cells.say))
 
 
 @contract(by_day=("r",))
 def test_output_and_matching_lines_are_reported_during_the_run(
-    room: Room, cells: Cells
+    harness: KernelHarness, cells: Cells
 ) -> None:
     observed: list[tuple[str, str]] = []
 
     async def watched() -> Execution:
         running = asyncio.create_task(
-            room.kernel.execute(cells.epochs, 30, LIMITS, wake="loss.*nan")
+            harness.kernel.execute(cells.epochs, 30, LIMITS, wake="loss.*nan")
         )
         while not running.done():
-            if coming := room.kernel.partial_output:
+            if coming := harness.kernel.partial_output:
                 observed.append((coming.get_last_line(), coming.matched_line))
             await asyncio.sleep(0.02)
         return await running
 
-    result = room.wait(watched())
+    result = harness.wait(watched())
     assert (
         result.outcome is Outcome.OK
         and text(result) == "loss 3\nloss 2\nloss 1\nloss nan\n"
     )
-    assert room.kernel.partial_output is None
+    assert harness.kernel.partial_output is None
     messages = [*dict.fromkeys(observed)]
     assert ("loss 2", "") in messages and messages[-1] == ("loss nan", "loss nan")
     assert not any(matched for _, matched in messages[:-1])
@@ -564,31 +594,32 @@ time.sleep(0.5)
 )
 @contract("helper")
 def test_matching_line_can_be_a_progress_bar(
-    room: Room, pattern: str, line: str
+    harness: KernelHarness, pattern: str, line: str
 ) -> None:
     observed: list[str] = []
 
     async def watched() -> Execution:
         running = asyncio.create_task(
-            room.kernel.execute(PRINTS, 30, LIMITS, wake=pattern)
+            harness.kernel.execute(PRINTS, 30, LIMITS, wake=pattern)
         )
         while not running.done():
             if (
-                room.kernel.partial_output
-                and room.kernel.partial_output.matched_line not in observed
+                harness.kernel.partial_output
+                and harness.kernel.partial_output.matched_line not in observed
             ):
-                observed.append(room.kernel.partial_output.matched_line)
+                observed.append(harness.kernel.partial_output.matched_line)
             await asyncio.sleep(0.02)
         return await running
 
-    assert room.wait(watched()).outcome is Outcome.OK
+    assert harness.wait(watched()).outcome is Outcome.OK
     assert (
-        observed == ["", *filter(None, [line])] and room.kernel.partial_output is None
+        observed == ["", *filter(None, [line])]
+        and harness.kernel.partial_output is None
     )
 
 
 @contract("helper")
-def test_output_after_the_run_is_late_output(room: Room) -> None:
+def test_output_after_the_run_is_late_output(harness: KernelHarness) -> None:
     events: list[tuple[str, str, bool]] = []
 
     def hears(message: dict[str, Any], late: bool) -> bool:
@@ -598,39 +629,41 @@ def test_output_after_the_run_is_late_output(room: Room) -> None:
             )
         return True
 
-    room.kernel.on_display = hears
-    room.run("late('afterwards')", request="a" * 32)
+    harness.kernel.on_display = hears
+    harness.run("late('afterwards')", request="a" * 32)
 
     def listened() -> list[tuple[str, str, bool]]:
-        room.wait(asyncio.sleep(0))  # a websocket is read by the loop
-        room.kernel.receive_pending()
+        harness.wait(asyncio.sleep(0))  # a websocket is read by the loop
+        harness.kernel.receive_pending()
         return events
 
     assert wait_until_ready(listened) == [("afterwards", "a" * 32, True)]
 
 
 @contract(by_day=("r",))
-def test_new_daemon_finds_the_kernel_with_its_state(room: Room, cells: Cells) -> None:
-    before = room.kernel.id
-    room.run(cells.assign)
-    kernel = room.found()
+def test_new_daemon_finds_the_kernel_with_its_state(
+    harness: KernelHarness, cells: Cells
+) -> None:
+    before = harness.kernel.id
+    harness.run(cells.assign)
+    kernel = harness.reattach_alive()
     assert kernel.id == before and not kernel.is_busy
-    assert room.wait(kernel.take_over()) is None
-    assert text(room.run(cells.say)) == "20\n"
+    assert harness.wait(kernel.take_over()) is None
+    assert text(harness.run(cells.say)) == "20\n"
 
 
 @contract("helper")
-def test_new_daemon_gets_missed_messages(room: Room) -> None:
-    room.run("late('nobody was there')", request="b" * 32)
-    kernel = room.found()
+def test_new_daemon_gets_missed_messages(harness: KernelHarness) -> None:
+    harness.run("late('nobody was there')", request="b" * 32)
+    kernel = harness.reattach_alive()
     time.sleep(0.6)
     events: list[
         dict[str, Any]
     ] = []  # a Jupyter server says it again, to whoever comes with the same session
     kernel.on_display = lambda message, late: not events.append(message)
-    assert room.wait(kernel.take_over()) is None
+    assert harness.wait(kernel.take_over()) is None
     kernel.receive_pending()
-    missed = [*events, *room.wait(kernel.fetch_missed_messages("b" * 32))]
+    missed = [*events, *harness.wait(kernel.fetch_missed_messages("b" * 32))]
     assert [
         message["content"]["text"]
         for message in missed
@@ -640,25 +673,27 @@ def test_new_daemon_gets_missed_messages(room: Room) -> None:
 
 @pytest.mark.nightly_after(2)
 @contract("helper")
-def test_run_without_daemon_is_recovered(room: Room, cells: Cells) -> None:
+def test_run_without_daemon_is_recovered(harness: KernelHarness, cells: Cells) -> None:
     source = "import time\nprint('begun')\ntime.sleep(0.8)\nprint('over')\n'result'"
-    for request, gone in (
+    for request, seconds in (
         ("c" * 32, 0.0),
         ("d" * 32, 1.0),
     ):  # it runs still, and it is over
-        kernel = room.lost(source, request, gone)
+        kernel = harness.lose_daemon_during_run(source, request, seconds)
         assert (
-            room.wait(kernel.await_earlier_request("0" * 32, 20, LIMITS)) is None
+            harness.wait(kernel.await_earlier_request("0" * 32, 20, LIMITS)) is None
         )  # that one never began
-        result = room.wait(kernel.await_earlier_request(request, 20, LIMITS))
+        result = harness.wait(kernel.await_earlier_request(request, 20, LIMITS))
         assert result.outcome is Outcome.OK and text(result) == "begun\nover\n"
         assert result.outputs[-1]["data"]["text/plain"] == "'result'"
 
 
 @contract(lacks="helper", by_day=("r",))
-def test_run_without_daemon_is_awaited(room: Room, cells: Cells) -> None:
-    result = room.wait(
-        room.lost(cells.slow, "c" * 32).await_earlier_request("c" * 32, 20, LIMITS)
+def test_run_without_daemon_is_awaited(harness: KernelHarness, cells: Cells) -> None:
+    result = harness.wait(
+        harness.lose_daemon_during_run(cells.slow, "c" * 32).await_earlier_request(
+            "c" * 32, 20, LIMITS
+        )
     )
     assert (
         result.outcome is Outcome.OK
@@ -669,10 +704,10 @@ def test_run_without_daemon_is_awaited(room: Room, cells: Cells) -> None:
         "output that was printed while the stepper daemon was not running is missing: "
         "the kernel has no record of the run"
     ]
-    result = room.wait(
-        room.lost(cells.slow_fails, "d" * 32).await_earlier_request(
-            "d" * 32, 20, LIMITS
-        )
+    result = harness.wait(
+        harness.lose_daemon_during_run(
+            cells.slow_fails, "d" * 32
+        ).await_earlier_request("d" * 32, 20, LIMITS)
     )
     assert (
         result.outcome is Outcome.ERROR
@@ -683,10 +718,10 @@ def test_run_without_daemon_is_awaited(room: Room, cells: Cells) -> None:
 
 @contract(lacks="helper", by_day=("r",))
 def test_outcome_of_run_finished_without_daemon_is_unknown(
-    room: Room, cells: Cells
+    harness: KernelHarness, cells: Cells
 ) -> None:
-    kernel = room.lost(cells.slow, "e" * 32, gone_seconds=1.5)
-    result = room.wait(kernel.await_earlier_request("e" * 32, 20, LIMITS))
+    kernel = harness.lose_daemon_during_run(cells.slow, "e" * 32, gone_seconds=1.5)
+    result = harness.wait(kernel.await_earlier_request("e" * 32, 20, LIMITS))
     assert (
         result.outcome is Outcome.ERROR
         and result.fault is not None
@@ -700,9 +735,9 @@ def test_outcome_of_run_finished_without_daemon_is_unknown(
 
 @pytest.mark.nightly_after(1)
 @contract("helper")
-def test_recovered_run_shows_further_output(room: Room) -> None:
+def test_recovered_run_shows_further_output(harness: KernelHarness) -> None:
     source = "import time\nprint('loss nan')\nfor n in range(20):\n    print('loss', n)\n    time.sleep(0.1)\nprint('loss nan', n)\ntime.sleep(0.8)"
-    kernel = room.lost(source, "f" * 32)
+    kernel = harness.lose_daemon_during_run(source, "f" * 32)
     lines: list[str] = []
     matched: list[str] = []
 
@@ -717,7 +752,7 @@ def test_recovered_run_shows_further_output(room: Room) -> None:
             await asyncio.sleep(0.02)
         return await recalled
 
-    result = room.wait(watched())
+    result = harness.wait(watched())
     assert (
         text(result)
         == "loss nan\n" + "".join(f"loss {n}\n" for n in range(20)) + "loss nan 19\n"
@@ -736,15 +771,17 @@ def test_recovered_run_shows_further_output(room: Room) -> None:
 
 @pytest.mark.nightly_after(1)
 @contract()
-def test_unrequested_running_execution_is_interrupted(room: Room, cells: Cells) -> None:
-    kernel = room.lost(cells.endless, "e" * 32)
-    assert room.wait(kernel.take_over()) is None
-    room.run(cells.assign)
-    assert text(room.run(cells.say)) == "20\n"
+def test_unrequested_running_execution_is_interrupted(
+    harness: KernelHarness, cells: Cells
+) -> None:
+    kernel = harness.lose_daemon_during_run(cells.endless, "e" * 32)
+    assert harness.wait(kernel.take_over()) is None
+    harness.run(cells.assign)
+    assert text(harness.run(cells.say)) == "20\n"
 
 
 @contract(by_day=("r",))
-def test_shut_down_kernel_is_not_found(room: Room) -> None:
-    room.wait(room.kernel.shutdown())
-    assert room.wait(room.kernel.check_death()) is not None
-    assert room.again() is None
+def test_shut_down_kernel_is_not_found(harness: KernelHarness) -> None:
+    harness.wait(harness.kernel.shutdown())
+    assert harness.wait(harness.kernel.check_death()) is not None
+    assert harness.reattach() is None

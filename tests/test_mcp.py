@@ -128,7 +128,7 @@ async def create_notebook(
     return str(result.structured_content["notebook"])
 
 
-# --- what is offered --------------------------------------------------------------------------------------
+# --- what is offered ------------------------------------------------------------------
 
 
 def test_tools_match_the_table_with_their_hints(
@@ -180,7 +180,7 @@ def test_daemon_accepts_every_request_argument() -> None:
     assert not {*tools.TOOL_BY_PEER} & {*tools.TOOLS}
 
 
-# --- arguments --------------------------------------------------------------------------------------------
+# --- arguments ------------------------------------------------------------------------
 
 ANYTHING = st.recursive(
     st.none()
@@ -336,7 +336,7 @@ def test_tool_name_of_other_server_suggests_our_tool(module_project: Project) ->
     run_story(module_project, story)
 
 
-# --- working ----------------------------------------------------------------------------------------------
+# --- working --------------------------------------------------------------------------
 
 
 @pytest.mark.nightly_after(1)
@@ -829,7 +829,7 @@ def test_report_is_delivered_to_its_agent_only(quick: Quick) -> None:
     run_story(quick, story)
 
 
-# --- pictures ---------------------------------------------------------------------------------------------
+# --- pictures -------------------------------------------------------------------------
 
 
 def test_large_images_are_scaled_down(tmp_path: Path) -> None:
@@ -1081,7 +1081,7 @@ def test_refusal_after_a_stop_names_lift_stop(quick: Quick) -> None:
     run_story(quick, story)
 
 
-# --- stops ------------------------------------------------------------------------------------------------
+# --- stops ----------------------------------------------------------------------------
 
 
 async def stopped(client: Client) -> str:
@@ -1213,7 +1213,7 @@ def test_unsolicited_answer_keeps_the_stop(project: Project) -> None:
     run_story(project, story, elicitation_callback=ask)
 
 
-# --- resources and prompts --------------------------------------------------------------------------------
+# --- resources and prompts ------------------------------------------------------------
 
 
 @BOTH
@@ -1347,7 +1347,7 @@ def test_prompts_match_the_skills(project: Project, protocol_era: str) -> None:
     run_story(project, story, protocol_era)
 
 
-# --- as processes -----------------------------------------------------------------------------------------
+# --- as processes ---------------------------------------------------------------------
 
 
 def server_of(project: Project) -> list[str]:
@@ -1654,7 +1654,7 @@ def test_command_line_runs_nothing_from_untrusted_parent_folders(
     assert started() == (0, f"ran Mcp in {below}\n")
 
 
-# --- setting clients up -----------------------------------------------------------------------------------
+# --- setting clients up ---------------------------------------------------------------
 
 JSON_REST = '{\n    "theme": "dark",\n    "%s": %s\n}\n'
 

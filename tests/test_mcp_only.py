@@ -69,7 +69,7 @@ def problems(folder: Path) -> dict[str, str]:
     }
 
 
-# --- what it sets up, and takes away ----------------------------------------------------
+# --- what it sets up, and takes away --------------------------------------------------
 
 
 def test_mcp_only_installs_everything_except_claude_code_files(
@@ -199,7 +199,7 @@ def test_hooks_can_be_added_later(repo: Path) -> None:
     assert snapshot(repo) == before
 
 
-# --- what starts its server ---------------------------------------------------------------
+# --- what starts its server -----------------------------------------------------------
 
 CLIENTS = ("claude", "codex", "cursor", "zed", "claude-desktop", "windsurf")
 

@@ -53,7 +53,7 @@ def notebooks(project: Project) -> set[Path]:
     return {*(project.folder / "notebooks").glob("*.ipynb")}
 
 
-# --- a session's life: new, run, edit, interrupt, death, the same path again, restore -----------------------
+# --- a session's life: new, run, edit, interrupt, death, the same path again, restore -
 
 
 async def create_and_run_cells(client: Client) -> str:
@@ -150,7 +150,7 @@ def test_session_with_kernel_killed_out_of_memory(
     run_story(project, story, elicitation_callback=agreed)
 
 
-# --- four ways to fill a notebook ---------------------------------------------------------------------------
+# --- four ways to fill a notebook -----------------------------------------------------
 
 
 def test_notebook_is_created_with_cells_and_extended(shared: Project) -> None:

@@ -15,7 +15,7 @@ RIGHT = 0.25  # of the whole time
 
 
 def replay_estimates(
-    message: progress_outputs.Said,
+    message: progress_outputs.ProgressOutput,
 ) -> tuple[float, list[tuple[float, float | None]]]:
     """Return when a cell was over, and what was told each second before."""
     pieces = [*message]
@@ -35,7 +35,7 @@ def replay_estimates(
     return end, messages
 
 
-def cases(*every: Callable[[], progress_outputs.Said]) -> list[Any]:
+def cases(*every: Callable[[], progress_outputs.ProgressOutput]) -> list[Any]:
     """Each third one by day."""
     return [
         pytest.param(case, marks=[pytest.mark.nightly] * (index % 3 > 0))
@@ -45,7 +45,7 @@ def cases(*every: Callable[[], progress_outputs.Said]) -> list[Any]:
 
 @pytest.mark.parametrize("case", cases(*progress_outputs.END))
 def test_remaining_time_estimate_is_accurate(
-    case: Callable[[], progress_outputs.Said],
+    case: Callable[[], progress_outputs.ProgressOutput],
 ) -> None:
     end, told = replay_estimates(case())
     late = [(now, left) for now, left in told if now >= 0.2 * end]
@@ -61,7 +61,7 @@ def test_remaining_time_estimate_is_accurate(
     "case", cases(*progress_outputs.NONE, *progress_outputs.RESETS)
 )
 def test_no_estimate_without_progress(
-    case: Callable[[], progress_outputs.Said],
+    case: Callable[[], progress_outputs.ProgressOutput],
 ) -> None:
     end, told = replay_estimates(case())
     begin = 0.5 if case in progress_outputs.RESETS else 0.2

@@ -34,7 +34,7 @@ def list_runs(project: Project) -> list[dict[str, Any]]:
     return project.json("history")
 
 
-# --- before it runs ------------------------------------------------------------------------------------------------
+# --- before it runs -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_restarted_daemon_knows_the_names(project: Project) -> None:
     assert "ran ok" in notebook.insert("value + 1")[1].text
 
 
-# --- no progress ---------------------------------------------------------------------------------------------------
+# --- no progress ----------------------------------------------------------------------
 
 
 @pytest.mark.nightly
@@ -241,7 +241,7 @@ def test_return_to_an_earlier_source_is_reported(project: Project) -> None:
     assert len(list_runs(project)) == 3
 
 
-# --- what a failed cell left ---------------------------------------------------------------------------------------
+# --- what a failed cell left ----------------------------------------------------------
 
 
 def test_names_bound_before_a_failure_are_reported(project: Project) -> None:
@@ -326,7 +326,7 @@ def test_running_line_is_reported_if_the_interrupt_has_no_effect(
     assert "line 4 of" in project.json("report")["fault"]["suggestion"]
 
 
-# --- looking without writing ---------------------------------------------------------------------------------------
+# --- looking without writing ----------------------------------------------------------
 
 
 def test_eval_leaves_the_notebook_unchanged(project: Project) -> None:
@@ -390,7 +390,7 @@ def test_output_command_shows_truncated_output(project: Project) -> None:
     assert project.stepper("output", cell, "--page", "999", check=2).returncode == 2
 
 
-# --- words ---------------------------------------------------------------------------------------------------------
+# --- words ----------------------------------------------------------------------------
 
 
 @pytest.mark.nightly
@@ -432,7 +432,7 @@ def test_written_notebook_is_checked_cell_by_cell(project: Project) -> None:
     assert "Not run: 1 new or changed code cell below cell" in response.text
 
 
-# --- what a review found -------------------------------------------------------------------------------------------
+# --- what a review found --------------------------------------------------------------
 
 
 @pytest.mark.nightly

@@ -209,7 +209,7 @@ def test_client_sends_nothing_to_socket_of_another_user(
         os.close(ready)
 
 
-# --- whoever comes first takes the name in /tmp ------------------------------------------------------------------
+# --- whoever comes first takes the name in /tmp ---------------------------------------
 
 
 def sticky(place: Path) -> str:

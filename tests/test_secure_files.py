@@ -49,7 +49,7 @@ def snapshot_folder(place: Path) -> dict[str, tuple[int, int, bytes]]:
     return contents
 
 
-# --- links in the places of stepper's files ----------------------------------------------------------------------
+# --- links in the places of stepper's files -------------------------------------------
 
 FILES = (
     "journal/n.jsonl",
@@ -248,7 +248,7 @@ def test_number_of_open_folders_is_bounded(tmp_path: Path) -> None:
     )
 
 
-# --- modes and owners --------------------------------------------------------------------------------------------
+# --- modes and owners -----------------------------------------------------------------
 
 
 @pytest.fixture
@@ -354,7 +354,7 @@ def test_rotated_log_is_private(tmp_path: Path) -> None:
     }
 
 
-# --- who is at the other end -------------------------------------------------------------------------------------
+# --- who is at the other end ----------------------------------------------------------
 
 GETPEEREID = """
 #define _GNU_SOURCE

@@ -75,8 +75,8 @@ def jobs_of(lab: Lab, runtime: str) -> dict[int, str]:
     }
 
 
-class Room:
-    """A notebook's kernel on a cluster, and the daemon that asks it. `ours` are its jobs, of whatever state."""
+class JobHarness:
+    """A notebook's kernel on a cluster, and the daemon that asks it. `jobs` are its jobs, of whatever state."""
 
     def __init__(self, lab: Lab, at: kernel_config.BackendConfig | None = None) -> None:
         self.lab, self.folder = lab, Path(tempfile.mkdtemp(prefix="job"))
@@ -99,7 +99,7 @@ class Room:
     def begin(self, at: kernel_config.BackendConfig) -> None:
         self.kernel = self.wait(self.start(at))
 
-    def fails(self, at: kernel_config.BackendConfig) -> str:
+    def get_start_error(self, at: kernel_config.BackendConfig) -> str:
         with pytest.raises(KernelError) as failed:
             self.begin(at)
         assert not self.record.exists() and not [
@@ -113,7 +113,7 @@ class Room:
     def run(self, code: str, timeout: float = 30) -> Execution:
         return self.wait(self.kernel.execute(code, timeout, LIMITS))
 
-    def until(self, results: Any, seconds: float = 20) -> Any:
+    def wait_until(self, results: Any, seconds: float = 20) -> Any:
         """Look until something is there, with the loop going on."""
 
         async def looked() -> Any:
@@ -124,7 +124,7 @@ class Room:
 
         return self.wait(looked())
 
-    def death(self, seconds: float) -> Death | None:
+    def wait_for_death(self, seconds: float) -> Death | None:
         """Look each second, as a daemon does while nothing runs."""
 
         async def looked() -> Death | None:
@@ -137,7 +137,7 @@ class Room:
 
         return self.wait(looked())
 
-    def again(self) -> Any:
+    def reattach(self) -> Any:
         """Have the next daemon look for it."""
         if self.kernel is not None:
             self.kernel.detach()
@@ -146,7 +146,7 @@ class Room:
         return kernel
 
     @property
-    def ours(self) -> dict[int, str]:
+    def jobs(self) -> dict[int, str]:
         return jobs_of(self.lab, str(self.folder))
 
     def close(self) -> None:
@@ -159,11 +159,11 @@ class Room:
 
 
 @pytest.fixture(scope="module")
-def room(cluster: Lab) -> Iterator[Room]:
+def harness(cluster: Lab) -> Iterator[JobHarness]:
     """One whose kernel lasts for all tests; who ends it starts the next one."""
-    room = Room(cluster, make_backend())
-    yield room
-    room.close()
+    harness = JobHarness(cluster, make_backend())
+    yield harness
+    harness.close()
 
 
 @pytest.fixture(autouse=True)
@@ -174,11 +174,11 @@ def short_heartbeat_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def other(cluster: Lab) -> Iterator[Room]:
+def other(cluster: Lab) -> Iterator[JobHarness]:
     """Another notebook's, which has no kernel."""
-    room = Room(cluster)
-    yield room
-    room.close()
+    harness = JobHarness(cluster)
+    yield harness
+    harness.close()
 
 
 def test_parse_squeue_output() -> None:
@@ -209,28 +209,30 @@ def test_parse_squeue_output() -> None:
     assert replace(job, starts="N/A").format_waiting(3, now) == message
 
 
-def test_kernel_is_a_job_and_its_messages_are_encrypted(room: Room) -> None:
-    result = room.run(
+def test_kernel_is_a_job_and_its_messages_are_encrypted(harness: JobHarness) -> None:
+    result = harness.run(
         "import os\nx = 20\nprint(os.environ['SLURM_JOB_ID'], os.getcwd())"
     )
     assert result.outcome is Outcome.OK and result.namespace.variables["x"]
-    job = room.kernel.process.job_id
-    assert text(result) == f"{job} {room.folder}\n" and room.ours == {job: "RUNNING"}
-    assert room.kernel.channels.client.curve_publickey
-    outcome = room.run(
+    job = harness.kernel.process.job_id
+    assert text(result) == f"{job} {harness.folder}\n" and harness.jobs == {
+        job: "RUNNING"
+    }
+    assert harness.kernel.channels.client.curve_publickey
+    outcome = harness.run(
         "import os, shutil\nprint(shutil.which('python'), os.environ.get('VIRTUAL_ENV'))"
     )
     assert text(outcome) == f"{sys.executable} {sys.prefix}\n"
-    failed = room.run("print('before')\n1 / 0")
+    failed = harness.run("print('before')\n1 / 0")
     assert (
         failed.outcome is Outcome.ERROR
         and failed.fault is not None
         and failed.fault.line == 2
     )
-    about = room.kernel.describe()
+    about = harness.kernel.describe()
     assert (
         about.python == sys.executable
-        and about.location == f"job {job} on {room.lab.node_of(job)}"
+        and about.location == f"job {job} on {harness.lab.node_of(job)}"
     )
     assert (
         0 < about.walltime_left <= 600
@@ -238,13 +240,13 @@ def test_kernel_is_a_job_and_its_messages_are_encrypted(room: Room) -> None:
         and "not encrypted" not in about.limitation
     )
     time.sleep(0.1)
-    assert room.kernel.describe().walltime_left < about.walltime_left
-    for path in (room.folder / "stepper-jobs").iterdir():
+    assert harness.kernel.describe().walltime_left < about.walltime_left
+    for path in (harness.folder / "stepper-jobs").iterdir():
         assert path.stat().st_mode & 0o077 == 0, path
 
 
-def test_timeout_interrupts(room: Room) -> None:
-    result = room.run("import time\nprint('begun')\ntime.sleep(60)", timeout=0.5)
+def test_timeout_interrupts(harness: JobHarness) -> None:
+    result = harness.run("import time\nprint('begun')\ntime.sleep(60)", timeout=0.5)
     assert (
         result.outcome is Outcome.TIMEOUT
         and result.death is None
@@ -252,66 +254,71 @@ def test_timeout_interrupts(room: Room) -> None:
     )
 
 
-def test_new_daemon_finds_job_and_variables(room: Room) -> None:
-    room.run("kept = 7")
-    job = room.kernel.process.job_id
-    room.again()
-    assert room.kernel.process.job_id == job
+def test_new_daemon_finds_job_and_variables(harness: JobHarness) -> None:
+    harness.run("kept = 7")
+    job = harness.kernel.process.job_id
+    harness.reattach()
+    assert harness.kernel.process.job_id == job
     assert (
-        room.wait(room.kernel.take_over()) is None
-        and text(room.run("print(kept)")) == "7\n"
+        harness.wait(harness.kernel.take_over()) is None
+        and text(harness.run("print(kept)")) == "7\n"
     )
 
 
 @pytest.mark.nightly
 def test_unresponsive_controller_cancels_nothing(
-    room: Room, monkeypatch: pytest.MonkeyPatch
+    harness: JobHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(jobs, "POLL_SECONDS", 0.1)
     monkeypatch.setattr(slurm_cli, "SLOW_SECONDS", 0.5)
     silent = r"SLURM's controller does not answer \(no answer since [\d:]{8}\)"
     monkeypatch.setattr(slurm_cli, "RETRY_SECONDS", (0.5, 0.5))
-    with room.lab.frozen():
-        result = room.run(
+    with harness.lab.frozen():
+        result = harness.run(
             "import time\nfor n in range(10): time.sleep(0.1)\nprint('went on')"
         )
         assert result.outcome is Outcome.OK and text(result) == "went on\n"
         unknown = f"{silent}: the job's state is not known"
-        assert re.fullmatch(unknown, room.kernel.describe().problem)
-        assert room.wait(room.kernel.check_death()) is None
-        job = room.kernel.process.job_id
-        room.again()  # the next daemon does not wait for SLURM
+        assert re.fullmatch(unknown, harness.kernel.describe().problem)
+        assert harness.wait(harness.kernel.check_death()) is None
+        job = harness.kernel.process.job_id
+        harness.reattach()  # the next daemon does not wait for SLURM
         assert (
-            room.wait(room.kernel.take_over()) is None
-            and text(room.run("print('there')")) == "there\n"
+            harness.wait(harness.kernel.take_over()) is None
+            and text(harness.run("print('there')")) == "there\n"
         )
         monkeypatch.setattr(slurm_cli, "COMMAND_SECONDS", 1)
-        room.wait(room.kernel.shutdown())
+        harness.wait(harness.kernel.shutdown())
         with pytest.raises(
             KernelError,
             match=f"{silent}, so it is not known whether the job was submitted",
         ):
-            room.begin(make_backend())
-        late = json.loads(room.record.read_text())[
+            harness.begin(make_backend())
+        late = json.loads(harness.record.read_text())[
             "job_name"
         ]  # what may have been submitted is found by its name
     monkeypatch.setattr(slurm_cli, "COMMAND_SECONDS", 15)
-    assert room.until(lambda: job not in room.ours)  # the kernel exited
-    assert room.until(
+    assert harness.wait_until(lambda: job not in harness.jobs)  # the kernel exited
+    assert harness.wait_until(
         lambda: (
             f"{late} CANCELLED"
-            in room.lab.ask("squeue", "-h", "-t", "all", "-o", "%j %T")
+            in harness.lab.ask("squeue", "-h", "-t", "all", "-o", "%j %T")
         )
     )
-    assert room.until(lambda: not slurm_cli.PENDING_CANCELS) and not room.ours
-    room.begin(make_backend())
-    room.death(0.5)
-    assert room.kernel.describe().problem == "" and text(room.run("print(1)")) == "1\n"
+    assert (
+        harness.wait_until(lambda: not slurm_cli.PENDING_CANCELS) and not harness.jobs
+    )
+    harness.begin(make_backend())
+    harness.wait_for_death(0.5)
+    assert (
+        harness.kernel.describe().problem == ""
+        and text(harness.run("print(1)")) == "1\n"
+    )
 
 
 @pytest.mark.nightly
 def test_queue_is_not_polled_while_the_heartbeat_works(
-    room: Room, monkeypatch: pytest.MonkeyPatch
+    harness: JobHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     requests, told = list[str](), slurm_cli.Slurm.run
 
@@ -322,42 +329,42 @@ def test_queue_is_not_polled_while_the_heartbeat_works(
         return await told(self, *command, **values)
 
     monkeypatch.setattr(slurm_cli.Slurm, "run", counted)
-    assert room.run("import time; time.sleep(2)").outcome is Outcome.OK
+    assert harness.run("import time; time.sleep(2)").outcome is Outcome.OK
     assert (
-        room.death(3) is None and len(requests) <= 1
+        harness.wait_for_death(3) is None and len(requests) <= 1
     )  # one falls due each `POLL_SECONDS`
     monkeypatch.setattr(jobs, "POLL_SECONDS", 0.5)
-    assert room.death(3) is None and 2 <= requests.count("squeue") <= 7
+    assert harness.wait_for_death(3) is None and 2 <= requests.count("squeue") <= 7
 
 
 def test_scancel_during_a_cell_and_while_idle(
-    room: Room, monkeypatch: pytest.MonkeyPatch
+    harness: JobHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
 
     async def cancelled() -> Execution:
         running = asyncio.create_task(
-            room.kernel.execute("import time; time.sleep(60)", 90, LIMITS)
+            harness.kernel.execute("import time; time.sleep(60)", 90, LIMITS)
         )
         await asyncio.sleep(0.5)
-        room.lab.ask("scancel", str(room.kernel.process.job_id))
+        harness.lab.ask("scancel", str(harness.kernel.process.job_id))
         return await asyncio.wait_for(running, 10)
 
-    result = room.wait(cancelled())
+    result = harness.wait(cancelled())
     assert result.outcome is Outcome.KERNEL_DIED and result.death.reason.endswith(
         "the job was cancelled (CANCELLED)"
     )
-    assert not room.record.exists()
-    room.begin(make_backend())
+    assert not harness.record.exists()
+    harness.begin(make_backend())
     monkeypatch.undo()  # as users run it
-    room.lab.ask("scancel", str(room.kernel.process.job_id))
-    death = room.death(10)
+    harness.lab.ask("scancel", str(harness.kernel.process.job_id))
+    death = harness.wait_for_death(10)
     assert death is not None and "(CANCELLED)" in death.reason
-    room.wait(room.kernel.shutdown())
-    room.begin(make_backend())
+    harness.wait(harness.kernel.shutdown())
+    harness.begin(make_backend())
 
 
 @pytest.mark.nightly
-def test_failed_job_and_out_of_memory_job(other: Room) -> None:
+def test_failed_job_and_out_of_memory_job(other: JobHarness) -> None:
     other.begin(make_backend(mem="300M"))
     result = other.run("import os, sys\nos.write(2, b'last words\\n')\nos._exit(3)")
     assert (
@@ -375,7 +382,7 @@ def test_failed_job_and_out_of_memory_job(other: Room) -> None:
 
 
 @pytest.mark.nightly
-def test_pending_job_is_adopted_by_the_next_daemon(other: Room) -> None:
+def test_pending_job_is_adopted_by_the_next_daemon(other: JobHarness) -> None:
     at, launcher = (
         make_backend(extra=["--begin=now+1hour"], queue_seconds=3),
         other.provider(),
@@ -384,40 +391,40 @@ def test_pending_job_is_adopted_by_the_next_daemon(other: Room) -> None:
         "sbatch", "--parsable", "--begin=now+1hour", "--wrap=true"
     ).strip()
     begun = other.loop.create_task(other.start(at, launcher))
-    queued = other.until(lambda: launcher.queue_status)
+    queued = other.wait_until(lambda: launcher.queue_status)
     assert queued.text.startswith(
         "PENDING (BeginTime), 1 job ahead, partition batch, estimated start "
     )
     assert queued.wait_seconds == 3
-    ((job, state),) = other.ours.items()
+    ((job, state),) = other.jobs.items()
     assert state == "PENDING" and json.loads(other.record.read_text())["job"] == job
     begun.cancel()  # the daemon exits
     with pytest.raises(asyncio.CancelledError):
         other.wait(begun)
-    assert other.again() is None and list(other.ours) == [job]
+    assert other.reattach() is None and list(other.jobs) == [job]
     other.lab.ask("scontrol", "update", f"jobid={job}", "StartTime=now")
     other.begin(at)
     assert other.kernel.process.job_id == job and launcher.queue_status is None
     other.lab.ask("scancel", ahead)
 
 
-def test_cancelled_start_cancels_the_job(other: Room) -> None:
+def test_cancelled_start_cancels_the_job(other: JobHarness) -> None:
     launcher = other.provider()
     begun = other.loop.create_task(
         other.start(make_backend(extra=["--hold"]), launcher)
     )
-    other.until(lambda: launcher.queue_status)
+    other.wait_until(lambda: launcher.queue_status)
     begun.cancel()
     with pytest.raises(asyncio.CancelledError):
         other.wait(begun)
     other.wait(other.provider().cancel_request())
     assert (
-        other.ours == {}
+        other.jobs == {}
         and not other.record.exists()
         and [*(other.folder / "stepper-jobs").iterdir()] == []
     )
     begun = other.loop.create_task(other.start(make_backend(extra=["--hold"])))
-    (job,) = other.until(lambda: other.ours)
+    (job,) = other.wait_until(lambda: other.jobs)
     other.lab.ask("scancel", str(job))
     with pytest.raises(
         KernelError, match=rf"job {job} ended before the kernel started \(CANCELLED\)$"
@@ -427,7 +434,7 @@ def test_cancelled_start_cancels_the_job(other: Room) -> None:
 
 
 @pytest.mark.nightly
-def test_empty_queue_response_cancels_no_job(other: Room) -> None:
+def test_empty_queue_response_cancels_no_job(other: JobHarness) -> None:
     launcher, script = other.provider(), other.folder / "squeue"
     script.write_text(
         "#!/bin/sh\necho 'slurm_load_jobs error: Unexpected message received' >&2\nexit 1\n"
@@ -438,17 +445,17 @@ def test_empty_queue_response_cancels_no_job(other: Room) -> None:
         other.start(make_backend(extra=["--hold"]), launcher)
     )
     told = (
-        other.until(lambda: launcher.queue_status or begun.done())
+        other.wait_until(lambda: launcher.queue_status or begun.done())
         and launcher.queue_status
     )
-    ((job, _),) = other.ours.items()
+    ((job, _),) = other.jobs.items()
     assert (
         told
         and told.text
         == f"squeue: slurm_load_jobs error: Unexpected message received: job {job} may be waiting"
     )
     script.unlink()
-    assert other.until(
+    assert other.wait_until(
         lambda: launcher.queue_status.text.startswith("PENDING (JobHeldUser)")
     )
     other.lab.ask("scontrol", "release", str(job))
@@ -456,7 +463,7 @@ def test_empty_queue_response_cancels_no_job(other: Room) -> None:
     assert other.kernel.process.job_id == job
 
 
-def test_array_task_is_handled_like_a_job(other: Room) -> None:
+def test_array_task_is_handled_like_a_job(other: JobHarness) -> None:
     flags = (
         "--parsable",
         "--array=1-2",
@@ -480,15 +487,15 @@ def test_array_task_is_handled_like_a_job(other: Room) -> None:
         other.lab.ask("scancel", str(first))
 
 
-def test_orphan_jobs_are_found_by_name(other: Room, room: Room) -> None:
+def test_orphan_jobs_are_found_by_name(other: JobHarness, harness: JobHarness) -> None:
     other.begin(make_backend())
     data = json.loads(other.record.read_text())
     del data["job"], data["connection"]  # killed between sbatch's answer and the record
     sealed_kernel_records.write(str(other.record), data)
     assert (
-        other.again() is None
+        other.reattach() is None
         and not other.record.exists()
-        and other.until(lambda: not other.ours)
+        and other.wait_until(lambda: not other.jobs)
     )
     other.begin(make_backend())
     other.record.unlink()  # a job with a deleted record
@@ -512,7 +519,7 @@ def test_orphan_jobs_are_found_by_name(other: Room, room: Room) -> None:
             )
         )
     (other.folder / "odd.json").unlink()
-    assert list(other.ours.values()) == ["RUNNING"]
+    assert list(other.jobs.values()) == ["RUNNING"]
     other.wait(
         remove_orphans(
             [make_backend()],
@@ -521,18 +528,18 @@ def test_orphan_jobs_are_found_by_name(other: Room, room: Room) -> None:
             os.environ,
         )
     )
-    assert other.until(lambda: not other.ours)
-    assert {*foreign, room.kernel.process.job_id} <= {*other.lab.jobs()}
+    assert other.wait_until(lambda: not other.jobs)
+    assert {*foreign, harness.kernel.process.job_id} <= {*other.lab.jobs()}
     other.lab.ask("scancel", *map(str, foreign))
     other.kernel.detach()
     other.begin(make_backend())
     other.lab.ask("scancel", str(other.kernel.process.job_id))
-    other.until(lambda: not other.ours)
+    other.wait_until(lambda: not other.jobs)
     data = json.loads(other.record.read_text())
     sealed_kernel_records.write(
         str(other.record), {**data, "job": 999_999}
     )  # as if SLURM had forgotten it
-    death = other.again()  # a record of a job that no longer exists
+    death = other.reattach()  # a record of a job that no longer exists
     assert (
         isinstance(death, Death)
         and "(CANCELLED)" in death.reason
@@ -541,13 +548,13 @@ def test_orphan_jobs_are_found_by_name(other: Room, room: Room) -> None:
 
 
 def test_invalid_job_requests_are_reported(
-    other: Room, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    other: JobHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert "invalid partition" in other.fails(make_backend(partition="nope"))
-    assert "Memory specification can not be satisfied" in other.fails(
+    assert "invalid partition" in other.get_start_error(make_backend(partition="nope"))
+    assert "Memory specification can not be satisfied" in other.get_start_error(
         make_backend(mem="900G")
     )
-    error_text = other.fails(make_backend(python="/no_such_python"))
+    error_text = other.get_start_error(make_backend(python="/no_such_python"))
     assert (
         "ended before the kernel started (FAILED)" in error_text
         and "/no_such_python" in error_text
@@ -555,7 +562,7 @@ def test_invalid_job_requests_are_reported(
     bare = tmp_path / "python"
     bare.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
     bare.chmod(0o755)
-    error_text = other.fails(make_backend(python=str(bare)))
+    error_text = other.get_start_error(make_backend(python=str(bare)))
     assert (
         f"{bare} does not have ipykernel" in error_text
         and f"{bare} -m pip install ipykernel" in error_text
@@ -570,21 +577,22 @@ def test_invalid_job_requests_are_reported(
     apart.chmod(0o755)
     with monkeypatch.context() as patch:
         patch.setattr(provider, "START_SECONDS", 3)
-        error_text = other.fails(make_backend(python=str(apart)))
+        error_text = other.get_start_error(make_backend(python=str(apart)))
     assert (
         "without writing the connection file" in error_text
         and f"{other.folder} is not on a file system that n" in error_text
     )
-    assert "has no IPv4 address on this node" in other.fails(
+    assert "has no IPv4 address on this node" in other.get_start_error(
         make_backend(address="nosuch0")
     )
     other.environ["PATH"] = "/nowhere"
-    assert "the command `sbatch` was not found on this machine" in other.fails(
-        make_backend()
+    assert (
+        "the command `sbatch` was not found on this machine"
+        in other.get_start_error(make_backend())
     )
     with pytest.raises(KernelError, match="the command `sinfo` was not found"):
         other.wait(check_backend(make_backend(), other.environ, ""))
-    assert other.ours == {}
+    assert other.jobs == {}
     assert any(
         "partition batch" in line
         for line in other.wait(check_backend(make_backend(), os.environ, "")).offers
@@ -595,7 +603,7 @@ def test_invalid_job_requests_are_reported(
     ):
         with pytest.raises(KernelError, match=words):
             other.wait(check_backend(make_backend(**wrong), os.environ, ""))
-    assert other.ours == {}
+    assert other.jobs == {}
     distant = make_backend(python="/usr/bin/python3.99").settings
     assert provider.list_unchecked(distant) == [
         "python /usr/bin/python3.99 on the compute node"
@@ -642,7 +650,7 @@ def test_kernels_command_marks_only_checked_backends(
 
 
 @pytest.mark.nightly
-def test_port_in_use_and_named_interface(other: Room) -> None:
+def test_port_in_use_and_named_interface(other: JobHarness) -> None:
     once = other.folder / "once"
     python = other.folder / "python"
     taken = f"[ -e {once} ] || {{ touch {once}; echo 'zmq: Address already in use' >&2; exit 1; }}"
@@ -654,12 +662,12 @@ def test_port_in_use_and_named_interface(other: Room) -> None:
     assert 0 < other.kernel.describe().walltime_left <= 3600
     assert (
         json.loads(other.record.read_text())["connection"]["ip"] == "127.0.0.1"
-        and len(other.ours) == 1
+        and len(other.jobs) == 1
     )
 
 
 @pytest.mark.nightly
-def test_step_in_an_existing_allocation(other: Room) -> None:
+def test_step_in_an_existing_allocation(other: JobHarness) -> None:
     held = int(
         other.lab.ask(
             "sbatch",
@@ -676,7 +684,7 @@ def test_step_in_an_existing_allocation(other: Room) -> None:
     try:
         launcher = other.provider()
         begun = other.loop.create_task(other.start(at, launcher))
-        assert other.until(lambda: launcher.queue_status).text.startswith(
+        assert other.wait_until(lambda: launcher.queue_status).text.startswith(
             "PENDING (JobHeldUser), "
         )
         other.lab.ask("scontrol", "release", str(held))
@@ -695,7 +703,7 @@ def test_step_in_an_existing_allocation(other: Room) -> None:
             .offers[0]
             .startswith(f"job {held} (wrap): RUNNING, n")
         )
-        other.again()
+        other.reattach()
         assert (
             other.wait(other.kernel.take_over()) is None
             and text(other.run("print(kept)")) == "4\n"
@@ -704,7 +712,7 @@ def test_step_in_an_existing_allocation(other: Room) -> None:
             slurm_cli.Slurm(os.environ).list_steps(held, other.kernel.process.name)
         )[0]
         other.lab.ask("scancel", step)
-        death = other.death(15)
+        death = other.wait_for_death(15)
         assert (
             death is not None
             and "the kernel's step ended, but the job is still running" in death.reason
@@ -714,7 +722,7 @@ def test_step_in_an_existing_allocation(other: Room) -> None:
         other.wait(other.kernel.shutdown())
         other.kernel = None
         assert other.lab.jobs()[held] == "RUNNING" and not other.record.exists()
-        assert other.until(
+        assert other.wait_until(
             lambda: (
                 "stepper-"
                 not in other.lab.ask("squeue", "-h", "-s", "-j", str(held), "-o", "%j")
@@ -727,7 +735,7 @@ def test_step_in_an_existing_allocation(other: Room) -> None:
         ]
         other.begin(at)
         other.lab.ask("scancel", str(held))
-        death = other.death(15)
+        death = other.wait_for_death(15)
         assert (
             death is not None
             and f"job {held}: the job was cancelled (CANCELLED)" in death.reason
@@ -737,14 +745,14 @@ def test_step_in_an_existing_allocation(other: Room) -> None:
     gone = backend_registry.parse_backends(
         {"mine": {"slurm": {"jobid": 987654, "python": sys.executable}}}
     )["mine"]
-    assert "cannot start a kernel in job 987654" in other.fails(gone)
+    assert "cannot start a kernel in job 987654" in other.get_start_error(gone)
 
 
-def test_shutdown_leaves_no_job(room: Room) -> None:
-    room.wait(room.kernel.shutdown())
-    room.kernel = None
-    assert room.until(lambda: not room.ours) and room.again() is None
-    assert [*(room.folder / "stepper-jobs").iterdir()] == []
+def test_shutdown_leaves_no_job(harness: JobHarness) -> None:
+    harness.wait(harness.kernel.shutdown())
+    harness.kernel = None
+    assert harness.wait_until(lambda: not harness.jobs) and harness.reattach() is None
+    assert [*(harness.folder / "stepper-jobs").iterdir()] == []
 
 
 def project_on(folder: Path, **places: Any) -> Iterator[Project]:
@@ -861,27 +869,27 @@ def failing_cluster(ours_alone: Lab, monkeypatch: pytest.MonkeyPatch) -> Lab:
 
 @pytest.mark.nightly
 def test_expired_walltime(failing_cluster: Lab) -> None:
-    room = Room(failing_cluster, make_backend(time="1"))
-    result = room.run("import time\ntime.sleep(150)", 170)
+    harness = JobHarness(failing_cluster, make_backend(time="1"))
+    result = harness.run("import time\ntime.sleep(150)", 170)
     assert (
         result.outcome is Outcome.KERNEL_DIED
         and "it exceeded its walltime (TIMEOUT)" in result.death.reason
     )
     assert "DUE TO TIME LIMIT" in result.death.stderr
-    room.kernel = None
-    room.close()
+    harness.kernel = None
+    harness.close()
 
 
 @pytest.mark.nightly
 def test_node_failure_leaves_no_second_kernel(failing_cluster: Lab) -> None:
-    room = Room(failing_cluster, make_backend())
-    old, node = room.kernel, failing_cluster.node_of(room.kernel.process.job_id)
-    pid = int(text(room.run("import os\nprint(os.getpid())")))
+    harness = JobHarness(failing_cluster, make_backend())
+    old, node = harness.kernel, failing_cluster.node_of(harness.kernel.process.job_id)
+    pid = int(text(harness.run("import os\nprint(os.getpid())")))
     failing_cluster.fail(node)
     assert text(
-        room.run("print('it answers')")
+        harness.run("print('it answers')")
     ) == "it answers\n" and psutil.pid_exists(pid)
-    result = room.run("import time\nfor n in range(150): time.sleep(1)", 170)
+    result = harness.run("import time\nfor n in range(150): time.sleep(1)", 170)
     assert (
         result.outcome is Outcome.KERNEL_DIED
         and "its node failed (NODE_FAIL)" in result.death.reason
@@ -889,10 +897,12 @@ def test_node_failure_leaves_no_second_kernel(failing_cluster: Lab) -> None:
     assert "Error" not in result.death.stderr, (
         result.death.stderr
     )  # what the fence makes it write is not what it ended with
-    assert not old.channels.is_open and room.until(lambda: not psutil.pid_exists(pid))
-    room.begin(make_backend())
-    assert failing_cluster.node_of(room.kernel.process.job_id) != node
-    room.close()
+    assert not old.channels.is_open and harness.wait_until(
+        lambda: not psutil.pid_exists(pid)
+    )
+    harness.begin(make_backend())
+    assert failing_cluster.node_of(harness.kernel.process.job_id) != node
+    harness.close()
     failing_cluster.repair(node)
 
 
@@ -904,8 +914,10 @@ def test_memory_limit_of_the_job_cgroup() -> None:
     try:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("SLURM_CONF", lab.conf)
-            room = Room(lab, make_backend(mem="300M"))
-            result = room.run("import time\nheld = b'x' * 700_000_000\ntime.sleep(20)")
+            harness = JobHarness(lab, make_backend(mem="300M"))
+            result = harness.run(
+                "import time\nheld = b'x' * 700_000_000\ntime.sleep(20)"
+            )
             assert (
                 result.outcome is Outcome.KERNEL_DIED
                 and "(OUT_OF_MEMORY)" in result.death.reason
@@ -914,15 +926,15 @@ def test_memory_limit_of_the_job_cgroup() -> None:
                 result.death.cause == "OutOfMemory"
                 and "oom" in result.death.stderr.lower()
             )
-            room.kernel = None
-            room.close()
+            harness.kernel = None
+            harness.close()
     finally:
         lab.stop()
 
 
 @pytest.mark.nightly
 def test_kernel_ports_are_tunneled_through_its_node(
-    other: Room, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    other: JobHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with sshd.run_sshd(tmp_path) as facts:
         folder = tmp_path / "bin"
@@ -957,19 +969,21 @@ def test_kernel_ports_are_tunneled_through_its_node(
         )
         assert result.reconnected
         assert 2.4 <= run_time_measurement.measure_busy_seconds(result.timings, 60) < 4
-        other.again()
+        other.reattach()
         assert (
             other.wait(other.kernel.take_over()) is None
             and text(other.run("print(kept)")) == "5\n"
         )
         other.wait(other.kernel.shutdown())
         other.kernel = None
-        assert not [*other.folder.glob("k*-*")] and other.until(lambda: not other.ours)
+        assert not [*other.folder.glob("k*-*")] and other.wait_until(
+            lambda: not other.jobs
+        )
 
 
 @pytest.mark.nightly
 def test_job_that_cannot_be_cancelled_is_cancelled_by_the_next_daemon(
-    other: Room, monkeypatch: pytest.MonkeyPatch
+    other: JobHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other.begin(make_backend())
     os.kill(int(text(other.run("import os\nprint(os.getpid())"))), signal.SIGSTOP)
@@ -977,26 +991,26 @@ def test_job_that_cannot_be_cancelled_is_cancelled_by_the_next_daemon(
     with other.lab.frozen(), pytest.raises(KernelError, match="may live on"):
         other.wait(other.kernel.shutdown())
     monkeypatch.setattr(slurm_cli, "COMMAND_SECONDS", 15)
-    assert list(other.ours.values()) == ["RUNNING"] and other.record.exists()
+    assert list(other.jobs.values()) == ["RUNNING"] and other.record.exists()
     assert (
-        other.again() is None
-        and other.until(lambda: not other.ours)
+        other.reattach() is None
+        and other.wait_until(lambda: not other.jobs)
         and not other.record.exists()
     )
 
 
 @pytest.mark.nightly
 def test_preempted_job(cluster: Lab) -> None:
-    room = Room(cluster, make_backend(extra=["--exclusive"]))
+    harness = JobHarness(cluster, make_backend(extra=["--exclusive"]))
     urgent = cluster.ask(
         "sbatch", "--parsable", "-p", "urgent", "-N2", "--exclusive", "--wrap=sleep 100"
     ).strip()
-    death = room.death(60)
+    death = harness.wait_for_death(60)
     assert death is not None and "the job was preempted (PREEMPTED)" in death.reason, (
         death
     )
     cluster.ask("scancel", urgent)
-    room.close()
+    harness.close()
 
 
 # What tells the time of messages and cells, five hours ago.
@@ -1068,13 +1082,15 @@ def test_unencrypted_ipykernel_is_reported_once(cluster: Lab, tmp_path: Path) ->
         capture_output=True,
         timeout=120,
     )
-    room = Room(cluster, make_backend(setup=f"export PYTHONPATH={tmp_path}/older"))
-    assert "are signed but not encrypted" in room.kernel.describe().limitation
-    assert (
-        not room.kernel.channels.client.curve_publickey
-        and text(room.run("print(1)")) == "1\n"
+    harness = JobHarness(
+        cluster, make_backend(setup=f"export PYTHONPATH={tmp_path}/older")
     )
-    room.close()
+    assert "are signed but not encrypted" in harness.kernel.describe().limitation
+    assert (
+        not harness.kernel.channels.client.curve_publickey
+        and text(harness.run("print(1)")) == "1\n"
+    )
+    harness.close()
 
 
 @pytest.mark.nightly
@@ -1085,19 +1101,19 @@ def test_setup_loads_modules(
         "modulecmd", "environment-modules", file="/etc/profile.d/modules.sh"
     )
     (tmp_path / "pet").write_text("#%Module\nsetenv PET cat\n")
-    room = Room(cluster)
-    room.environ = {
+    harness = JobHarness(cluster)
+    harness.environ = {
         name: told
-        for name, told in room.environ.items()
+        for name, told in harness.environ.items()
         if not name.startswith("BASH_FUNC_")
     }
-    room.begin(
+    harness.begin(
         make_backend(
             setup=f"module use {tmp_path}\nmodule load pet\nsource <(echo export SEEN=1)"
         )
     )
     assert (
-        text(room.run("import os\nprint(os.environ['PET'], os.environ['SEEN'])"))
+        text(harness.run("import os\nprint(os.environ['PET'], os.environ['SEEN'])"))
         == "cat 1\n"
     )
-    room.close()
+    harness.close()

@@ -54,7 +54,7 @@ def host() -> Iterator[Host]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-class Room:
+class SshHarness:
     """One notebook's kernel on that host, and the daemon that asks it."""
 
     def __init__(self, host: Host, **where: Any) -> None:
@@ -76,7 +76,7 @@ class Room:
     def run(self, code: str, timeout: float = 30, request: str = "") -> Execution:
         return self.wait(self.kernel.execute(code, timeout, LIMITS, request))
 
-    def with_cell(
+    def run_with(
         self, code: str, *acts: tuple[float, Callable[[], Any]], timeout: float = 60
     ) -> Any:
         """Run a cell, and do something else after so many seconds of it; return what came of it, or the error."""
@@ -93,7 +93,7 @@ class Room:
 
         return self.wait(both())
 
-    def again(self) -> Kernel | Death | None:
+    def reattach(self) -> Kernel | Death | None:
         self.kernel.detach()
         self.kernel.process.link.close()  # as a daemon's end does: its pipe is gone
         kernel = self.wait(self.provider().attach())
@@ -104,7 +104,7 @@ class Room:
         )
         return kernel
 
-    def until(self, holds: Callable[[], Any], seconds: float = 20) -> None:
+    def wait_until(self, holds: Callable[[], Any], seconds: float = 20) -> None:
         """Wait until something holds, looking at the kernel as the daemon does while nothing runs."""
 
         async def look() -> None:
@@ -149,10 +149,10 @@ def list_ssh_processes(folder: Path) -> list[int]:
 
 
 @pytest.fixture(scope="module")
-def room(host: Host) -> Iterator[Room]:
-    room = Room(host)
-    yield room
-    room.close()
+def harness(host: Host) -> Iterator[SshHarness]:
+    harness = SshHarness(host)
+    yield harness
+    harness.close()
 
 
 def text(result: Execution) -> str:
@@ -161,35 +161,35 @@ def text(result: Execution) -> str:
     )
 
 
-def test_cells_run_with_helper_data(room: Room) -> None:
-    result = room.run("import os\nx = 20\nprint(os.getcwd())")
+def test_cells_run_with_helper_data(harness: SshHarness) -> None:
+    result = harness.run("import os\nx = 20\nprint(os.getcwd())")
     assert (
         result.outcome is Outcome.OK
-        and text(result) == f"{room.folder}\n"
+        and text(result) == f"{harness.folder}\n"
         and result.namespace.variables["x"]
     )
-    failed = room.run("print('before')\n1 / 0")
+    failed = harness.run("print('before')\n1 / 0")
     assert (
         failed.outcome is Outcome.ERROR
         and failed.fault is not None
         and failed.fault.line == 2
     )
-    assert room.kernel.describe().python.endswith(f"box:{sys.executable}")
-    names = sorted(path.name for path in room.folder.iterdir())
+    assert harness.kernel.describe().python.endswith(f"box:{sys.executable}")
+    names = sorted(path.name for path in harness.folder.iterdir())
     assert "kernel.json" in names and all(
-        path.stat().st_mode & 0o077 == 0 for path in room.folder.iterdir()
+        path.stat().st_mode & 0o077 == 0 for path in harness.folder.iterdir()
     )
 
 
-def test_timeout_interrupts(room: Room) -> None:
-    room.run("kept = 5")
-    result = room.run("import time\nprint('begun')\ntime.sleep(60)", timeout=0.5)
+def test_timeout_interrupts(harness: SshHarness) -> None:
+    harness.run("kept = 5")
+    result = harness.run("import time\nprint('begun')\ntime.sleep(60)", timeout=0.5)
     assert (
         result.outcome is Outcome.TIMEOUT
         and result.death is None
         and text(result) == "begun\n"
     )
-    assert text(room.run("print(kept)")) == "5\n"
+    assert text(harness.run("print(kept)")) == "5\n"
 
 
 @pytest.fixture
@@ -204,31 +204,33 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "GRACE_SECONDS", 1.0)
 
 
-def test_connection_cut_during_a_cell_loses_no_output(room: Room) -> None:
+def test_connection_cut_during_a_cell_loses_no_output(harness: SshHarness) -> None:
     source = "import time\nfor n in range(12):\n    print(n)\n    time.sleep(0.2)\nn"
 
     def end_here() -> None:
-        room.kernel.process.link.master.kill()
+        harness.kernel.process.link.master.kill()
 
-    result = room.with_cell(source, (0.6, room.host.cut), (0.6, end_here))
+    result = harness.run_with(source, (0.6, harness.host.cut), (0.6, end_here))
     assert result.outcome is Outcome.OK and text(result) == "".join(
         f"{n}\n" for n in range(12)
     )
     assert (
         result.outputs[-1]["data"]["text/plain"] == "11"
-        and not room.kernel.describe().problem
+        and not harness.kernel.describe().problem
     )
-    assert text(room.run("print('on the same sockets')")) == "on the same sockets\n"
+    assert text(harness.run("print('on the same sockets')")) == "on the same sockets\n"
 
 
 @pytest.mark.nightly
-def test_connection_down_for_longer_than_the_cell(room: Room, hasty: None) -> None:
-    room.run("runs = 0")
+def test_connection_down_for_longer_than_the_cell(
+    harness: SshHarness, hasty: None
+) -> None:
+    harness.run("runs = 0")
     messages: list[str] = []
-    say = lambda: messages.append(room.kernel.describe().problem)  # noqa: E731
+    say = lambda: messages.append(harness.kernel.describe().problem)  # noqa: E731
     cell = SLOW.format(1) + "\nruns += 1"
-    result = room.with_cell(
-        cell, (0.5, room.host.stop), (1.5, say), (0, room.host.start)
+    result = harness.run_with(
+        cell, (0.5, harness.host.stop), (1.5, say), (0, harness.host.start)
     )
     assert re.fullmatch(
         r"the connection to box has been down for [12] s; stepper does not know whether the"
@@ -236,32 +238,35 @@ def test_connection_down_for_longer_than_the_cell(room: Room, hasty: None) -> No
         messages[0],
     )
     assert result.outcome is Outcome.OK and text(result) == "begun\nover\n"
-    assert text(room.run("print(runs)")) == "1\n" and not room.kernel.describe().problem
+    assert (
+        text(harness.run("print(runs)")) == "1\n"
+        and not harness.kernel.describe().problem
+    )
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("how", mark_nightly(("deadline", "user"), "deadline"))
 def test_unreachable_host_is_not_a_kernel_death(
-    room: Room, hasty: None, how: str
+    harness: SshHarness, hasty: None, how: str
 ) -> None:
-    room.run("runs = 0")
+    harness.run("runs = 0")
     timeout = 1.5 if how == "deadline" else 60.0
-    acts = [(0.5, room.host.stop)] + (
-        [(0.5, partial(room.kernel.interrupt, "user"))] if how == "user" else []
+    acts = [(0.5, harness.host.stop)] + (
+        [(0.5, partial(harness.kernel.interrupt, "user"))] if how == "user" else []
     )
     began = time.monotonic()
-    gave_up = room.with_cell("runs += 1\n" + SLOW.format(60), *acts, timeout=timeout)
+    gave_up = harness.run_with("runs += 1\n" + SLOW.format(60), *acts, timeout=timeout)
     assert (
         isinstance(gave_up, KernelUnreachableError)
         and "does not know whether the kernel is still running" in gave_up.message
     ), gave_up
-    assert time.monotonic() < began + 10 and is_alive(room.pid)
+    assert time.monotonic() < began + 10 and is_alive(harness.pid)
     with pytest.raises(KernelUnreachableError):
-        room.wait(room.kernel.wait_until_reachable())
-    room.host.start()
-    room.until(lambda: not room.kernel.describe().problem)
-    result = room.wait(
-        room.kernel.await_earlier_request(
+        harness.wait(harness.kernel.wait_until_reachable())
+    harness.host.start()
+    harness.wait_until(lambda: not harness.kernel.describe().problem)
+    result = harness.wait(
+        harness.kernel.await_earlier_request(
             REQUEST, 30.0 if how == "user" else 0.0, LIMITS
         )
     )
@@ -271,39 +276,40 @@ def test_unreachable_host_is_not_a_kernel_death(
     assert (
         text(result) == "begun\n"
         and result.death is None
-        and text(room.run("print(runs)")) == "1\n"
+        and text(harness.run("print(runs)")) == "1\n"
     )
 
 
 @pytest.mark.nightly
-def test_daemon_killed_while_disconnected(room: Room, hasty: None) -> None:
+def test_daemon_killed_while_disconnected(harness: SshHarness, hasty: None) -> None:
     async def lost() -> None:
         running = asyncio.create_task(
-            room.kernel.execute(SLOW.format(1), 60, LIMITS, REQUEST)
+            harness.kernel.execute(SLOW.format(1), 60, LIMITS, REQUEST)
         )
         await asyncio.sleep(0.5)
-        room.host.stop()
+        harness.host.stop()
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
 
-    room.wait(lost())
-    kernel = room.again()
+    harness.wait(lost())
+    kernel = harness.reattach()
     assert kernel is not None and not isinstance(kernel, Death)
     with pytest.raises(KernelUnreachableError):
-        room.wait(kernel.await_earlier_request(REQUEST, 30, LIMITS))
-    room.host.start()
-    room.until(lambda: not kernel.describe().problem)
-    result = room.wait(kernel.await_earlier_request(REQUEST, 30, LIMITS))
+        harness.wait(kernel.await_earlier_request(REQUEST, 30, LIMITS))
+    harness.host.start()
+    harness.wait_until(lambda: not kernel.describe().problem)
+    result = harness.wait(kernel.await_earlier_request(REQUEST, 30, LIMITS))
     assert result.outcome is Outcome.OK and text(result) == "begun\nover\n"
-    assert len(list_ssh_processes(room.folder)) == 1
+    assert len(list_ssh_processes(harness.folder)) == 1
 
 
-def test_new_daemon_finds_the_kernel(room: Room) -> None:
-    room.run("kept = 7")
-    kernel = room.again()
+def test_new_daemon_finds_the_kernel(harness: SshHarness) -> None:
+    harness.run("kept = 7")
+    kernel = harness.reattach()
     assert kernel is not None and not isinstance(kernel, Death)
     assert (
-        room.wait(kernel.take_over()) is None and text(room.run("print(kept)")) == "7\n"
+        harness.wait(kernel.take_over()) is None
+        and text(harness.run("print(kept)")) == "7\n"
     )
 
 
@@ -346,96 +352,105 @@ def test_remote_notebook_survives_a_killed_daemon(
 
 @pytest.mark.nightly
 def test_remote_kernel_death_is_detected_even_while_disconnected(
-    room: Room, hasty: None
+    harness: SshHarness, hasty: None
 ) -> None:
-    result = room.run("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)")
+    result = harness.run("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)")
     assert (
         result.outcome is Outcome.KERNEL_DIED
         and result.death.reason == "the kernel's process on box has exited"
     )
     assert result.death.cause == ""  # the cell may have done it
-    assert not (room.folder / "kernel.json").exists()
+    assert not (harness.folder / "kernel.json").exists()
     wait_until(
-        lambda: not list_ssh_processes(room.folder)
+        lambda: not list_ssh_processes(harness.folder)
     )  # killed processes exit soon
-    room.kernel = room.begin(room.host.place(folder=str(room.folder)))
-    room.run("import sys\nprint('its last words', file=sys.__stderr__)")
-    room.host.stop()
-    os.kill(room.pid, 9)
-    room.kernel.process.data = {**room.kernel.process.data, "boot": "the one before"}
-    room.until(lambda: room.kernel.describe().problem)
-    assert room.wait(room.kernel.check_death()) is None  # it cannot be known
-    room.host.start()
-    room.until(lambda: room.kernel.process.death)
-    death = room.wait(room.kernel.check_death())
+    harness.kernel = harness.begin(harness.host.place(folder=str(harness.folder)))
+    harness.run("import sys\nprint('its last words', file=sys.__stderr__)")
+    harness.host.stop()
+    os.kill(harness.pid, 9)
+    harness.kernel.process.data = {
+        **harness.kernel.process.data,
+        "boot": "the one before",
+    }
+    harness.wait_until(lambda: harness.kernel.describe().problem)
+    assert harness.wait(harness.kernel.check_death()) is None  # it cannot be known
+    harness.host.start()
+    harness.wait_until(lambda: harness.kernel.process.death)
+    death = harness.wait(harness.kernel.check_death())
     assert death.reason == "box was restarted" and death.cause == "EndedOutside", death
     assert death.stderr.endswith("its last words")
-    room.wait(room.kernel.shutdown())
-    assert not (room.folder / "kernel.json").exists()
+    harness.wait(harness.kernel.shutdown())
+    assert not (harness.folder / "kernel.json").exists()
     wait_until(
-        lambda: not list_ssh_processes(room.folder)
+        lambda: not list_ssh_processes(harness.folder)
     )  # killed processes exit soon
-    room.kernel = room.begin(room.host.place(folder=str(room.folder)))
+    harness.kernel = harness.begin(harness.host.place(folder=str(harness.folder)))
 
 
 @pytest.mark.nightly
-def test_remote_kernel_is_shut_down_now_or_later(room: Room, hasty: None) -> None:
-    other = Room(room.host)
+def test_remote_kernel_is_shut_down_now_or_later(
+    harness: SshHarness, hasty: None
+) -> None:
+    other = SshHarness(harness.host)
     pid = other.pid
     assert len(list_ssh_processes(other.folder)) == 1
     other.wait(other.kernel.shutdown())
     assert (
         not is_alive(pid)
         and not list_ssh_processes(other.folder)
-        and other.again() is None
+        and other.reattach() is None
     )
-    other.kernel = other.begin(room.host.place(folder=str(other.folder)))
+    other.kernel = other.begin(harness.host.place(folder=str(other.folder)))
     pid = other.pid
-    room.host.stop()
+    harness.host.stop()
     with pytest.raises(
         KernelError,
         match=rf"the kernel on .* \(process {pid}\) was not killed and may still be running",
     ) as told:
         other.wait(other.kernel.shutdown())
-    assert told.value.hint == f"ssh -F {room.host.client} box kill -9 -- -{pid}"
+    assert told.value.hint == f"ssh -F {harness.host.client} box kill -9 -- -{pid}"
     assert (
-        is_alive(pid) and not list_ssh_processes(other.folder) and other.again() is None
+        is_alive(pid)
+        and not list_ssh_processes(other.folder)
+        and other.reattach() is None
     )
-    room.host.start()
+    harness.host.start()
     other.wait(other.provider().cancel_request())
     assert not is_alive(pid) and not (other.folder / "kernel.json").exists()
     other.loop.close()
     shutil.rmtree(other.folder)
-    assert text(room.run("print('the other one lives on')"))
+    assert text(harness.run("print('the other one lives on')"))
 
 
-def get_start_error(room: Room, at: kernel_config.BackendConfig) -> KernelError:
-    other = room.folder / "other"
+def get_start_error(
+    harness: SshHarness, at: kernel_config.BackendConfig
+) -> KernelError:
+    other = harness.folder / "other"
     other.mkdir(mode=0o700, exist_ok=True)
     provider = NotebookLauncher(str(other / "kernel.json"), str(other), {})
     with pytest.raises(KernelError) as failed:
-        room.wait(provider.start(LaunchConfig("", "/", {}, backend=at)))
+        harness.wait(provider.start(LaunchConfig("", "/", {}, backend=at)))
     assert not (other / "kernel.json").exists() and not list_ssh_processes(other)
     return failed.value
 
 
-def test_ssh_errors_are_quoted(room: Room, host: Host) -> None:
+def test_ssh_errors_are_quoted(harness: SshHarness, host: Host) -> None:
     ssh = f"ssh -F {host.client} box"
     assert (
         "no_such_python"
-        in get_start_error(room, host.place(python="/no_such_python")).message
+        in get_start_error(harness, host.place(python="/no_such_python")).message
     )
     assert (
         "the folder /nowhere does not exist"
-        in get_start_error(room, host.place(folder="/nowhere")).message
+        in get_start_error(harness, host.place(folder="/nowhere")).message
     )
-    odd = get_start_error(room, host.place(python="/bin/true"))
+    odd = get_start_error(harness, host.place(python="/bin/true"))
     assert (
         odd.message == "box: /bin/true printed nothing and may not be Python"
         and odd.hint == f"{ssh} /bin/true --version"
     )
-    bare = venv(room.folder / "bare")
-    lacks = get_start_error(room, host.place(python=bare))
+    bare = venv(harness.folder / "bare")
+    lacks = get_start_error(harness, host.place(python=bare))
     by_pip = f"{ssh} {bare} -m pip install ipykernel"  # which needs pip first: the host may have uv
     by_uv = f"{ssh} uv pip install --python {bare} ipykernel"
     assert "does not have ipykernel" in lacks.message and lacks.hint in (
@@ -449,14 +464,14 @@ def test_ssh_errors_are_quoted(room: Room, host: Host) -> None:
         / "site-packages"
         / "pip"
     ).mkdir()
-    assert get_start_error(room, host.place(python=bare)).hint == by_pip
+    assert get_start_error(harness, host.place(python=bare)).hint == by_pip
     for key, said in (
         ("other", "Host key verification failed."),
         ("", "Host key verification failed."),
     ):
         host.known(key)
         try:
-            refused = get_start_error(room, host.place())
+            refused = get_start_error(harness, host.place())
         finally:
             host.known("host")
         assert said in refused.message, refused
@@ -473,7 +488,7 @@ def test_ssh_errors_are_quoted(room: Room, host: Host) -> None:
     host_keys = (host.folder / "authorized").read_text()
     (host.folder / "authorized").write_text((host.folder / "other.pub").read_text())
     try:
-        refused = get_start_error(room, host.place())
+        refused = get_start_error(harness, host.place())
         assert (
             "Permission denied (publickey" in refused.message
             and refused.hint == f"{ssh} true"
@@ -481,7 +496,7 @@ def test_ssh_errors_are_quoted(room: Room, host: Host) -> None:
     finally:
         (host.folder / "authorized").write_text(host_keys)
     unknown = get_start_error(
-        room,
+        harness,
         backend_registry.parse_backends(
             {"x": {"ssh": {"host": "no-such-host.invalid"}}}
         )["x"],
@@ -506,7 +521,7 @@ SHELLS = {
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("shell", mark_nightly(SHELLS, "a profile that prints"))
-def test_any_login_shell(room: Room, shell: str) -> None:
+def test_any_login_shell(harness: SshHarness, shell: str) -> None:
     if shell in ("csh", "fish"):
         try:
             apt_packages.find_or_unpack_program(shell, shell)
@@ -517,16 +532,16 @@ def test_any_login_shell(room: Room, shell: str) -> None:
         Banner="/etc/os-release",
         AllowStreamLocalForwarding="no",
     ) as host:
-        other = Room(host)
+        other = SshHarness(host)
         assert text(other.run("print('it runs')")) == "it runs\n"
         other.close()
 
 
 @pytest.mark.nightly
-def test_sshd_without_forwarding(room: Room) -> None:
+def test_sshd_without_forwarding(harness: SshHarness) -> None:
     with start_own_host(AllowTcpForwarding="no") as host:
         began = time.monotonic()
-        refused = get_start_error(room, host.place())
+        refused = get_start_error(harness, host.place())
         assert (
             "forbids port forwarding" in refused.message
             and "AllowTcpForwarding" in refused.hint

@@ -123,7 +123,7 @@ def test_choose_frame() -> None:
     assert words.choose_frame(UNKNOWN_NAMESPACE, "df") == ""
 
 
-# --- the file and the script -----------------------------------------------------------------------------------------
+# --- the file and the script ----------------------------------------------------------
 
 
 @pytest.fixture
@@ -216,7 +216,7 @@ def test_shell_script_prints_the_status_file(
     assert not get_status_file(project).exists()
 
 
-# --- install ---------------------------------------------------------------------------------------------------------
+# --- install --------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -177,7 +177,7 @@ def test_cell_that_never_ran_is_reported(project: Project) -> None:
     assert statuses(project)[0] == "interrupted"
 
 
-# --- changed by other means ---------------------------------------------------------------------------------------
+# --- changed by other means -----------------------------------------------------------
 
 
 def message(notebook: Notebook, *tools: str) -> Answer:
@@ -462,7 +462,7 @@ def test_message_without_notebook_changes_starts_no_process(tmp_path: Path) -> N
     assert not started()
 
 
-# --- the end of a turn ----------------------------------------------------------------------------------------------
+# --- the end of a turn ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

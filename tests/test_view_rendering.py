@@ -209,7 +209,7 @@ def test_invalid_outputs_are_rendered(output: dict[str, Any]) -> None:
     get_full_output([output], 0)
 
 
-# --- widgets and Plotly stand still ---------------------------------------------------------------------------
+# --- widgets and Plotly stand still ---------------------------------------------------
 
 
 def test_widgets_are_rendered_statically() -> None:
@@ -325,7 +325,7 @@ def test_unsupported_plotly_traces_are_named(data: Any) -> None:
     )
 
 
-# --- a journal as it grows ------------------------------------------------------------------------------------
+# --- a journal as it grows ------------------------------------------------------------
 
 AT = "2026-11-22T10:00:00.000Z"
 

@@ -26,7 +26,7 @@ CELL_SECONDS, LARGEST = 40, 30_000_000
 
 class Names(
     dict
-):  # of a module's globals: where that is no plain dict, CPython asks it for each global
+):  # CPython calls `__getitem__` for each global if the globals are no plain dict
     def __init__(self, *values):
         super().__init__(*values)
         self.cell, self.own, self.provider, self.edges, self.bound_now = (
@@ -56,15 +56,15 @@ class Names(
 
 
 def fingerprint(value):
-    """What an object holds, as a hash; None where that can't be told.
+    """Return a hash of an object's content, or None if it cannot be computed.
 
-    What libraries' objects keep in private attributes is left out: caches, which looking fills.
+    Private attributes of library objects are ignored: reading can fill their caches.
     """
     import cloudpickle
 
     class Pickler(cloudpickle.CloudPickler):
-        def reducer_override(self, thing):
-            kind = type(thing)
+        def reducer_override(self, value):
+            kind = type(value)
             own = kind.__module__.split(".")[0] in (
                 "__main__",
                 "builtins",
@@ -77,17 +77,17 @@ def fingerprint(value):
                 and kind.__reduce_ex__ is object.__reduce_ex__
                 and kind.__reduce__ is object.__reduce__
             ):
-                state = getattr(thing, "__dict__", None)
+                state = getattr(value, "__dict__", None)
                 if type(state) is dict and not hasattr(
                     kind, "__getstate__" if sys.version_info < (3, 11) else "_"
                 ):
-                    shown = {
+                    public_state = {
                         name: item
                         for name, item in state.items()
                         if not name.startswith("_")
                     }
-                    return copyreg.__newobj__, (kind,), shown
-            return super().reducer_override(thing)
+                    return copyreg.__newobj__, (kind,), public_state
+            return super().reducer_override(value)
 
     if isinstance(
         value,
@@ -103,7 +103,7 @@ def fingerprint(value):
     try:
         if any(
             base.__module__.split(".")[0] == "pandas" for base in type(value).__mro__
-        ):  # geopandas' too
+        ):  # also geopandas
             import pandas
 
             parts = [
@@ -111,12 +111,14 @@ def fingerprint(value):
                 repr(getattr(value, "columns", None)),
                 repr(getattr(value, "index", None)),
             ]
-            shown = (
+            public_state = (
                 value
                 if type(value).__module__.startswith("pandas")
                 else pandas.DataFrame(value).astype(str)
             )
-            parts.append(pandas.util.hash_pandas_object(shown).values.tobytes().hex())
+            parts.append(
+                pandas.util.hash_pandas_object(public_state).values.tobytes().hex()
+            )
             return hashlib.md5("".join(parts).encode()).hexdigest()
         if isinstance(value, (int, float, str, bytes, bool, type(None))):
             return repr(value)
@@ -146,7 +148,7 @@ def trace(path):
     ok, before, outputs = [], {}, []
     shell._showtraceback = lambda *message: outputs.append(
         message
-    )  # `%%time` and `%%capture` fail without a word
+    )  # `%%time` and `%%capture` hide errors
 
     def late(*_):
         raise TimeoutError("too long")
@@ -193,7 +195,7 @@ if __name__ == "__main__":
     out = os.fdopen(os.dup(1), "w")
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 1)
-    found = trace(os.path.abspath(sys.argv[1]))
-    json.dump(found, out)
+    traced_notebook = trace(os.path.abspath(sys.argv[1]))
+    json.dump(traced_notebook, out)
     out.flush()
     os._exit(0)

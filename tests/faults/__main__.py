@@ -9,11 +9,11 @@ import click
 
 from tests.faults.corpus import Bench, Case, CaseResult, examples, python, run_corpus
 
-SHARE = 0.88  # of the cells' facts that reports must hold
+SHARE = 0.88  # of the facts that reports must contain
 
 
 def table(results: list[CaseResult]) -> list[str]:
-    """Return the figures as lines of Markdown: a row a class, and all."""
+    """Return the results as a Markdown table: a row for each class, and the total."""
     rows = [
         "| class | cells | fact in the report | look, median ms | largest | words, median |",
         "| --- | --- | --- | --- | --- | --- |",
@@ -22,13 +22,13 @@ def table(results: list[CaseResult]) -> list[str]:
     for group in [*groups, "all"]:
         of = [result for result in results if group in (result.case.group, "all")]
         passed = sum(result.passed for result in of)
-        looks = [
+        milliseconds = [
             result.helper_seconds * 1000 for result in of if not result.blocked
         ] or [0.0]
-        words = statistics.median(result.word_count for result in of)
+        word_count = statistics.median(result.word_count for result in of)
         rows.append(
-            f"| {group} | {len(of)} | {passed} ({100 * passed / len(of):.0f} %) | {statistics.median(looks):.1f}"
-            f" | {max(looks):.0f} | {words:.0f} |"
+            f"| {group} | {len(of)} | {passed} ({100 * passed / len(of):.0f} %) | {statistics.median(milliseconds):.1f}"
+            f" | {max(milliseconds):.0f} | {word_count:.0f} |"
         )
     return rows
 
@@ -52,7 +52,7 @@ def table(results: list[CaseResult]) -> list[str]:
 def main(
     classes: tuple[str, ...], folder: str, misses: bool, show: str, no_preflight: bool
 ) -> None:
-    """Run the corpus and print the figures, class by class."""
+    """Run the corpus and print the results of each class."""
     results = []
     for item in run_corpus(python(), classes, folder, preflight=not no_preflight):
         results.append(item)
@@ -71,10 +71,12 @@ def main(
             f"\nExample notebooks: {len(played)}; their cells all ran ok: {all(entry.report.ok for entry in played)}"
         )
         results += played
-    held = [result for result in results if result.blocked]
-    wrong = [entry.case.name for entry in held if entry.ename != entry.case.ename]
+    blocked_results = [result for result in results if result.blocked]
+    wrong = [
+        entry.case.name for entry in blocked_results if entry.ename != entry.case.ename
+    ]
     print(
-        f"Found before they ran: {len(held)}; of these, cells that would have run or ended otherwise: {len(wrong)}"
+        f"Found before they ran: {len(blocked_results)}; of these, cells that would have run or ended otherwise: {len(wrong)}"
     )
     doubts = sum(len(result.warnings) for result in results)
     cells = sum(len(result.case.prepare) for result in results)
@@ -106,7 +108,7 @@ def main(
 
 
 def run_case(case: Case) -> CaseResult:
-    """Run one case in a kernel of its own."""
+    """Run one case in a new kernel."""
     bench = Bench(python())
     try:
         return bench.run(case)

@@ -20,7 +20,7 @@ RANDOM_PARTS = (
     ),
     (re.compile(r"ipykernel_\d+/\d+"), "ipykernel/cell"),
     (re.compile(r"Thread-\d+"), "N"),
-    # Whatever file Python reads or runs when it collects what nobody holds any more: that line is told.
+    # The line that Python reports when it collects an unreferenced file is random.
     (
         re.compile(
             r"/\S+\.py:\d+: (RuntimeWarning: coroutine '\w+' was never awaited\n)(?:  .*\n)?"
@@ -30,7 +30,7 @@ RANDOM_PARTS = (
     (
         re.compile(r"The slowest run took .* is being cached\.\n"),
         "",
-    ),  # of %timeit, when the machine is busy
+    ),  # a warning of %timeit on a busy machine
 )
 DIGITS = re.compile(
     r"[\d.,]+(?:e[+-]\d+)?(?: ?(?:ns|µs|μs|us|ms|s|it/s|s/it)\b)?|[█▏▎▍▌▋▊▉ ]+\|"
@@ -39,7 +39,7 @@ Outputs = list[dict[str, Any]]
 
 
 def normalize(value: Any, flags: frozenset[str], folder: str) -> Any:
-    """Return a value without what is by chance."""
+    """Return a value without its random parts."""
     if isinstance(value, dict):
         return {
             name: "…"
@@ -64,7 +64,7 @@ def normalize(value: Any, flags: frozenset[str], folder: str) -> Any:
 
 
 def join_streams(outputs: Sequence[Any]) -> Outputs:
-    """Return outputs with neighbouring pieces of a stream in one, as JupyterLab has them: nbclient leaves them apart."""
+    """Merge adjacent outputs of a stream like JupyterLab; nbclient keeps them apart."""
     results: Outputs = []
     for output in map(dict, outputs):
         if (
@@ -79,7 +79,10 @@ def join_streams(outputs: Sequence[Any]) -> Outputs:
 
 
 def render_as_jupyterlab(outputs: Outputs) -> Outputs:
-    """Return nbclient's outputs as JupyterLab shows them, and saves: carriage returns and backspaces did their work."""
+    """Return nbclient's outputs as JupyterLab saves them.
+
+    Carriage returns and backspaces are applied.
+    """
     return [
         {**out, "text": folded(out["text"])} if out["output_type"] == "stream" else out
         for out in outputs
@@ -87,7 +90,10 @@ def render_as_jupyterlab(outputs: Outputs) -> Outputs:
 
 
 def contains_all(actual: Outputs, expected: Outputs) -> bool:
-    """Whether all is there in some order: nbclient loses what a child wrote last, when its end comes first."""
+    """Return whether `actual` contains all of `expected`, in any order.
+
+    nbclient loses the last output of a child process whose end comes first.
+    """
 
     def text(outputs: Outputs, name: str) -> Counter[str]:
         return Counter(
@@ -109,7 +115,7 @@ def describe_difference(
     cell: CorpusCell,
     folders: Sequence[str],
 ) -> str:
-    """Return how outputs differ from all that nbclient had in its runs, '' where they are those of one of them."""
+    """Return the difference from all of nbclient's runs, or '' if one run is equal."""
     normalized = normalize(join_streams(outputs_of_stepper), cell.flags, folders[0])
     differences = []
     for outputs, folder in zip(outputs_of_nbclient, folders[1:], strict=True):

@@ -1,4 +1,4 @@
-"""What the agent and the file get of widgets, pagers, debuggers and duplicate ids.
+"""Reports and files of widgets, pagers, debuggers and duplicate ids.
 
 Two identical runs write the same bytes.
 """

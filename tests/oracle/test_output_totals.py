@@ -1,4 +1,4 @@
-"""Every character that the kernel sent is in a cell or reported as left out."""
+"""Every character that the kernel sent is in a cell or reported as truncated."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 import pytest
 
 from tests.conftest import Project, text_of
-from tests.kernel_traffic import Ear
+from tests.kernel_traffic import OutputCounter
 
 CELLS = {
     "lines": "for i in range(100): print(i)",
@@ -35,9 +35,9 @@ CELLS = {
 def test_no_output_is_lost_or_truncated_silently(project: Project, limit: int) -> None:
     project.config(f"max_output_bytes: {limit}\nmax_retries: 100\n")
     notebook = project.new()
-    with Ear(project) as ear:
+    with OutputCounter(project) as counter:
         notebook.insert("None")
-        ear.hears()
+        counter.wait_for_kernels()
         for name, source in CELLS.items():
             cell, response = notebook.insert(source)
             if response.stop:
@@ -47,7 +47,7 @@ def test_no_output_is_lost_or_truncated_silently(project: Project, limit: int) -
                 assert note == (
                     "left out by stepper" in str(notebook.cell(cell)["outputs"])
                 ), name
-        ear.balance(notebook)
+        counter.assert_output_saved(notebook)
     assert any(
         "late" in text_of(cell)
         for cell in notebook.raw["cells"]
@@ -60,9 +60,9 @@ def test_killed_daemon_loses_no_output(
     project: Project,
 ) -> None:
     notebook = project.new()
-    with Ear(project) as ear:
+    with OutputCounter(project) as counter:
         notebook.insert("None")
-        ear.hears()
+        counter.wait_for_kernels()
         for cell in range(3):
             source = f"import os, time\nfor i in range(2000): print({cell}, i)\nopen('here{cell}', 'w').close(); time.sleep(1)"
             payload = notebook.edited("insert", source, notebook.raw["cells"][-1]["id"])
@@ -75,5 +75,5 @@ def test_killed_daemon_loses_no_output(
             project.kill_daemon()
             os.waitpid(pid, 0)
         notebook.insert("1")
-        ear.balance(notebook)
+        counter.assert_output_saved(notebook)
         assert notebook.project.json("history")[-2]["outcome"] == "ok"

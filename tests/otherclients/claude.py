@@ -1,4 +1,4 @@
-"""Play the same scripts in the real Claude Code, with the harness of `tests/realclient`."""
+"""Run the same scripts in the real Claude Code, with the harness of `tests/realclient`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PREFIX = "mcp__stepper__"
 
 
 def turns(*script: Turn) -> list[Callable[[list[Message]], list[Block]]]:
-    """The script as turns of the Messages API."""
+    """Return the script as turns of the Messages API."""
     return [
         lambda messages, turn=turn: _blocks(turn, find_results(messages))
         for turn in script
@@ -21,16 +21,16 @@ def turns(*script: Turn) -> list[Callable[[list[Message]], list[Block]]]:
 
 
 def _blocks(turn: Turn, results: Sequence[Result]) -> list[Block]:
-    said = get_turn(turn, results)
+    message = get_turn(turn, results)
     return (
-        [tool(PREFIX + said.tool, said.arguments)]
-        if isinstance(said, Call)
-        else [text(said)]
+        [tool(PREFIX + message.tool, message.arguments)]
+        if isinstance(message, Call)
+        else [text(message)]
     )
 
 
 def find_results(messages: Sequence[Message]) -> list[Result]:
-    """The results of all calls that these messages hold, oldest first."""
+    """Return the results of all calls in these messages, oldest first."""
     blocks = (
         block
         for m in messages

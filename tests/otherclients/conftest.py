@@ -26,7 +26,7 @@ Start = Callable[..., Client]
 
 @pytest.fixture(params=[Codex, Gemini], ids=lambda kind: kind.name)
 def kind(request: pytest.FixtureRequest) -> type[Client]:
-    """Which client."""
+    """The client under test."""
     try:
         request.param.install()
     except Unavailable as reason:
@@ -36,7 +36,10 @@ def kind(request: pytest.FixtureRequest) -> type[Client]:
 
 @pytest.fixture
 def start(kind: type[Client], tmp_path: Path) -> Iterator[Start]:
-    """`start(project, servers, turn, turn, …)`: the client, its model listening, its home empty but for the settings."""
+    """`start(project, servers, turn, turn, …)` starts the client and its model.
+
+    The client's home contains only settings.
+    """
     models = []
     with ExitStack() as stack:
 
@@ -52,7 +55,7 @@ def start(kind: type[Client], tmp_path: Path) -> Iterator[Start]:
 
 @pytest.fixture
 def installed_project(tmp_path: Path) -> Iterator[Path]:
-    """A repository in which stepper is set up, without what Claude Code needs of it."""
+    """A repository with stepper installed, without the parts for Claude Code."""
     folder = tmp_path / "a répo"
     folder.mkdir()
     make_env(Paths(str(folder)).env)

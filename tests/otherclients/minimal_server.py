@@ -18,17 +18,17 @@ server = MCPServer("stepper", instructions="Cells run with run_cell.")
 
 
 class Choice(BaseModel):
-    """What the person chooses."""
+    """The user's choice."""
 
     answer: str
 
 
-class Nothing(BaseModel):
+class EmptyForm(BaseModel):
     """A form without fields."""
 
 
 def picture() -> ImageContent:
-    """A small red picture."""
+    """Return a small red picture."""
     data = io.BytesIO()
     Image.new("RGB", (8, 8), "red").save(data, "PNG")
     return ImageContent(
@@ -40,14 +40,14 @@ def picture() -> ImageContent:
 
 @server.tool()
 def run_cell(source: str) -> CallToolResult:
-    """Text and a picture; an error where the source says so."""
+    """Return text and a picture, or an error if the source requests it."""
     content = TextContent(type="text", text=f"Cell 1 ran: {source}")
     return CallToolResult(content=[content, picture()], is_error="error" in source)
 
 
 @server.tool()
 def list_notebooks() -> CallToolResult:
-    """Data, and a text that is another one."""
+    """Return data, and a text that differs from it."""
     return CallToolResult(
         content=[TextContent(type="text", text="as text")],
         structured_content={"text": "as data"},
@@ -56,13 +56,13 @@ def list_notebooks() -> CallToolResult:
 
 @server.tool()
 async def lift_stop(ctx: Context, form: bool = True) -> CallToolResult:
-    """Ask the person."""
+    """Ask the user."""
     try:
-        response = await ctx.elicit("Lift it?", Choice if form else Nothing)
-        told = response.action
+        response = await ctx.elicit("Lift it?", Choice if form else EmptyForm)
+        outcome = response.action
     except Exception as error:  # noqa: BLE001 - the client's refusal is what is looked for
-        told = f"not asked: {error}"
-    return CallToolResult(content=[TextContent(type="text", text=told)])
+        outcome = f"not asked: {error}"
+    return CallToolResult(content=[TextContent(type="text", text=outcome)])
 
 
 if __name__ == "__main__":

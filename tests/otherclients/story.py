@@ -1,4 +1,4 @@
-"""The seven-step notebook that each client plays.
+"""The seven-step notebook that is played with each client.
 
 One cell fails and is fixed, and the user lifts one stop.
 """
@@ -34,17 +34,17 @@ SOURCES = [
 
 
 def cell_of(results: Sequence[Result]) -> str:
-    """The id of the cell that the last report is about."""
+    """Return the id of the cell in the last report."""
     matches = re.findall(r"\(id ([^)]+)\)", results[-1].text)
     assert matches, results[-1].text
     return str(matches[0])
 
 
-def script(lift: Turn, *then: Turn) -> list[Turn]:
-    """The story up to the end; `lift` is what happens in the turn after the stop, before `then`."""
-    numbers, squares, total, year, plot, save, tell = SOURCES
+def script(lift_turn: Turn, *then: Turn) -> list[Turn]:
+    """Return all turns; `lift_turn` is the turn after the stop, before `then`."""
+    numbers, squares, total, year, plot, save, summary = SOURCES
 
-    def mended(results: Sequence[Result]) -> Call:
+    def fix_cell(results: Sequence[Result]) -> Call:
         assert "FAILED" in results[-1].text and "`numbers`" in results[-1].text, (
             results[-1].text
         )
@@ -64,15 +64,15 @@ def script(lift: Turn, *then: Turn) -> list[Turn]:
         stopped["cell"] = cell_of(results)
         return Call("run_cell", {"source": "print('on')"})
 
-    def lifted(results: Sequence[Result]) -> Call | str:
+    def rerun_cell(results: Sequence[Result]) -> Call | str:
         assert "stopped" in results[-1].text, results[-1].text
-        return lift(results) if callable(lift) else lift
+        return lift_turn(results) if callable(lift_turn) else lift_turn
 
     return [
         Call("create_notebook", {"problem": "Squares", "steps": STEPS}),
         Call("run_cell", {"source": numbers}),
         Call("run_cell", {"source": squares.replace("numbers", "numberz")}),
-        mended,
+        fix_cell,
         Call(
             "add_cells",
             {
@@ -84,31 +84,34 @@ def script(lift: Turn, *then: Turn) -> list[Turn]:
         ),
         Call("run_cell", {"source": ASKS}),
         refused,
-        lifted,
+        rerun_cell,
         *then,
         lambda _: Call("run_cell", {"cell_id": stopped["cell"], "source": year}),
         Call("run_cell", {"source": plot}),
         Call("run_cell", {"source": save}),
-        Call("run_cell", {"source": tell}),
+        Call("run_cell", {"source": summary}),
         Call("notebook_status", {}),
     ]
 
 
-def lift_stop_in_terminal(project: Path, tell: Callable[[str], None]) -> Turn:
-    """The turn after a `lift_stop` that could ask nobody: the person gives the command that its answer named."""
+def lift_stop_in_terminal(project: Path, record_message: Callable[[str], None]) -> Turn:
+    """Return the turn after a `lift_stop` that could not ask the user.
 
-    def lifts(results: Sequence[Result]) -> Call:
-        tell(results[-1].text)
+    The user runs the command that the result of `lift_stop` named.
+    """
+
+    def run_fix_command(results: Sequence[Result]) -> Call:
+        record_message(results[-1].text)
         assert "stepper fix" in results[-1].text, results[-1].text
         command = [project / ".stepper/env/bin/stepper", "fix", "It is 2024."]
         subprocess.run(command, cwd=project, check=True, capture_output=True)
         return Call("notebook_status", {})
 
-    return lifts
+    return run_fix_command
 
 
 def check(project: Path, results: Sequence[Result]) -> None:
-    """The notebook, the file that its cells wrote, and what the model was shown."""
+    """Check the notebook, the file that its cells wrote, and the model's input."""
     (path,) = (project / "notebooks").glob("*.ipynb")
     cells = [
         cell
@@ -128,4 +131,4 @@ def check(project: Path, results: Sequence[Result]) -> None:
     assert "complete" in texts[-1]
     assert [result.images for result in results].count(
         1
-    ) == 1  # the one figure, as an image
+    ) == 1  # the figure, as an image

@@ -21,9 +21,9 @@ pytestmark = [pytest.mark.nightly, pytest.mark.timeout(300)]
 INSPECTOR, CONFORMANCE = (
     "2.12.0",
     "0.2.0-alpha.12",
-)  # of the latter, the first with the scenarios of 2026-07-28
+)  # of the suite: the first version with the scenarios of 2026-07-28
 ERAS = ("2025-11-25", "2026-07-28")
-# What the suite asks of a server that is made for it, or that a server need not offer: no fault of ours.
+# Scenarios that require the suite's own test server, or an optional feature.
 THEIRS = re.compile(
     r"unknown (tool|prompt) 'test_|test://\S+: there is no such resource|'json_schema_2020_12_tool' not found"
     r"|Not testable: server |Prerequisite failed: could not get initial|Expected InputRequiredResult with inputRequests"
@@ -32,7 +32,7 @@ NOT_OFFERED = ("logging-set-level", "completion-complete", "tools-call-with-logg
 
 
 def npm(name: str, version: str, file: str) -> list[str]:
-    """The command of a program of npm's."""
+    """Return the command of an npm program."""
     try:
         package = f"@modelcontextprotocol/{name}"
         return [
@@ -45,7 +45,7 @@ def npm(name: str, version: str, file: str) -> list[str]:
 
 @pytest.fixture
 def url(installed_project: Path) -> Iterator[str]:
-    """The address of `stepper mcp --http`, for programs that can send no key."""
+    """The URL of `stepper mcp --http`, for programs that cannot send a key."""
     command = [installed_project / ".stepper/env/bin/stepper", "mcp", "--http", "0"]
     with subprocess.Popen(
         command, cwd=installed_project, stdout=subprocess.PIPE, text=True
@@ -66,13 +66,13 @@ def url(installed_project: Path) -> Iterator[str]:
 def test_inspector_reports_no_warnings(installed_project: Path, tmp_path: Path) -> None:
     inspector = npm("inspector", INSPECTOR, "clients/launcher/build/index.js")
     server = [str(installed_project / ".stepper/env/bin/stepper"), "mcp"]
-    known = [f"XDG_STATE_HOME={os.environ['XDG_STATE_HOME']}"]
+    variables = [f"XDG_STATE_HOME={os.environ['XDG_STATE_HOME']}"]
     command = [
         *inspector,
         "--cli",
         *server,
         "-e",
-        *known,
+        *variables,
         "--strict",
         "--method",
         "tools/list",
@@ -115,14 +115,14 @@ def test_conformance_suite(url: str, tmp_path: Path, era: str) -> None:
 
 
 def parse_documented_counts(era: str) -> dict[str, tuple[int, int]]:
-    """What the table in docs/development/mcp.md says of each scenario: checks that passed, checks that failed."""
+    """The table in docs/development/mcp.md: passed and failed checks by scenario."""
     _, section = (
         (ROOT / "docs/development/mcp.md").read_text().split("## Conformance\n")
     )
     rows = re.findall(r"(?m)^\| `([\w-]+)` \| ([^|]*) \| ([^|]*) \|", section)
-    said = {name: cells[ERAS.index(era)].strip() for name, *cells in rows}
+    documented_results = {name: cells[ERAS.index(era)].strip() for name, *cells in rows}
     return {
         name: (int(cell.split("/")[0]), int(cell.split("/")[1]))
-        for name, cell in said.items()
+        for name, cell in documented_results.items()
         if cell
     }

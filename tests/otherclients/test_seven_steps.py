@@ -32,7 +32,7 @@ __all__ = [
     "home",
     "interactive_claude",
     "scripted_model",
-]  # the fixtures of the client's harness
+]  # fixtures of the client's harness
 FILES = {
     "claude": ".mcp.json",
     "codex": ".codex/config.toml",
@@ -41,17 +41,17 @@ FILES = {
 pytestmark = [
     pytest.mark.nightly,
     pytest.mark.timeout(300),
-]  # the first one may fetch a client
+]  # the first test may download a client
 
 
 @pytest.fixture
 def project(installed_project: Path) -> Path:
-    """The folder that Claude Code works in."""
+    """The project folder of Claude Code."""
     return installed_project
 
 
 def write_client_config(installed: Path, name: str) -> Path:
-    """Put the client's lines into the repository, as `stepper mcp --config` does; return their file."""
+    """Add the client's entry to the repository; return its file."""
     command = [
         installed / ".stepper/env/bin/stepper",
         "mcp",
@@ -67,7 +67,7 @@ def test_the_seven_steps(
     kind: type[Client], start: Start, installed_project: Path
 ) -> None:
     messages: list[str] = []
-    lift = story.lift_stop_in_terminal(installed_project, messages.append)
+    lift_turn = story.lift_stop_in_terminal(installed_project, messages.append)
     write_client_config(installed_project, kind.name)
     trusted = (
         f'[projects."{installed_project}"]\ntrust_level = "trusted"\n'
@@ -75,7 +75,7 @@ def test_the_seven_steps(
         else "{}"
     )
     client = start(
-        installed_project, trusted, *story.script(Call("lift_stop", {}), lift)
+        installed_project, trusted, *story.script(Call("lift_stop", {}), lift_turn)
     )
 
     ended = client.prompt("Work in a notebook.")
@@ -106,7 +106,7 @@ def test_the_seven_steps_in_claude_code_without_hooks(
     client.send("Work in a notebook.")
     screen_text = client.wait_for("requests your input", timeout=40)
     assert "STOP: which year is it?" in screen_text
-    assert model.unsaid == 6  # the call waits for the person
+    assert model.unsaid == 6  # the call waits for the user
     client.keys("Right")
     client.wait_for("◯ fix")
     client.keys("Down", "Enter")
@@ -122,14 +122,12 @@ def test_the_seven_steps_in_claude_code_without_hooks(
 
     assert model.unsaid == 0
     results = find_results(model.requests[-1])
-    (lifted,) = (
+    (lift_result,) = (
         result.text
         for result in results
         if result.text.startswith("The client answered: fix.")
     )
-    assert "It is 2024." in lifted
+    assert "It is 2024." in lift_result
     story.check(installed_project, results)
-    (name,) = (
-        tool_calls.BACKGROUND_CLIENTS
-    )  # what its calls are waited for to the end by
+    (name,) = tool_calls.BACKGROUND_CLIENTS  # waits for the end of each call
     assert f'"name":"{name}"' in (tmp_path / "sent").read_text()
