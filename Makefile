@@ -9,12 +9,13 @@ PYTHON ?= python3
 # all of its imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-# mypy takes as long as all other checks, on one core. It runs beside the tests, and its
-# output follows theirs.
+# The checks run beside the tests, and their output follows. They use one core while the
+# tests are compiled on the other.
 test: env
-	@output=$$(mktemp); trap 'rm -f "$$output"' EXIT; $(MAKE) --no-print-directory types >"$$output" 2>&1 & types=$$!; \
-	$(MAKE) --no-print-directory checks pytest; failed=$$?; \
-	wait $$types || failed=1; cat "$$output"; exit $$failed
+	@output=$$(mktemp); trap 'rm -f "$$output"' EXIT; \
+	$(MAKE) --no-print-directory lint >"$$output" 2>&1 & lint=$$!; \
+	$(MAKE) --no-print-directory pytest; failed=$$?; \
+	wait $$lint || failed=1; cat "$$output"; exit $$failed
 
 env: $(ENV)/.made
 
