@@ -166,7 +166,7 @@ def test_cell_runs_once_when_daemon_is_killed_and_shutdown_cleans_up(
     assert not [*Path(project.paths.kernels).rglob("*.json")]
 
 
-@processes_contract(by_day=("ssh",))
+@processes_contract()
 def test_replay_uses_its_own_kernel_and_shuts_it_down(
     prepared_backend: BackendProject, cells: Cells
 ) -> None:
@@ -338,7 +338,7 @@ def test_agent_is_notified_of_background_run_after_daemon_was_killed(
     ] == ["ok", "ok"]
 
 
-@processes_contract(by_day=("jupyter",))
+@processes_contract()
 def test_kernel_death_stops_the_notebook_and_is_restored(
     prepared_backend: BackendProject, cells: Cells
 ) -> None:
@@ -366,7 +366,7 @@ def test_kernel_death_stops_the_notebook_and_is_restored(
     assert "| 20" in notebook.replace(cell, cells.say).text
 
 
-@processes_contract(by_day=("jupyter",))
+@processes_contract()
 def test_renamed_notebook_keeps_its_kernel_after_daemon_was_killed(
     prepared_backend: BackendProject, cells: Cells
 ) -> None:
@@ -385,7 +385,7 @@ def test_renamed_notebook_keeps_its_kernel_after_daemon_was_killed(
     again.path.unlink()
 
 
-@processes_contract(by_day=("r",))
+@processes_contract()
 def test_cells_run_in_order_until_one_fails(
     prepared_backend: BackendProject, cells: Cells
 ) -> None:
@@ -470,6 +470,7 @@ def test_timeout_and_user_interrupt_keep_the_state(
     assert "| 20" in notebook.replace(cell, cells.say).text
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "place",
     mark_nightly(("slurm", "ssh", "jupyter", "gateway"), "ssh"),

@@ -376,6 +376,7 @@ def test_long_server_outage_is_not_a_kernel_death(room: Room, seconds: float) ->
 # --- daemons --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 def test_new_daemon_finds_the_kernel_and_its_run(room: Room) -> None:
     room.run("kept = 7")
     room.again()

@@ -230,7 +230,7 @@ def test_successful_cell_has_outputs_and_execution_count(
     )
 
 
-@contract("uncounted looks", by_day=("r",))
+@contract("uncounted looks")
 def test_scratch_execution_does_not_change_execution_count(
     harness: KernelHarness, cells: Cells
 ) -> None:
@@ -239,7 +239,7 @@ def test_scratch_execution_does_not_change_execution_count(
     assert harness.run(cells.assign).execution_count == first.execution_count + 1
 
 
-@contract("two streams", by_day=("r",))
+@contract("two streams")
 def test_stdout_and_stderr_keep_their_order(
     harness: KernelHarness, cells: Cells
 ) -> None:
@@ -251,7 +251,7 @@ def test_stdout_and_stderr_keep_their_order(
     ]
 
 
-@contract(by_day=("r",))
+@contract()
 def test_error_keeps_earlier_outputs(harness: KernelHarness, cells: Cells) -> None:
     result = harness.run(cells.fails(1))
     assert (
@@ -268,7 +268,7 @@ def test_error_keeps_earlier_outputs(harness: KernelHarness, cells: Cells) -> No
     assert harness.run(cells.assign).outcome is Outcome.OK
 
 
-@contract(lacks="helper", by_day=("r",))
+@contract(lacks="helper")
 def test_kernel_without_helper_reports_no_helper_data(
     harness: KernelHarness, cells: Cells
 ) -> None:
@@ -383,7 +383,7 @@ def test_widget_state_includes_binary_buffers(harness: KernelHarness) -> None:
     assert buffer["path"] == ["pixels"] and buffer["data"].startswith("AAECAwQFBgcI")
 
 
-@contract(by_day=("r",))
+@contract()
 def test_timeout_interrupts_and_keeps_the_state(
     harness: KernelHarness, cells: Cells
 ) -> None:
@@ -452,7 +452,7 @@ def test_line_is_known_for_cell_that_catches_its_interrupt(
 
 
 @pytest.mark.nightly_after(3)
-@contract(by_day=("r",))
+@contract()
 def test_kernel_dies_during_a_cell(harness: KernelHarness, cells: Cells) -> None:
     result = harness.run(
         "print('last')\ndie()" if harness.at.name == "fake" else cells.dies
@@ -481,7 +481,7 @@ def test_kernel_describes_itself(harness: KernelHarness) -> None:
     assert isinstance(harness.kernel.measure_memory(), int)
 
 
-@contract(lacks="watched", by_day=("slurm",))
+@contract(lacks="watched")
 def test_backend_reports_unsupported_features(harness: KernelHarness) -> None:
     about = harness.kernel.describe()
     assert (
@@ -507,7 +507,7 @@ def test_kernel_lists_its_namespace(harness: KernelHarness) -> None:
     assert harness.kernel.take_widget_state() is None
 
 
-@contract("connection file", by_day=("ssh",))
+@contract("connection file")
 def test_external_client_connects_by_connection_file(
     harness: KernelHarness, cells: Cells
 ) -> None:
@@ -542,7 +542,7 @@ def test_external_client_connects_by_connection_file(
     assert "20" in text(harness.run(cells.say))
 
 
-@contract(by_day=("r",))
+@contract()
 def test_output_and_matching_lines_are_reported_during_the_run(
     harness: KernelHarness, cells: Cells
 ) -> None:
@@ -582,7 +582,7 @@ time.sleep(0.5)
 """
 
 
-@pytest.mark.nightly_after(2)
+@pytest.mark.nightly_after(1)
 @pytest.mark.parametrize(
     ("pattern", "line"),
     [
@@ -640,7 +640,7 @@ def test_output_after_the_run_is_late_output(harness: KernelHarness) -> None:
     assert wait_until_ready(listened) == [("afterwards", "a" * 32, True)]
 
 
-@contract(by_day=("r",))
+@contract()
 def test_new_daemon_finds_the_kernel_with_its_state(
     harness: KernelHarness, cells: Cells
 ) -> None:
@@ -671,7 +671,7 @@ def test_new_daemon_gets_missed_messages(harness: KernelHarness) -> None:
     ] == ["nobody was there"]
 
 
-@pytest.mark.nightly_after(2)
+@pytest.mark.nightly_after(1)
 @contract("helper")
 def test_run_without_daemon_is_recovered(harness: KernelHarness, cells: Cells) -> None:
     source = "import time\nprint('begun')\ntime.sleep(0.8)\nprint('over')\n'result'"
@@ -688,7 +688,7 @@ def test_run_without_daemon_is_recovered(harness: KernelHarness, cells: Cells) -
         assert result.outputs[-1]["data"]["text/plain"] == "'result'"
 
 
-@contract(lacks="helper", by_day=("r",))
+@contract(lacks="helper")
 def test_run_without_daemon_is_awaited(harness: KernelHarness, cells: Cells) -> None:
     result = harness.wait(
         harness.lose_daemon_during_run(cells.slow, "c" * 32).await_earlier_request(
@@ -716,7 +716,7 @@ def test_run_without_daemon_is_awaited(harness: KernelHarness, cells: Cells) -> 
     )
 
 
-@contract(lacks="helper", by_day=("r",))
+@contract(lacks="helper")
 def test_outcome_of_run_finished_without_daemon_is_unknown(
     harness: KernelHarness, cells: Cells
 ) -> None:
@@ -733,7 +733,7 @@ def test_outcome_of_run_finished_without_daemon_is_unknown(
     )
 
 
-@pytest.mark.nightly_after(1)
+@pytest.mark.nightly
 @contract("helper")
 def test_recovered_run_shows_further_output(harness: KernelHarness) -> None:
     source = "import time\nprint('loss nan')\nfor n in range(20):\n    print('loss', n)\n    time.sleep(0.1)\nprint('loss nan', n)\ntime.sleep(0.8)"
@@ -769,7 +769,7 @@ def test_recovered_run_shows_further_output(harness: KernelHarness) -> None:
     assert kernel.partial_output is None
 
 
-@pytest.mark.nightly_after(1)
+@pytest.mark.nightly
 @contract()
 def test_unrequested_running_execution_is_interrupted(
     harness: KernelHarness, cells: Cells
@@ -780,7 +780,7 @@ def test_unrequested_running_execution_is_interrupted(
     assert text(harness.run(cells.say)) == "20\n"
 
 
-@contract(by_day=("r",))
+@contract()
 def test_shut_down_kernel_is_not_found(harness: KernelHarness) -> None:
     harness.wait(harness.kernel.shutdown())
     assert harness.wait(harness.kernel.check_death()) is not None

@@ -572,6 +572,7 @@ def shell(project: Project) -> Notebook:
     return Notebook(project, project.folder / response["notebook"])
 
 
+@pytest.mark.nightly
 def test_unaccepted_backend_runs_nothing(
     project: Project,
 ) -> None:
@@ -639,6 +640,7 @@ def test_notebook_keeps_its_kernel_and_records_its_language(
     )
 
 
+@pytest.mark.nightly
 def test_bash_cells_have_outputs_attempts_and_stops(
     project: Project, shell: Notebook
 ) -> None:
@@ -733,6 +735,7 @@ def test_python_notebook_never_runs_in_kernel_of_other_language(
     ] == ["1\n"]
 
 
+@pytest.mark.nightly
 def test_missing_kernel_for_other_language_is_reported(project: Project) -> None:
     project.config("kernels: {sh: {kernelspec: bash}}\n")
     trust.trust(project.paths)

@@ -1216,6 +1216,7 @@ def test_unsolicited_answer_keeps_the_stop(project: Project) -> None:
 # --- resources and prompts ------------------------------------------------------------
 
 
+@pytest.mark.nightly_after(1)
 @BOTH
 def test_resources_and_change_notifications(
     project: Project, protocol_era: str
@@ -2045,6 +2046,7 @@ def test_missing_mcp_extra_names_the_install_command(project: Project) -> None:
     assert "--install needs --config with the name" in wrong.stderr
 
 
+@pytest.mark.nightly
 def test_sdk_is_imported_only_by_the_server(
     project: Project,
 ) -> None:

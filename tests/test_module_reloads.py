@@ -156,6 +156,7 @@ def test_user_autoreload_takes_precedence(project: Project) -> None:
     )
 
 
+@pytest.mark.nightly
 def test_verify_run_all_and_restore_name_a_changed_module(project: Project) -> None:
     folder = package(project, "replayed")
     notebook = project.new()

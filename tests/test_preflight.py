@@ -1251,7 +1251,7 @@ def mutated_sources(draw: st.DrawFn) -> str:
     return source
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.one_of(st.text(), mutated_sources()))
 @example("\\")
 @example("%%")

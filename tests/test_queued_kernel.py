@@ -126,6 +126,7 @@ def test_cell_moves_to_background_and_runs_when_the_job_starts(
     )
 
 
+@pytest.mark.nightly
 def test_killed_daemon_keeps_job_and_cell(full_cluster: Full, project: Project) -> None:
     notebook = project.new("Count")
     edit = Edit(notebook, "print(6 * 7)")
@@ -159,7 +160,7 @@ def test_job_without_waiting_cell_is_cancelled(
     )
 
 
-@pytest.mark.nightly_after(1)
+@pytest.mark.nightly
 @pytest.mark.parametrize("how", ["stop the cell", "interrupt", "shutdown"])
 def test_interrupted_wait_cancels_the_job(
     full_cluster: Full, project: Project, how: str
@@ -326,6 +327,7 @@ def test_shutdown_responds_while_controller_is_unresponsive(
     wait_until(lambda: not full_cluster.others())
 
 
+@pytest.mark.nightly
 def test_kernels_wait_reports_the_queue_until_the_kernel_is_ready(
     full_cluster: Full, project: Project
 ) -> None:

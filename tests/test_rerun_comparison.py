@@ -241,6 +241,7 @@ def test_cells_before_a_failing_one_are_reported(project: Project) -> None:
     assert "cell 2: 1 line" not in result.stdout and "verify" not in result.stdout
 
 
+@pytest.mark.nightly
 def test_different_figure_is_reported(project: Project) -> None:
     source = (
         "import base64, zlib, struct\nfrom IPython.display import Image\n"

@@ -320,6 +320,7 @@ def test_function_works_without_the_helper(clean: Lab) -> None:
     assert clean.value("forked") == "swallowed"
 
 
+@pytest.mark.nightly
 def test_swallowed_error_tracking_is_cheap_and_interruptible(clean: Lab) -> None:
     loop = "import time\nbegan = time.thread_time()\nfor i in range(10_000):\n    try: int('x')\n    except %s: pass\ntook = time.thread_time() - began"
     clean.ok(loop % "ValueError")
@@ -667,6 +668,7 @@ def test_other_frame_types_are_ignored(clean: Lab) -> None:
     clean.ok("del mine, mine2, odd, odd2")
 
 
+@pytest.mark.nightly
 def test_large_data_frames_are_checked_quickly(clean: Lab) -> None:
     clean.ok("big = pd.DataFrame({'x': range(2_000_000), 'y': [None] * 2_000_000})")
     clean.ok(

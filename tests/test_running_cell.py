@@ -203,7 +203,7 @@ ENDS = {
 }
 
 
-@pytest.mark.nightly_after(1)
+@pytest.mark.nightly
 @pytest.mark.parametrize("how", ENDS)
 def test_finished_cell_is_not_shown_as_running(project: Project, how: str) -> None:
     notebook = project.new("Train")

@@ -337,6 +337,7 @@ def test_queue_is_not_polled_while_the_heartbeat_works(
     assert harness.wait_for_death(3) is None and 2 <= requests.count("squeue") <= 7
 
 
+@pytest.mark.nightly
 def test_scancel_during_a_cell_and_while_idle(
     harness: JobHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -547,6 +548,7 @@ def test_orphan_jobs_are_found_by_name(other: JobHarness, harness: JobHarness) -
     )
 
 
+@pytest.mark.nightly
 def test_invalid_job_requests_are_reported(
     other: JobHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -206,7 +206,7 @@ def test_notebook_runs_and_its_kernel_survives_the_daemon(
     assert not [*Path(project.paths.kernels).rglob(f"{name}.json")]
 
 
-@pytest.mark.nightly_after(2)
+@pytest.mark.nightly
 @pytest.mark.parametrize("kernel", NAMES)
 def test_shutdown_without_a_daemon_ends_the_kernel(
     project: Project, kernel: str

@@ -572,6 +572,7 @@ def test_agent_call_of_trust_asks_the_user_if_nothing_is_recorded(
     )
 
 
+@pytest.mark.nightly
 def test_foreign_kernel_record_is_not_connected(
     hostile: Hostile, bystander: subprocess.Popen[bytes]
 ) -> None:
@@ -582,6 +583,7 @@ def test_foreign_kernel_record_is_not_connected(
         hostile.stepper("shutdown")
 
 
+@pytest.mark.nightly_after(1)
 @pytest.mark.parametrize(
     "name", ["daemon.log", "journal", "kernels", "journal/a.jsonl", "daemon.lock", ""]
 )
@@ -612,6 +614,7 @@ def test_nothing_is_written_through_foreign_symlinks(
     } == before
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can make another user's files")
 def test_files_of_another_user_are_refused(hostile: Hostile) -> None:
     os.chown(hostile.folder / ".stepper", 65534, 65534)

@@ -437,6 +437,7 @@ def test_live_job_on_the_page(project: Project, view: View, page: Page) -> None:
     )
 
 
+@pytest.mark.nightly
 def test_event_appears_within_half_a_second(
     project: Project, view: View, page: Page
 ) -> None:

@@ -270,6 +270,7 @@ def test_installing_the_package_writes_only_to_the_environment(
 # --- the command line
 
 
+@pytest.mark.nightly
 def test_command_without_project_prints_help(
     installed_wheel: Path, path: Path, tmp_path: Path
 ) -> None:

@@ -120,6 +120,7 @@ def test_skipped_step_can_be_reopened(project: Project) -> None:
     assert "The notebook is complete: 2 steps done, 0 skipped" in response.text
 
 
+@pytest.mark.nightly
 def test_skipped_step_with_a_cell_runs_once_it_is_reopened(project: Project) -> None:
     notebook = project.new("Load")
     cell_id, _ = notebook.insert("1 / 0")
@@ -447,6 +448,7 @@ def flaky(failures: int) -> Iterator[str]:
         server.shutdown()
 
 
+@pytest.mark.nightly
 def test_transient_error_is_retried(project: Project) -> None:
     notebook = project.new("Fetch")
     with flaky(1) as url:
@@ -481,6 +483,7 @@ def test_persistent_transient_error_stops_the_notebook(project: Project) -> None
     assert "network" in response.stop.splitlines()[-1]
 
 
+@pytest.mark.nightly_after(1)
 @pytest.mark.parametrize(
     ("source", "kind", "message"),
     [

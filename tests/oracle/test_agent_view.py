@@ -75,6 +75,7 @@ def test_output_widget_captures_its_outputs(widget_notebook: Notebook) -> None:
     nbformat.validate(nbformat.read(widget_notebook.path, 4))
 
 
+@pytest.mark.nightly
 def test_widget_state_is_bounded_and_omissions_are_reported(
     widget_notebook: Notebook,
 ) -> None:

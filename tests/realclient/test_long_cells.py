@@ -115,6 +115,7 @@ def join_lines(screen: str) -> str:
     return " ".join(screen.split())
 
 
+@pytest.mark.nightly
 def test_agent_continues_when_its_long_cell_finishes(
     project: Path,
     notebook: Path,
