@@ -17,7 +17,11 @@ from stepper.diagnosis.error_fact_types import ErrorFacts, Finding, Lost
 from stepper.diagnosis.in_kernel.close_matches import find_close_names, join_items
 from stepper.diagnosis.ipython_syntax import get_transformer
 from stepper.diagnosis.name_definitions import NotebookNames, list_python_changes
-from stepper.diagnosis.not_found_suggestions import find_missing_folder, parse_import
+from stepper.diagnosis.not_found_suggestions import (
+    MODULE_NAME,
+    find_missing_folder,
+    parse_import,
+)
 from stepper.diagnosis.project_facts import ProjectEnvironment
 from stepper.policy import journal_events
 from stepper.policy.changed_cells import hash_source
@@ -346,6 +350,28 @@ def test_files(ename: str, path: str, values: dict[str, Any], message: str) -> N
     assert re.search(
         message, suggest(ename, "…", attributes={"filename": path}, **values)
     )
+
+
+def test_folder_that_cannot_be_read_is_not_called_empty(tmp_path: Path) -> None:
+    missing = str(tmp_path / "missing")
+    for folder, message in ((str(tmp_path), "an empty folder"), (missing, "a folder")):
+        text = suggest("IsADirectoryError", "…", attributes={"filename": folder})
+        assert text.startswith(f"{folder!r} is {message}")
+        assert ("empty" in text) == (folder != missing)
+
+
+@pytest.mark.parametrize(
+    ("name", "module"),
+    [
+        ("a_1.py", "a_1"),
+        ("b.cpython-311-x86_64-linux-gnu.so", "b"),
+        ("README.md", None),
+        ("c-1.0.dist-info", None),
+    ],
+)
+def test_files_that_are_modules(name: str, module: str | None) -> None:
+    match = MODULE_NAME.fullmatch(name)
+    assert (match and match[1]) == module
 
 
 def test_missing_program_is_searched_on_path() -> None:

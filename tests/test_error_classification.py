@@ -514,6 +514,7 @@ def test_classification_row(lab: Lab, verdict: Verdict, name: str, code: str) ->
 def test_exception_group_is_recoverable(lab: Lab, code: str) -> None:
     result = lab.run(code)
     assert result.fault and result.fault.ename == "ExceptionGroup"
+    assert result.fault.chain[0][0] == "the exception group contains"
     assert error_classification.classify_run(result.outcome, result.fault) is R
 
 

@@ -72,7 +72,7 @@ def describe_values(error: BaseException, source: str, /, **scope: Any) -> str:
             "','.join(r)",
             {"r": ["a", "b", 3]},
             "sequence item 2: expected str instance, int found",
-            "`r[2]` is 3 (int); most of the 3 items are str",
+            "`r[2]` is 3 (int); 2 of the 3 items are str",
         ),
         (
             "sorted(p)",
@@ -335,6 +335,32 @@ def test_file_line_of_an_undecodable_byte(tmp_path: Any) -> None:
     )
 
 
+def test_file_without_a_size_is_not_called_empty(tmp_path: Any) -> None:
+    empty = tmp_path / "empty"
+    empty.touch()
+    message = file_read_errors.describe_file(str(empty), b"")
+    assert message == f"`{empty}` is empty (0 bytes)"
+    head = file_read_errors.read_start("/proc/self/status")
+    message = file_read_errors.describe_file("/proc/self/status", head)
+    assert message.startswith("`/proc/self/status`: it begins with b'Name:")
+    assert file_read_errors.read_start(str(tmp_path)) is None
+
+
+def test_surrogates_are_shown_as_escapes() -> None:
+    with pytest.raises(UnicodeEncodeError) as caught:
+        "J\udcf6n".encode()
+    assert next(file_read_errors.explain_read_error(caught.value, [])) == (
+        r"utf-8 cannot encode the character '\udcf6' in 'J\udcf6n', which is a surrogate,"
+        " as errors='surrogateescape' makes of the byte 0xf6"
+    )
+
+
+def test_text_cut_within_a_character_keeps_its_encoding() -> None:
+    size = file_read_errors.MAX_GUESS_SIZE
+    data = (b"a" + "é".encode() * size)[:size]
+    assert file_read_errors.guess_encodings(data) == ["utf-8"]
+
+
 # --- in real kernels ------------------------------------------------------------------
 
 
@@ -405,7 +431,7 @@ FRAME = "import pandas as pd\ndf = pd.DataFrame({'price': ['1,2', '3'], 'qty': [
         ),
         (
             "found = {'count': 1, 'rows': [{'a': 1}]}\nfor row in found:\n    row.get('a')",
-            r"`row` is computed from `found`: .*rows",
+            r"`row` comes from `found`: .*rows",
         ),
         (
             FRAME + "df.price + df.qty",

@@ -40,7 +40,7 @@ ONE_LINE = EVIL.replace("\n", " ").replace("\r", " ")
 NAME = "FORGED\nstepper: Cell 999 FORGED\x1b[31m\u202e"  # short enough for a file
 OWN = re.compile(
     r"stepper: |Step \d+ of|Suggestion: |Line \d+ of the cell:$|Raised in `|The message:$|Output:$|Note: |Warning: "
-    r"|Figure \d+: |Next: |… |Caused by |While handling |In the exception group |Cell \d+ \(id |To fix this, run: |To see the cause, run: "
+    r"|Figure \d+: |Next: |… |Caused by |While handling |The exception group contains |Cell \d+ \(id |To fix this, run: |To see the cause, run: "
     r"|HTML, |output of type .|Markdown, |It is |  [✓✗–▶·] \d+\. |  run \d+: |Variables: |Functions: |Modules: |Classes: |Failed runs:$"
     r"|The current source of cell \d+ \(id |Replace this cell|To resume:|This does not count|❌ Execution stopped at cell \d+$|TODO: |Error (Type|Message): |Nothing of the cell ran"
 )

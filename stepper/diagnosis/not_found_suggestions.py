@@ -44,6 +44,8 @@ FOREIGN_CONSTANTS = {
 # Names that IPython defines. They are never suggested.
 IPYTHON_NAMES = ("In", "Out", "exit", "quit", "get_ipython")
 MIN_BUILTIN_RATIO = 0.75  # similarity from which a builtin is suggested
+# The name of a file or folder from which a module can be imported.
+MODULE_NAME = re.compile(r"([A-Za-z_]\w*)(?:\.py|(?:\.[\w-]+)?\.(?:so|pyd))?")
 IMPORT = (
     r"\bfrom\s+({module})\s+import\s+(?:\(([^)]*)|([^\n#;]*))"
     r"|\bimport\s+(?:[^\n#;]*,\s*)?({module})"
@@ -453,7 +455,9 @@ def _find_similar_modules(name: str, namespace: Namespace) -> list[str]:
             full_path = os.path.join(namespace.cwd, folder)
             entries = scan_folder(full_path)
             for entry in islice(entries, ENTRIES):
-                modules.add(entry.name.removesuffix(".py"))
+                match = MODULE_NAME.fullmatch(entry.name)
+                if match and (entry.is_dir() or match[1] != entry.name):
+                    modules.add(match[1])
     top_name, _, _ = name.partition(".")
     return difflib.get_close_matches(top_name, sorted(modules), cutoff=0.7)
 
@@ -538,9 +542,12 @@ def explain_file_error(
 
 
 def _describe_folder(path: str) -> str:
-    """Return a phrase on a folder and the names in it."""
-    entries = islice(scan_folder(path), ENTRIES)
-    names = sorted(entry.name for entry in entries)
+    """Return a phrase on a folder and the names in it, if it can be read."""
+    try:
+        with os.scandir(path) as entries:
+            names = sorted(entry.name for entry in islice(entries, ENTRIES))
+    except (OSError, ValueError):
+        return "a folder"
     if not names:
         return "an empty folder"
     joined_names = join_items(names)

@@ -266,7 +266,7 @@ def describe_rows(
         user_frame = user_frames[0]
         sources = describe_sources(user_frame.statement, user_frame)
         if sources:
-            yield make_finding(f"the unpacked value is computed from {sources}")
+            yield make_finding(f"the unpacked value comes from {sources}")
 
 
 def describe_row(row: Row) -> str:
@@ -528,7 +528,7 @@ def format_item(item: Item) -> str:
 
 
 def find_odd_item(value: Any, message: str) -> str:
-    """Return a text on an item that has another type than most items of its list.
+    """Return a text on an item that is not of the most frequent type in its list.
 
     The message must mention the type of the item. Return an empty string if there is no
     such item.
@@ -545,8 +545,11 @@ def find_odd_item(value: Any, message: str) -> str:
         odd_items = [item for item in items if item.kind in odd_kinds]
         text = format_item(odd_items[0])
         usual_kind = shorten(kinds[0], 40)
-        count = len(items)
-        return f"{text}; most of the {count:,} items are {usual_kind}"
+        usual_count = sum(item.kind == kinds[0] for item in items)
+        verb = "is" if usual_count == 1 else "are"
+        return (
+            f"{text}; {usual_count:,} of the {len(items):,} items {verb} {usual_kind}"
+        )
     return ""
 
 

@@ -6,6 +6,7 @@ stopped.
 
 from __future__ import annotations
 
+import codecs
 import os
 import re
 from typing import Any, Iterator
@@ -41,6 +42,9 @@ BYTE_ORDER_MARKS = (
     (b"\xfe\xff", "utf-16"),
     (b"\xef\xbb\xbf", "utf-8-sig"),
 )
+SURROGATES = range(0xD800, 0xE000)
+# The surrogates that `errors="surrogateescape"` uses for bytes.
+ESCAPED_BYTES = range(0xDC80, 0xDD00)
 # Names of exception classes.
 TEXT_ERRORS = "Unicode|Parser|JSON"
 READ_ERRORS = (
@@ -92,17 +96,28 @@ def describe_character(text: str, position: int, encoding: Any) -> str:
     """Return a sentence on the character at a position that could not be encoded."""
     start = max(0, position - CONTEXT_SIZE)
     end = position + CONTEXT_SIZE
-    context = shorten(text[start:end], 40)
-    character = shorten(text[position])
-    sentence = f"{encoding} cannot encode the character {character!r} in {context!r}"
-    if "\ud800" <= text[position] <= "\udfff":
-        return f"{sentence}, because it is a lone surrogate"
+    context = escape_surrogates(text[start:end])
+    character = escape_surrogates(text[position])
+    sentence = f"{encoding} cannot encode the character {character} in {context}"
+    code = ord(text[position])
+    if code in SURROGATES:
+        sentence += ", which is a surrogate"
+        if code in ESCAPED_BYTES:
+            byte = code - 0xDC00
+            sentence += f", as errors='surrogateescape' makes of the byte 0x{byte:02x}"
+        return sentence
     return f"{sentence}; utf-8 can"
+
+
+def escape_surrogates(text: str) -> str:
+    """Return the literal of a string, in which surrogates are escaped."""
+    # `repr` escapes surrogates, which `shorten` would replace.
+    return shorten(repr(text), 80)
 
 
 def quote_line(path: str, number: int) -> Iterator[str]:
     """Yield a sentence that quotes a line of a file, if the file has this line."""
-    content = read_start(path, MAX_FILE_SIZE)
+    content = read_start(path, MAX_FILE_SIZE) or b""
     lines = content.split(b"\n")
     if number > len(lines):
         return
@@ -151,13 +166,13 @@ def get_path(value: Any) -> str:
     return str(value)
 
 
-def read_start(path: str, size: int = HEAD_SIZE) -> bytes:
-    """Return the first bytes of a file, or `b""` if the file cannot be read."""
+def read_start(path: str, size: int = HEAD_SIZE) -> bytes | None:
+    """Return the first bytes of a file, or None if the file cannot be read."""
     try:
         with open(path, "rb") as stream:
             return stream.read(size)
     except OSError:
-        return b""
+        return None
 
 
 def find_file_type(head: bytes) -> str:
@@ -171,23 +186,26 @@ def find_file_type(head: bytes) -> str:
     return ""
 
 
-def describe_file(path: str, head: bytes) -> str:
+def describe_file(path: str, head: bytes | None) -> str:
     """Return a sentence on the size, type and first bytes of a file.
 
-    `head` is empty if the file is empty or cannot be read.
+    `head` is None if the file cannot be read.
     """
     name = shorten(path, 120)
-    size = os.path.getsize(path)
-    if not size:
-        return f"`{name}` is empty (0 bytes)"
-    unit = "byte" if size == 1 else "bytes"
+    if head is None:
+        return f"`{name}` cannot be read"
     if not head:
-        return f"`{name}` ({size:,} {unit}) cannot be read"
+        return f"`{name}` is empty (0 bytes)"
+    size = os.path.getsize(path)
+    size_text = ""
+    if size:  # files in /proc have the size 0 although they have contents
+        unit = "byte" if size == 1 else "bytes"
+        size_text = f" ({size:,} {unit})"
     file_type = find_file_type(head)
     verb = f" is {file_type}:" if file_type else ":"
     first_bytes = repr(head[:40])
     start = shorten(first_bytes)
-    return f"`{name}` ({size:,} {unit}){verb} it begins with {start}"
+    return f"`{name}`{size_text}{verb} it begins with {start}"
 
 
 def describe_document_position(text: str, position: int) -> str:
@@ -267,7 +285,7 @@ def find_byte_line(path: str, data: bytes, position: int) -> int | None:
     """
     start = max(0, position - SEARCHED_SIZE)
     searched = data[start : position + 1]
-    contents = read_start(path, MAX_FILE_SIZE)
+    contents = read_start(path, MAX_FILE_SIZE) or b""
     index = contents.find(searched)
     if index < 0:
         return None
@@ -276,9 +294,13 @@ def find_byte_line(path: str, data: bytes, position: int) -> int | None:
 
 
 def is_decodable(data: bytes, encoding: str) -> bool:
-    """Return whether bytes are valid in an encoding."""
+    """Return whether bytes are valid in an encoding.
+
+    Bytes that were cut to MAX_GUESS_SIZE may end within a character.
+    """
+    decoder = codecs.getincrementaldecoder(encoding)()
     try:
-        data.decode(encoding)
+        decoder.decode(data, final=len(data) < MAX_GUESS_SIZE)
     except UnicodeDecodeError:
         return False
     return True

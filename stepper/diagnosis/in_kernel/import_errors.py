@@ -270,7 +270,7 @@ def compile_definition(name: str) -> re.Pattern[str]:
 
 def read_source(path: str) -> str:
     """Return the beginning of a source file as text."""
-    content = read_start(path, MAX_FILE_SIZE)
+    content = read_start(path, MAX_FILE_SIZE) or b""
     return content.decode("utf-8", "replace")
 
 

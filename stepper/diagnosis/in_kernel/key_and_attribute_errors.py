@@ -631,7 +631,7 @@ def explain_owner(
         expression = shorten(ast.unparse(owner), 80)
         sources = describe_sources(assigned, user_frame, expression)
         if sources:
-            parts.append(f"`{expression}` is computed from {sources}")
+            parts.append(f"`{expression}` comes from {sources}")
     text = "; ".join(parts)
     return make_finding(text, bound)
 

@@ -321,10 +321,13 @@ def describe_folder(path: str) -> str:
     """
     if not os.path.isdir(path):
         return ""
-    names = sorted(os.listdir(path))
-    contents = join_items(names, 120)
-    if not contents:
+    try:
+        names = sorted(os.listdir(path))
+    except OSError:
+        return "a folder that cannot be read"
+    if not names:
         return "an empty folder"
+    contents = join_items(names, 120)
     return f"a folder that contains {contents}"
 
 

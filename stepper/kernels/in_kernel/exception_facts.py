@@ -123,7 +123,7 @@ def describe_chain(error: BaseException) -> list[list[str]]:
     group = peek(error, "exceptions")
     if type(group) is tuple:
         for member in filter(is_error, group[:MAX_GROUP]):
-            chain.append(describe_link("in the exception group", member))
+            chain.append(describe_link("the exception group contains", member))
     seen = {id(error)}
     while len(chain) < MAX_CAUSES:
         relation, cause = find_cause(error)
