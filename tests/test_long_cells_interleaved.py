@@ -200,7 +200,7 @@ def test_replaced_queued_cell_runs_once_with_new_source(
     release_cell(notebook)
     assert "ran ok" in edit.woken
     said = first.woken
-    assert "was replaced while it waited in line" in said and "n is" not in said
+    assert "was changed while it waited in line" in said and "n is" not in said
     assert "| n is 1" in again.woken
 
 

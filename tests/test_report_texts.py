@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from stepper.messages import quoted_output
+from stepper.messages import error_hint, quoted_output
 from tests.conftest import Notebook, Project, code, reuse_project
 
 
@@ -526,3 +526,18 @@ def test_long_message_is_truncated_in_the_journal(project: Project) -> None:
     notebook.insert("raise ValueError('x' * 3_000_000)")
     journal = Path(project.paths.journals) / f"{notebook.path.stem}.jsonl"
     assert journal.stat().st_size < 200_000
+
+
+@pytest.mark.parametrize(
+    ("hint", "purpose"),
+    [
+        ("ssh box true", "To see the cause, run: "),
+        ("ssh box python -m pip install ipykernel", "To fix this, run: "),
+        ("ssh box uv pip install --python p ipykernel", "To fix this, run: "),
+        ("ssh box p -m ensurepip && ssh box p -m pip install x", "To fix this, run: "),
+        ("ssh -p 22 box kill -9 -- -7", "To fix this, run: "),
+        ("To fix this, set `AllowTcpForwarding local` in its sshd_config", ""),
+    ],
+)
+def test_hint_says_whether_an_ssh_command_repairs(hint: str, purpose: str) -> None:
+    assert error_hint.format_hint(hint) == purpose + hint

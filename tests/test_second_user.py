@@ -307,11 +307,11 @@ def test_unavailable_socket_names_are_reported(
     for root in roots:
         as_user(OTHER, lambda root=root: os.mkdir(f"{root}/stepper-0"))
     with pytest.raises(
-        DaemonError, match=r"other users own .* is too long for a socket"
+        DaemonError, match=r"are not folders of this user, .* is too long for a socket"
     ) as refused:
         Paths(str(deep)).create_runtime_folder()
     assert (
-        refused.value.hint.startswith("To fix this, ask the owners")
+        refused.value.hint.startswith("To fix this, remove one of them")
         and f"{roots[0]}/stepper-0" in refused.value.hint
     )
 

@@ -405,7 +405,7 @@ def test_remote_kernel_is_shut_down_now_or_later(
     harness.host.stop()
     with pytest.raises(
         KernelError,
-        match=rf"the kernel on .* \(process {pid}\) was not killed and may still be running",
+        match=rf"the kernel on .* \(process {pid}\) was killed; it may still be running",
     ) as told:
         other.wait(other.kernel.shutdown())
     assert told.value.hint == f"ssh -F {harness.host.client} box kill -9 -- -{pid}"
@@ -619,7 +619,7 @@ def test_status_while_host_is_unreachable_and_back(
             refused = notebook.insert("print('not yet')")[1].text
             assert (
                 "NOT run" in refused
-                and "the result of run 2 (cell 2) is not known yet" in refused
+                and "The result of run 2 (cell 2) is not known yet" in refused
             ), refused
             assert (
                 "cell 2 will be interrupted when the connection is restored"
@@ -640,7 +640,7 @@ def test_status_while_host_is_unreachable_and_back(
             time.sleep(3)
             result = project.stepper("shutdown", response["notebook"], check=1)
             assert (
-                "was not killed and may still be running there"
+                "was killed; it may still be running there"
                 in result.stdout + result.stderr
             ), result
             host.start()

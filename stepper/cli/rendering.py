@@ -28,7 +28,6 @@ from stepper.policy.commands.command_lines import CommandLines
 
 ERASE_LINE = "\r\x1b[K"
 ID_CHARACTERS = 100
-PATH_CHARACTERS = 200
 LINE_CHARACTERS = 300
 SOURCE_CHARACTERS = 40
 CLIENT_CHARACTERS = 10

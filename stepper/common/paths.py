@@ -309,16 +309,16 @@ class Paths(HookPaths):
     def _make_socket_path_error(self) -> DaemonError:
         """Return the error for a socket path that exceeds the system's limit.
 
-        The socket is in the project only if the folders in /tmp and /var/tmp belong to
-        other users.
+        The socket is in the project only if the paths in /tmp and /var/tmp belong to
+        other users or are not folders.
         """
         name = f"stepper-{os.getuid()}"
         folders = [f"{root}/{name}" for root in hook_paths.RUNTIME_ROOTS]
         return DaemonError(
-            f"other users own {' and '.join(folders)}, and the path {self.socket} is"
-            " too long for a socket",
-            "To fix this, ask the owners to remove these folders. To see the owners,"
-            f" run: ls -ld {' '.join(folders)}",
+            f"{' and '.join(folders)} are not folders of this user, and the path"
+            f" {self.socket} is too long for a socket",
+            "To fix this, remove one of them, or ask its owner to remove it. To see the"
+            f" owners, run: ls -ld {' '.join(folders)}",
         )
 
     def create_home_folder(self) -> None:

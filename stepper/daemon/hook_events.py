@@ -224,10 +224,15 @@ async def _run_edit(
                 session, change, caller, is_repeated
             )
     except StepperError as error:
+        running = session.state.running
+        running_id = running.tool_use_id if running is not None else ""
+        if running_id and running_id == change.tool_use_id:
+            # An earlier request of this call started the cell.
+            error.accepted = True
         if not caller.disconnected.is_set():
             raise
         # The report is delivered later.
-        report = run_report.format_not_run(error.message, error.hint)
+        report = agent_edits.format_error(error)
     # The agent may work on another notebook while this one runs in the background.
     is_background = change.tool_use_id in session.state.background_calls
     if report is not None and not is_background:

@@ -93,8 +93,9 @@ class StatusLineFile:
 
     def _format_line(self, session: Session, measure_memory: bool) -> str:
         """Return the status line of a notebook, or an empty string."""
-        display = self._update_display(session, measure_memory)
         running = status_queries.get_running(session)
+        is_running = running is not None
+        display = self._update_display(session, is_running, measure_memory)
         queued = session.kernel_manager.queue_status
         cell_name = elapsed = ""
         if running:
@@ -111,13 +112,14 @@ class StatusLineFile:
             display.memory,
         )
 
-    def _update_display(self, session: Session, measure_memory: bool) -> KernelDisplay:
+    def _update_display(
+        self, session: Session, is_running: bool, measure_memory: bool
+    ) -> KernelDisplay:
         """Update and return the facts about a notebook's kernel."""
         kernel = session.kernel_manager.kernel
         namespace = session.namespace_tracker.current
         display = self.displays.setdefault(session.name, KernelDisplay())
         now = time.monotonic()
-        is_running = status_queries.get_running(session) is not None
         state = (
             kernel and kernel.id,
             session.state.next_run,

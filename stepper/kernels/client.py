@@ -82,7 +82,7 @@ class KernelClient(Connection):
             if death is not None:
                 raise self._build_start_error(death)
             if time.monotonic() > deadline:
-                details = f"its stderr is in {self.process.log_location}"
+                details = f"its stderr was written to {self.process.log_location}"
                 if self.unreachable_reason:
                     details = self.unreachable_reason
                 raise KernelStartError(

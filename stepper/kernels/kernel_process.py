@@ -22,8 +22,8 @@ class KernelProcess(Protocol):
 
     `death` says how the kernel died. It is None if the kernel is not known to be dead.
     `log_location` names the file or log with the kernel's stderr. `stack_path` is the
-    file for stack samples on the kernel's machine, or an empty string if the backend
-    takes no stack samples.
+    file on the kernel's machine to which the kernel writes its stacks on a signal, or
+    an empty string if it writes none.
     """
 
     id: str

@@ -37,7 +37,7 @@ def write(path: str, record: Record) -> None:
 
 
 def save(path: str, record: Record) -> None:
-    """Write the record of a kernel that is being started, replacing an existing one.
+    """Write a kernel's record like `write`, with an error for the user.
 
     Raise KernelError if the record cannot be written.
     """

@@ -51,6 +51,8 @@ REPAIR_PROGRAMS = (
     "uv",
     "uvx",
 )
+# A command that repairs something on another machine.
+REMOTE_REPAIR = re.compile(r"ssh .*\b(?:pip install|ensurepip|kill -9)\b")
 # The path of a program, such as ./install.sh or .venv/bin/python; it may be quoted.
 PROGRAM_PATH = re.compile(r"'?[\w.~-]*/\S+")
 
@@ -63,6 +65,8 @@ def format_hint(hint: str) -> str:
     """
     if "\n" in hint:
         return hint
+    if REMOTE_REPAIR.match(hint):
+        return f"To fix this, run: {hint}"
     program = hint.partition(" ")[0]
     if any(_starts_with_command(hint, command) for command in INSPECTION_COMMANDS):
         return f"To see the cause, run: {hint}"

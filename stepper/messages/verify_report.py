@@ -14,12 +14,12 @@ from stepper.messages.marks import (
 from stepper.policy.commands.command_lines import CommandLines
 from stepper.policy.comparison.output_comparison import ReplayVerdict
 from stepper.policy.comparison.verify_results import (
-    SOURCE_PREFIX,
     CellVerdict,
     FileChange,
     PackageChange,
     VerifyResult,
 )
+from stepper.policy.reloaded_modules import SOURCE_PREFIX
 
 MAX_CELL_LINES = 20
 MAX_LINES = 8  # on files, and on packages

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+# The version of a module of the project is this prefix and a hash of its source.
+SOURCE_PREFIX = "source "
+
 
 @dataclass(frozen=True)
 class OldModule:

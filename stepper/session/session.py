@@ -334,10 +334,12 @@ class Session:
         if len({cell.id for cell in document.cells}) == len(document.cells):
             return document
         for duplicate_id, cell in self.file.replace_duplicate_ids():
-            new_name = cell.label if cell.is_code else f"id {cell.id}"
+            lower_cell = "the lower cell"
+            if cell.is_code:
+                lower_cell += f" (cell {cell.number})"
             self.notices.add(
-                f"two cells had the id {duplicate_id!r}: the lower cell has a new id"
-                f" and is now {new_name}"
+                f"two cells had the id {duplicate_id!r}: {lower_cell} now has the id"
+                f" {cell.id}"
             )
         return self.read()
 

@@ -196,7 +196,7 @@ def _render_widget(
     if rows:
         return {"kind": "widget", "rows": rows}
     text = _join(data.get(PLAIN))[:300]
-    return _make_note(text or "a widget without saved state")
+    return _make_note(text or "a widget that the page can't show")
 
 
 def _render_html(data: Data, index: int) -> RenderedOutput:

@@ -155,7 +155,7 @@ def test_duplicate_cell_ids_are_replaced_before_cells_run(
     first, second, third = (cell["id"] for cell in notebook.raw["cells"])
     assert (first, third) == ("same", "other") and re.fullmatch("[0-9a-f]{8}", second)
     assert (
-        f"two cells had the id 'same': the lower cell has a new id and is now cell 2 (id {second})"
+        f"two cells had the id 'same': the lower cell (cell 2) now has the id {second}"
         in response.text
     )
     project.stepper("run", "notebooks/a.ipynb")

@@ -261,9 +261,7 @@ def _shorten_report(lines: list[str]) -> list[str]:
     if other_count <= 0:
         return lines
     others = format_count(other_count, "more notebook")
-    verb = "has" if other_count == 1 else "have"
-    last_line = f"stepper: {others} also {verb} external changes"
-    return [*lines[:MAX_NAMED], last_line]
+    return [*lines[:MAX_NAMED], f"stepper: {others} not listed here"]
 
 
 def _select_older(notebooks: FileStates, time_ns: int) -> FileStates:

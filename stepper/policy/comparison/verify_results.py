@@ -12,9 +12,7 @@ from dataclasses import dataclass
 from stepper.policy import changed_cells
 from stepper.policy.comparison.output_comparison import ReplayVerdict
 from stepper.policy.model import Cell
-
-# The version of a module of the project is this prefix and a hash of its source.
-SOURCE_PREFIX = "source "
+from stepper.policy.reloaded_modules import SOURCE_PREFIX
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from stepper.policy.dataflow.name_effects import (
 from stepper.policy.journal_events import ExternalExecution, RunEnded
 from stepper.policy.model import Cell, Outcome
 from stepper.policy.namespace_model import Namespace
+from stepper.policy.reloaded_modules import SOURCE_PREFIX
 
 BUILTIN_NAMES = frozenset(vars(builtins))
 
@@ -35,8 +36,6 @@ INACTIVE = "off"  # from a cell that exists but no longer runs
 UNBOUND = "unbound"  # from a cell that no longer binds the name
 EXTERNAL = "elsewhere"  # from code that another client executed
 MODULE = "module"  # the cause of a stale cell: a module that it used changed
-# The version of a module of the project is this prefix and a hash of its source.
-SOURCE_PREFIX = "source "
 
 MAX_JOURNALED_NAMES = 100  # names with a fingerprint in the journal line of a run
 

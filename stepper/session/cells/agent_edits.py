@@ -64,8 +64,8 @@ async def run_edited_cell(
             )
         if waits_in_line and edit.source and cell.source != edit.source:
             return run_report.format_not_run(
-                f"{cell.label} was replaced while it waited in line: the call that"
-                " replaced it runs the new source"
+                f"{cell.label} was changed while it waited in line: the call that"
+                " changed it runs the new source"
             )
         new_cells = [cell] if edit.mode == "insert" else []
         report, _ = await run_cells(
@@ -156,7 +156,7 @@ async def run_cells(
         except StepperError as error:
             if not finished and not error.accepted:
                 raise
-            result = _format_error(error)
+            result = format_error(error)
         if not isinstance(result, RunSummary):
             if not finished or result is None:
                 return result, finished
@@ -174,7 +174,7 @@ async def run_cells(
     return session.journal.log_report(report, finished[-1]), finished
 
 
-def _format_error(error: StepperError) -> Report:
+def format_error(error: StepperError) -> Report:
     """Return the report on a cell for which an error was raised.
 
     If the error's `accepted` attribute is true, the cell may have run. Otherwise it did

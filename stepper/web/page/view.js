@@ -1291,7 +1291,7 @@ function drawHistory() {
   const rows = runs.map((run) => createHistoryRow(run, numbers));
   const earlier = count(omitted, "earlier run", "earlier runs");
   const note =
-    `This list contains the latest ${MAX_RUNS} runs.` +
+    `The latest ${MAX_RUNS} runs are listed.` +
     ` To see the ${earlier} too, run: stepper history`;
   replaceChildren(
     $("ran"),

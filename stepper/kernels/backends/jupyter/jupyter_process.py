@@ -104,8 +104,8 @@ class JupyterProcess(RemoteProcess):
         self.death = self.death or Death("stepper deleted the kernel")
         if self.may_be_running:
             raise KernelError(
-                f"the kernel {self.id} on {self.server.name} was not deleted and may"
-                f" still be running there{reason}"
+                f"it is not known whether the kernel {self.id} on {self.server.name}"
+                f" was deleted; it may still be running there{reason}"
             )
 
     async def _delete(self) -> bool:

@@ -268,8 +268,9 @@ class ProvisionerLauncher:
     async def cancel_request(self) -> None:
         """Stop the recorded kernel and remove its record.
 
-        Raise KernelError if the first attempt fails. If a second attempt fails, remove
-        the record anyway.
+        Raise KernelError if the kernel may still be running. The record of a started
+        kernel then remains, and the next call tries again; if that fails too, the
+        record is removed without an error.
         """
         try:
             data = self._read_record()

@@ -146,6 +146,8 @@ class Slurm:
         }
         configuration = self.environ.get("SLURM_CONF", "")
         self.contact = CONTACTS.setdefault(configuration, Contact())
+        # Why the last `cancel` failed, if one of SLURM's commands does not exist.
+        self.missing_command = ""
 
     @property
     def silence(self) -> str:
@@ -160,8 +162,8 @@ class Slurm:
 
     @property
     def no_answer(self) -> str:
-        """A message for a command that the controller did not answer."""
-        return self.silence or SILENT
+        """A message for a command that was not executed or got no answer."""
+        return self.missing_command or self.silence or SILENT
 
     async def run(
         self,
@@ -326,6 +328,7 @@ class Slurm:
 
         `job_id` is the job of the steps, or 0. Return whether the controller answered.
         """
+        self.missing_command = ""
         try:
             targets: list[str] | None = ["--full", f"--jobname={name}"]
             if job_id:
@@ -336,7 +339,10 @@ class Slurm:
         except KernelError as error:
             # Only the error for a missing command has a hint. Other errors are answers,
             # for example that the job does not exist.
-            return not error.hint
+            if not error.hint:
+                return True
+            self.missing_command = error.message
+            return False
 
     def cancel_later(self, name: str, job_id: int = 0) -> None:
         """Cancel jobs in the background as soon as the controller answers.

@@ -170,7 +170,7 @@ class SlurmProcess(RemoteProcess):
             command = f"squeue --steps --jobs={self.job_id}"
         raise KernelError(
             f"{self.slurm.no_answer}, so {target} was not cancelled and may still be"
-            " running",
+            " running; stepper cancels it when SLURM answers again",
             command,
         )
 
@@ -218,7 +218,7 @@ class SlurmProcess(RemoteProcess):
                 " but its kernel responds"
             )
             return
-        is_ending = self._is_ending(job) and not has_heartbeat
+        is_ending = not has_heartbeat and self._is_ending(job)
         self.job = job
         self.job_known_at = self.queried_at
         if is_ending or not (job.is_running or job.is_waiting):

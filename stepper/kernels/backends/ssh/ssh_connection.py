@@ -159,7 +159,7 @@ class SshConnection:
         if self.is_up or not message:
             return ""
         if ssh_errors.is_forwarding_forbidden(self.error_output):
-            return f"{message}. To fix this, set: {hint}"
+            return f"{message}. {hint}"
         purpose = "fix" if ssh_errors.KEY_CHANGED in message else "check"
         return f"{message}. To {purpose} this, run: {hint}"
 

@@ -39,7 +39,7 @@ def explain_error(output: bytes, settings: SshSettings, is_ssh_error: bool) -> S
     if is_forwarding_forbidden(output):
         return SshError(
             f"the sshd on {host} forbids port forwarding ({FORBIDDEN})",
-            "AllowTcpForwarding local  # in its sshd_config",
+            "To fix this, set `AllowTcpForwarding local` in its sshd_config",
         )
     if is_ssh_error:
         reason = last_line or "ssh failed without an error message"

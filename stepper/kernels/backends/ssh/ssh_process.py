@@ -132,8 +132,8 @@ class SshProcess(RemoteProcess):
         pid = self.remote_process["pid"]
         command = ssh_errors.format_ssh_command(self.link.settings)
         raise KernelError(
-            f"the kernel on {self.host} (process {pid}) was not killed and may still be"
-            f" running there{reason}",
+            f"it is not known whether the kernel on {self.host} (process {pid}) was"
+            f" killed; it may still be running there{reason}",
             f"{command} kill -9 -- -{pid}",
         )
 
