@@ -132,6 +132,7 @@ def test_attach_without_console_names_the_package(
     assert "pip install jupyter-console" in result.stderr
 
 
+@pytest.mark.nightly
 def test_names_bound_in_jupyter_console_are_tracked(
     project: Project, notebook: Notebook, monkeypatch
 ) -> None:

@@ -46,6 +46,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     yield from scratch(tmp_path_factory.mktemp("consent") / "repo")
 
 
+@pytest.mark.nightly_after(8)
 @pytest.mark.parametrize("how", [insert_in_mode, write_in_mode])
 @pytest.mark.parametrize(
     ("auto_run", "mode", "runs"),

@@ -206,6 +206,7 @@ def test_missing_interpreter_error_names_the_command(project: Project) -> None:
     assert "install.sh" in answer.text
 
 
+@pytest.mark.nightly
 @ONE_CLIENT
 def test_missing_ipykernel_error_names_the_command(project: Project) -> None:
     subprocess.run(

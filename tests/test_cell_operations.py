@@ -1153,6 +1153,7 @@ def test_undelivered_report_comes_with_the_next_response(agent: Agent) -> None:
     assert "| over" not in agent.run("x = 2", cell_id=response["cell_id"])["text"]
 
 
+@pytest.mark.nightly
 def test_two_waiting_clients_get_the_correct_result(
     agent: Agent, project: Quick
 ) -> None:
@@ -1179,6 +1180,7 @@ def test_two_waiting_clients_get_the_correct_result(
     )
 
 
+@pytest.mark.nightly
 def test_status_of_other_clients_does_not_deliver_reports(
     agent: Agent,
 ) -> None:
@@ -1249,6 +1251,7 @@ def test_queued_cells_run_in_order(agent: Agent) -> None:
     )  # it ends so soon that nobody may have waited for it yet
 
 
+@pytest.mark.nightly
 def test_long_notebook_run_moves_to_background(agent: Agent) -> None:
     notebook = agent.project.new("One", "Two")
     agent.add(SLOW, "print('two')", run=False)

@@ -78,6 +78,7 @@ def test_help_of_each_command(name: str) -> None:
         )
 
 
+@pytest.mark.nightly
 def test_plan_subcommand_aliases(project: Project) -> None:
     notebook = project.new("Load", "Look", "Tell")
     help_text = invoke("plan", "-h")
@@ -141,6 +142,7 @@ def test_status_of_stopped_notebook_shows_reason_question_and_commands(
     assert project.json("status")["stop"] is None
 
 
+@pytest.mark.nightly
 def test_complete_notebook_is_not_reported_in_progress(project: Project) -> None:
     notebook = project.new("Load", "Look")
     notebook.insert("x = 1")
@@ -275,6 +277,7 @@ def test_list_use_and_shutdown_of_one_kernel(project: Project) -> None:
     )
 
 
+@pytest.mark.nightly
 def test_kernel_of_deleted_notebook_is_listed_and_can_be_shut_down(
     project: Project,
 ) -> None:
@@ -569,6 +572,7 @@ def complete(project: Project, *words: str) -> list[str]:
     return [line.partition(",")[2] for line in result.stdout.splitlines()]
 
 
+@pytest.mark.nightly
 def test_completion_without_a_daemon(fresh_project: Project) -> None:
     project = fresh_project
     project.notebook(

@@ -93,6 +93,7 @@ def count_costs(project: Project, tmp_path: Path) -> Iterator[Callable[[], Count
     log.close()
 
 
+@pytest.mark.nightly_after(1)
 @pytest.mark.parametrize("cells", [10, 100])
 def test_cost_of_a_step(
     project: Project, count_costs: Callable[[], Counts], cells: int
@@ -142,6 +143,7 @@ def test_cost_of_the_hook_before_an_edit(
     assert costs == {}
 
 
+@pytest.mark.nightly
 def test_cost_of_the_wake_hook_after_a_short_cell(
     project: Project, count_costs: Callable[[], Counts]
 ) -> None:

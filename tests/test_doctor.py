@@ -189,6 +189,7 @@ def test_uncovered_notebooks_are_counted_with_a_config_line(project):
     assert not find_failed_checks(project)  # uncovered notebooks are no problem
 
 
+@pytest.mark.nightly_after(3)
 @pytest.mark.parametrize(
     ("named", "config", "says"),
     [

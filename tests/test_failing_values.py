@@ -397,6 +397,7 @@ def findings(lab: Lab, code: str) -> str:
 FRAME = "import pandas as pd\ndf = pd.DataFrame({'price': ['1,2', '3'], 'qty': [1, None]})\n"
 
 
+@pytest.mark.nightly_after(8)
 @pytest.mark.parametrize(
     ("code", "message"),
     [

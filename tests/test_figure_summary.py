@@ -118,6 +118,7 @@ def test_titles_limits_lines_and_legend(plots: Lab) -> None:
     } & set(bare)
 
 
+@pytest.mark.nightly_after(6)
 @pytest.mark.parametrize(
     ("code", "facts"),
     [
@@ -195,6 +196,7 @@ def test_axes_facts(plots: Lab, code: str, facts: dict[str, Any]) -> None:
     assert {name: found.get(name) for name in facts} == facts
 
 
+@pytest.mark.nightly_after(6)
 @pytest.mark.parametrize(
     ("code", "why"),
     [

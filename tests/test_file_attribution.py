@@ -310,6 +310,7 @@ def test_recorded_changes_are_bounded(empty_folder_lab: Lab) -> None:
     empty_folder_lab.ok("shutil.rmtree(os.getcwd()); os.chdir(HOME); del globals_")
 
 
+@pytest.mark.nightly
 def test_interrupt_in_a_loop_of_audited_calls_stops_the_cell(
     empty_folder_lab: Lab,
 ) -> None:
@@ -321,6 +322,7 @@ def test_interrupt_in_a_loop_of_audited_calls_stops_the_cell(
     assert empty_folder_lab.value("os.path.exists('new')") is True  # the kernel lives
 
 
+@pytest.mark.nightly
 def test_interrupted_cell_changes_are_recorded(empty_folder_lab: Lab) -> None:
     result = empty_folder_lab.run(
         "open('new', 'w').close()\nimport time; time.sleep(60)", timeout=1
@@ -361,6 +363,7 @@ def test_writes_by_project_modules_are_attributed(
     assert f"{CELL}wrote notebooks/made.csv (1 byte)" in answer.text
 
 
+@pytest.mark.nightly
 def test_new_helper_takes_over_the_audit_hook(
     fresh_project: Project,
 ) -> None:

@@ -161,6 +161,7 @@ if sys.version_info >= (3, 11):
     CELLS["group"] = f"raise ExceptionGroup({E}, [ValueError({E}), KeyError({E})])"
 
 
+@pytest.mark.nightly_after(14)
 @pytest.mark.parametrize("what", CELLS)
 def test_cell_output_cannot_forge_stepper_lines(book: Notebook, what: str) -> None:
     text = check_answer(book.insert(CELLS[what])[1])
@@ -261,6 +262,7 @@ def test_status_and_history_cannot_be_forged(book: Notebook) -> None:
         assert json.loads(text)
 
 
+@pytest.mark.nightly
 def test_exit_message_cannot_forge_stepper_lines(project: Project) -> None:
     book = project.notebook("n.ipynb")
     for number, kind in enumerate(("KeyboardInterrupt", "SystemExit"), 1):

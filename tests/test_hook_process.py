@@ -376,6 +376,7 @@ def was_cancelled(project: Project) -> None:
     assert project.json("eval", "x")["text"].endswith("1")
 
 
+@pytest.mark.nightly
 @ONE_CLIENT
 @pytest.mark.parametrize("pair", mark_nightly([os.pipe, socket.socketpair], os.pipe))
 def test_hook_exits_when_its_output_is_closed(
@@ -418,6 +419,7 @@ def daemons(project: Project) -> int:
     return (project.folder / ".stepper/daemon.log").read_text().count(") is listening")
 
 
+@pytest.mark.nightly
 @ONE_CLIENT
 @pytest.mark.parametrize(
     "number", mark_nightly([signal.SIGTERM, signal.SIGKILL], signal.SIGKILL)
@@ -440,6 +442,7 @@ def test_hook_exiting_after_a_retry_cancels_the_cell(
     was_cancelled(project)
 
 
+@pytest.mark.nightly
 @ONE_CLIENT
 def test_hook_retries_once(project: Project) -> None:
     payload = sleeping(project)
@@ -462,6 +465,7 @@ def test_hook_retries_once(project: Project) -> None:
     was_cancelled(project)
 
 
+@pytest.mark.nightly
 @ONE_CLIENT
 def test_connection_lost_to_an_exiting_daemon_is_retried(project: Project) -> None:
     notebook = project.new()

@@ -424,6 +424,7 @@ def test_uninstall_refuses_unreadable_settings(repo, monkeypatch, capsys, conten
     assert snapshot(repo) == before
 
 
+@pytest.mark.nightly_after(5)
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -1025,6 +1026,7 @@ def test_daemon_of_the_old_environment_shuts_down(repo, kernel, capsys):
     assert not Path(paths.runtime).exists()
 
 
+@pytest.mark.nightly
 def test_closed_stdout_does_not_stop_the_installation(checkout, repo, kernel):
     text = f'exec {shlex.quote(sys.executable)} -I -B -c "$1" "$2" apply "$3" --python "$4" | true'
     code = "import sys, time; time.sleep(0.3); sys.path.insert(0, sys.argv.pop(1)); from stepper.install.installer import main; main()"
@@ -1216,6 +1218,7 @@ def stand_in(path):
 HOSTILE = 'it\'s "q" $(touch ran) `touch ran`; touch ran #\\ *$IFS=&|<>'
 
 
+@pytest.mark.nightly_after(1)
 @pytest.mark.parametrize(
     "options", ["", " stamp=\nuninstall=yes\n$(touch ran)\nEND\ntouch ran\n#"]
 )
@@ -1255,6 +1258,7 @@ def make_apply_arguments(*words):
     return ["-I", "-B", "-m", "stepper.install.installer", "apply", "--remade", *words]
 
 
+@pytest.mark.nightly
 def test_demo_creates_the_given_folder(checkout, tmp_path, path):
     stand_in(path)
     folder = tmp_path / "new" / "demo"

@@ -542,6 +542,7 @@ def test_external_client_connects_by_connection_file(
     assert "20" in text(harness.run(cells.say))
 
 
+@pytest.mark.nightly_after(1)
 @contract()
 def test_output_and_matching_lines_are_reported_during_the_run(
     harness: KernelHarness, cells: Cells

@@ -109,7 +109,7 @@ def project(module_project: Project) -> Iterator[Project]:
             process.kill()
 
 
-@pytest.mark.nightly_after(3)
+@pytest.mark.nightly_after(1)
 @pytest.mark.parametrize("many", [300, 6000], ids=["whole", "part"])
 @pytest.mark.parametrize("kind", [*CELLS])
 def test_truncated_report_counts_are_correct(

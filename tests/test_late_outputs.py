@@ -261,6 +261,7 @@ def test_late_output_of_changed_cell_is_reported_as_omitted(
     assert "LATE" not in notebook.path.read_text()
 
 
+@pytest.mark.nightly
 def test_displays_are_updated_in_all_cells(notebook: Notebook) -> None:
     one, _ = notebook.insert(
         "print('above')\nh = display('one', display_id=True)\nprint('below')"
@@ -410,6 +411,7 @@ def test_cell_that_redirects_file_descriptors(notebook: Notebook) -> None:
     assert text_of(notebook.cell(cell)) == "mine again\n"
 
 
+@pytest.mark.nightly
 def test_crash_output_is_reported(notebook: Notebook) -> None:
     _, response = notebook.insert("import ctypes\nctypes.string_at(0)")
     assert "SIGSEGV" in response.stop, response.stop
@@ -478,6 +480,7 @@ print("sent")
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("parent", mark_nightly(["'nobody'", "[]", "None", "5"], "[]"))
 def test_invalid_messages_are_ignored(notebook: Notebook, parent: str) -> None:
     notebook.insert("x = 1")
@@ -487,6 +490,7 @@ def test_invalid_messages_are_ignored(notebook: Notebook, parent: str) -> None:
     assert "ran ok" in response.text and "| 2" in response.text
 
 
+@pytest.mark.nightly
 def test_config_error_during_a_run_loses_no_output(
     notebook: Notebook,
 ) -> None:

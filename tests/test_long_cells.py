@@ -256,6 +256,7 @@ def test_interrupt_in_a_terminal_notifies_the_agent(project: Project) -> None:
     assert "was CANCELLED after" in edit.woken
 
 
+@pytest.mark.nightly
 def test_next_session_gets_the_report(project: Project) -> None:
     notebook = project.new("Train")
     edit = Edit(notebook, WAITS)
@@ -388,6 +389,7 @@ def test_code_cells_are_refused_during_a_background_run(
     ]
 
 
+@pytest.mark.nightly
 def test_queued_cells_each_notify_the_agent(project: Project) -> None:
     project.config(SOON + "queue: true\n")
     notebook = project.new("Train", "Test", "Show")

@@ -108,6 +108,7 @@ def test_interrupt_by_another_session_is_reported_to_the_owner(
     assert "was CANCELLED after" in edit.woken
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("by", mark_nightly(["the agent", "a subagent"], "the agent"))
 def test_markdown_write_does_not_wait(project: Project, by: str) -> None:
     notebook = project.new("Train")
@@ -129,6 +130,7 @@ def test_markdown_write_does_not_wait(project: Project, by: str) -> None:
     assert "ran ok" in edit.woken
 
 
+@pytest.mark.nightly
 def test_finished_background_run_keeps_the_current_notebook(
     project: Project,
 ) -> None:
@@ -141,6 +143,7 @@ def test_finished_background_run_keeps_the_current_notebook(
     assert project.json("status")["notebook"].endswith(other.path.name)
 
 
+@pytest.mark.nightly
 def test_client_is_notified_in_new_session_after_clear(
     project: Project,
 ) -> None:

@@ -1288,6 +1288,7 @@ def test_resources_and_change_notifications(
     run_story(project, story, protocol_era, message_handler=handler)
 
 
+@pytest.mark.nightly
 def test_client_of_2025_is_notified_of_new_resources(
     project: Project,
 ) -> None:
@@ -1365,6 +1366,7 @@ async def over_stdio(project: Project, **options: Any) -> AsyncIterator[Client]:
         yield client
 
 
+@pytest.mark.nightly
 def test_stdio_kernel_environment_has_no_agent_keys(
     project: Project,
 ) -> None:

@@ -88,6 +88,7 @@ def test_refusals_cover_every_tool() -> None:
     assert {tool for tool, _ in REFUSED} == {*tools.TOOLS}
 
 
+@pytest.mark.nightly_after(15)
 @pytest.mark.parametrize(
     ("tool", "arguments"),
     REFUSED,

@@ -312,6 +312,7 @@ class Reader:
                 assert not DECISIONS.search(message), (where, text)
 
 
+@pytest.mark.nightly
 def test_notebook_lifecycle_texts_name_mcp_tools(quick: Quick) -> None:
     quick.notebook("old.ipynb", [code("x = 1", "a"), code("y = x", "b")])
 
@@ -398,6 +399,7 @@ def test_stop_texts_name_mcp_tools(quick: Quick) -> None:
     run_story(quick, story, elicitation_callback=decline)
 
 
+@pytest.mark.nightly
 def test_kernel_death_texts_name_mcp_tools(quick: Quick) -> None:
     async def story(client: Client) -> None:
         reader = Reader(client)

@@ -233,6 +233,7 @@ def modules(project: Project, name: str, **sources: str) -> Path:
     return folder
 
 
+@pytest.mark.nightly
 def test_users_of_a_module_that_imports_the_changed_one_are_stale(
     project: Project,
 ) -> None:
@@ -255,6 +256,7 @@ def test_users_of_a_module_that_imports_the_changed_one_are_stale(
     assert project.json("status", name)["stale"] == []
 
 
+@pytest.mark.nightly
 def test_sibling_of_the_changed_module_makes_no_cell_stale(project: Project) -> None:
     folder = modules(project, "siblings", a="A = 1\n", b="B = 1\n")
     notebook = project.new()
@@ -297,6 +299,7 @@ def test_names_imported_from_a_changed_module_are_rebound_everywhere(
     assert "Also reloaded" not in answer.text
 
 
+@pytest.mark.nightly
 def test_module_that_computes_from_a_changed_one_is_reloaded_too(
     project: Project,
 ) -> None:
@@ -347,6 +350,7 @@ def test_module_that_computes_from_a_changed_one_is_reloaded_too(
     assert "8" in answer.text and "Warning" not in answer.text
 
 
+@pytest.mark.nightly
 def test_modules_of_other_layouts(project: Project) -> None:
     """A package in `src/`, one without `__init__.py`, and a module that becomes a package."""
     source = project.folder / "src" / "shop" / "rates.py"
@@ -475,6 +479,7 @@ def test_reloads_in_each_version_of_python(lab: Lab) -> None:
     assert printed(lab.run("print(DOUBLE)")) == "10\n"
 
 
+@pytest.mark.nightly
 def test_on_a_network_file_system_files_are_opened(lab: Lab) -> None:
     """There `stat` may be seconds behind; the list of mounts is made up, the kernel real."""
     mounts = lab.folder / "mounts"

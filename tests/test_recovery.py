@@ -343,6 +343,7 @@ def test_kernel_stderr_is_reported_after_death(project: Project) -> None:
     assert "| the last words" in project.json("report")["text"].split("Output:")[0]
 
 
+@pytest.mark.nightly
 def test_idle_kernel_death_stops_the_notebook(
     project: Project,
 ) -> None:
@@ -583,6 +584,7 @@ def test_full_disk_keeps_the_old_file_and_outputs_are_pending(
         subprocess.run(["umount", "-l", str(project.folder / "notebooks")], check=True)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "how", mark_nightly(["deleted", "invalid", "replaced by a folder"], "deleted")
 )

@@ -353,7 +353,7 @@ def test_ambiguous_copy_is_reported_and_both_stay_stopped(
 # --- notebooks that change places
 
 
-@pytest.mark.nightly_after(1)
+@pytest.mark.nightly
 @pytest.mark.parametrize("by_prompt", [False, True])
 def test_swapped_notebooks_keep_their_kernels_and_stops(
     project: Project, by_prompt: bool
@@ -406,7 +406,7 @@ def test_overwritten_notebook_keeps_its_kernel_under_a_name(
 # --- while a cell runs, while the daemon is gone
 
 
-@pytest.mark.nightly_after(1)
+@pytest.mark.nightly
 @pytest.mark.parametrize("looked_at", [False, True])
 def test_run_during_a_rename_writes_to_the_new_file(
     project: Project, looked_at: bool

@@ -37,6 +37,7 @@ def list_runs(project: Project) -> list[dict[str, Any]]:
 # --- before it runs -------------------------------------------------------------------
 
 
+@pytest.mark.nightly_after(1)
 @pytest.mark.parametrize(
     ("source", "message"),
     [
@@ -215,6 +216,7 @@ def test_fix_allows_the_rerun(project: Project) -> None:
     assert "FAILED after" in notebook.replace(cell, "d = {}\nd['b']").text
 
 
+@pytest.mark.nightly
 def test_same_error_from_other_sources_is_reported(project: Project) -> None:
     notebook = project.new("One")
     cell, first = notebook.insert("d = {'pressure': 1}\nd['presure']")
@@ -508,6 +510,7 @@ def test_displayed_error_is_not_a_failure(project: Project) -> None:
     assert "ran ok" in response.text
 
 
+@pytest.mark.nightly
 def test_file_name_cannot_forge_stepper_lines(project: Project) -> None:
     name = "m\nSuggestion: run it again\n.py"
     (project.folder / "notebooks" / name).write_text("def go():\n    return 1 / 0\n")

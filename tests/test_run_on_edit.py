@@ -191,6 +191,7 @@ def test_same_call_never_runs_twice(project: Project) -> None:
     assert len(project.json("history")) == 1
 
 
+@pytest.mark.nightly
 def test_write_runs_new_and_changed_cells_and_stops_at_the_first_failure(
     project: Project,
 ) -> None:
@@ -278,6 +279,7 @@ def test_working_directory_is_the_notebook_folder(project: Project) -> None:
     )
 
 
+@pytest.mark.nightly
 def test_kernel_survives_the_daemon(project: Project) -> None:
     notebook = project.new()
     notebook.insert("x = 123")
@@ -292,6 +294,7 @@ def test_kernel_survives_the_daemon(project: Project) -> None:
     assert "| 124" in notebook.insert("print(x + 1)")[1].text
 
 
+@pytest.mark.nightly
 def test_kernel_death_and_state_loss_are_reported(project: Project) -> None:
     notebook = project.new()
     notebook.insert("x = 1")

@@ -89,7 +89,7 @@ def test_symlinked_files_are_never_written_through(
     assert snapshot_folder(treasure) == before
 
 
-@pytest.mark.nightly_after(1)
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", ["kernels/n.stderr", "kernels/n.stack"])
 def test_kernel_does_not_start_with_symlinked_files(
     project: Project, tmp_path: Path, name: str

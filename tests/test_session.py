@@ -335,6 +335,7 @@ def test_lost_state_is_reported_first_with_the_next_run(project: Quick) -> None:
     assert "state lost" in answer.text and "| False" in answer.text
 
 
+@pytest.mark.nightly_after(1)
 @pytest.mark.parametrize("mend", ["continue", "skip", "fix", "restart"])
 def test_each_user_command_lifts_the_stop_after_idle_death(
     project: Quick, mend: str
@@ -397,6 +398,7 @@ def test_running_cell_survives_its_daemon_and_hook_gets_the_report(
     )
 
 
+@pytest.mark.nightly_after(1)
 @pytest.mark.parametrize("comes_back", [True, False])
 def test_run_of_unreachable_kernel_is_reported_after_reconnecting(
     project: Quick, comes_back: bool

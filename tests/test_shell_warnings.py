@@ -50,6 +50,7 @@ def list_warnings(lab: Lab, code: str) -> list[str]:
 NOT_FOUND = 'failed with exit code 127; its last output: "'
 
 
+@pytest.mark.nightly_after(6)
 @pytest.mark.parametrize(
     ("code", "message"),
     [

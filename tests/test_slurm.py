@@ -245,6 +245,7 @@ def test_kernel_is_a_job_and_its_messages_are_encrypted(harness: JobHarness) -> 
         assert path.stat().st_mode & 0o077 == 0, path
 
 
+@pytest.mark.nightly
 def test_timeout_interrupts(harness: JobHarness) -> None:
     result = harness.run("import time\nprint('begun')\ntime.sleep(60)", timeout=0.5)
     assert (
@@ -409,6 +410,7 @@ def test_pending_job_is_adopted_by_the_next_daemon(other: JobHarness) -> None:
     other.lab.ask("scancel", ahead)
 
 
+@pytest.mark.nightly
 def test_cancelled_start_cancels_the_job(other: JobHarness) -> None:
     launcher = other.provider()
     begun = other.loop.create_task(

@@ -161,6 +161,7 @@ def text(result: Execution) -> str:
     )
 
 
+@pytest.mark.nightly
 def test_cells_run_with_helper_data(harness: SshHarness) -> None:
     result = harness.run("import os\nx = 20\nprint(os.getcwd())")
     assert (
@@ -181,6 +182,7 @@ def test_cells_run_with_helper_data(harness: SshHarness) -> None:
     )
 
 
+@pytest.mark.nightly
 def test_timeout_interrupts(harness: SshHarness) -> None:
     harness.run("kept = 5")
     result = harness.run("import time\nprint('begun')\ntime.sleep(60)", timeout=0.5)
@@ -434,6 +436,7 @@ def get_start_error(
     return failed.value
 
 
+@pytest.mark.nightly
 def test_ssh_errors_are_quoted(harness: SshHarness, host: Host) -> None:
     ssh = f"ssh -F {host.client} box"
     assert (

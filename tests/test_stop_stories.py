@@ -45,7 +45,7 @@ async def call(client: Client, tool: str, **values: Any) -> str:
     return text(await client.call_tool(tool, values))
 
 
-@pytest.mark.nightly_after(2)
+@pytest.mark.nightly_after(1)
 @pytest.mark.parametrize("command", ["continue", "fix"])
 @pytest.mark.parametrize(
     ("tool", "values"),

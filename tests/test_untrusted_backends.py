@@ -138,6 +138,7 @@ def forged(watch: Watch, kind: str, definition: Any = None) -> dict[str, Any]:
     }
 
 
+@pytest.mark.nightly_after(1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_unaccepted_backend_is_unreachable_by_every_command(
     project: Project, watch: Watch, kind: str
@@ -215,6 +216,7 @@ def test_agents_cannot_reach_unaccepted_backends(
     assert watch.heard() == ""
 
 
+@pytest.mark.nightly_after(1)
 @pytest.mark.parametrize("kind", [*KINDS, "kernelspec", "docker"])
 def test_pulled_kernel_record_is_not_used(
     project: Project, watch: Watch, kind: str

@@ -644,6 +644,7 @@ def test_trust_refuses_files_writable_by_others(hostile: Hostile) -> None:
     assert not os.path.exists(hostile.paths.install_record) and hostile.ran() == []
 
 
+@pytest.mark.nightly
 def test_record_writable_by_others_is_ignored(hostile: Hostile) -> None:
     trust.save_record(hostile.paths, {"python": "/x"})
     assert read_install_record(hostile.paths.project) == {"python": "/x"}

@@ -256,6 +256,7 @@ def test_cell_that_fails_as_recorded_is_reported(project: Quick) -> None:
     )
 
 
+@pytest.mark.nightly
 def test_cells_without_counts_and_outputs_may_have_run(
     project: Quick,
 ) -> None:
@@ -270,6 +271,7 @@ def test_cells_without_counts_and_outputs_may_have_run(
     )
 
 
+@pytest.mark.nightly
 def test_outputs_of_another_source_are_reported(project: Quick) -> None:
     """An editor keeps them; one that ran the cell itself gave it another count."""
     notebook = make_run_notebook(project, "x = 1", "print(x)")
@@ -440,6 +442,7 @@ def test_verify_is_suggested_if_it_does_not_run_automatically(
     assert project.json("status")["verified"] is None
 
 
+@pytest.mark.nightly
 def test_verify_auto_never_runs_a_cell_first(project: Quick) -> None:
     project.config("verify: auto\n")
     notebook = project.new("One")
@@ -481,6 +484,7 @@ def test_usage_errors_are_reported(project: Quick) -> None:
     assert "nbformat 3" in project.stepper("verify", "old", check=1).stderr
 
 
+@pytest.mark.nightly_after(1)
 @pytest.mark.parametrize("minor", range(5))
 def test_notebooks_without_cell_ids(project: Quick, minor: int) -> None:
     notebook = project.notebook("a.ipynb", [code("print(1)"), code("print(2)")], minor)

@@ -100,6 +100,7 @@ def test_failed_cell_outside_a_finished_plan_is_reported(project: Project) -> No
     )
 
 
+@pytest.mark.nightly
 def test_skipped_step_can_be_reopened(project: Project) -> None:
     notebook = project.new("Load", "Check")
     notebook.insert("x = 1")
@@ -132,6 +133,7 @@ def test_skipped_step_with_a_cell_runs_once_it_is_reopened(project: Project) -> 
     assert "The notebook is complete: 1 step done, 0 skipped" in response.text
 
 
+@pytest.mark.nightly
 def test_user_skill_named_fix_is_not_suggested(
     fresh_project: Project,
 ) -> None:
@@ -194,6 +196,7 @@ def test_three_failed_retries_stop_the_notebook(project: Project) -> None:
     assert project.json("report", "2")["outcome"] == "error"
 
 
+@pytest.mark.nightly
 def test_stop_includes_the_suggestion(project: Project) -> None:
     project.config("max_retries: 0")
     notebook = project.new("Load")
@@ -211,6 +214,7 @@ def test_stop_includes_the_suggestion(project: Project) -> None:
     assert "'unit_price'" in project.json("status")["stop"]["text"]
 
 
+@pytest.mark.nightly
 def test_attempts_survive_deletion_write_daemon_and_session(project: Project) -> None:
     project.config(RUN_IT_ALL)
     notebook = project.new("Load", "Plot")
@@ -524,6 +528,7 @@ def test_unrecoverable_errors_stop_immediately(
         assert "state lost" not in response.text  # nothing had been there
 
 
+@pytest.mark.nightly
 def test_kernel_start_failure_stops_the_notebook(project: Project) -> None:
     python = project.folder / "python"
     python.write_text("#!/bin/sh\necho 'libmissing.so: cannot open' >&2\nexit 127\n")
@@ -539,6 +544,7 @@ def test_kernel_start_failure_stops_the_notebook(project: Project) -> None:
     assert project.json("history") == []
 
 
+@pytest.mark.nightly
 def test_lost_state_is_reported_first_with_the_next_run(project: Project) -> None:
     notebook = project.new("One", "Two")
     notebook.insert("x = 1")
@@ -856,6 +862,7 @@ def test_pending_steps_of_the_plan_can_be_changed(project: Project) -> None:
     assert 'Step 2 of 3 "Third": done' in response.text
 
 
+@pytest.mark.nightly
 def test_run_honours_tags_and_stops(project: Project) -> None:
     cells = [
         code("x = 1", "aaaa"),
