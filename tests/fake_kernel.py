@@ -51,7 +51,7 @@ class FakeRun:
     number: int
     outputs: list[dict[str, Any]] = field(default_factory=list)
     displays: dict[str, list[int]] = field(default_factory=dict)
-    unsaid: list[str] = field(default_factory=list)  # output after the run
+    late_texts: list[str] = field(default_factory=list)  # output after the run
     outcome: Outcome = Outcome.OK
     fault: Fault | None = None
     died: str = ""
