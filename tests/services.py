@@ -31,12 +31,12 @@ from tests.jupyterserver import TOKEN, VARIABLE, Served
 from tests.npm_packages import Unavailable
 from tests.slurm.lab import start_cluster
 
-START_SECONDS = 170  # packages may have to be fetched
+START_SECONDS = 170  # includes downloads
 
 
 @contextlib.contextmanager
 def slurm(folder: Path) -> Iterator[dict[str, Any]]:
-    """Two nodes with 4 processors and 2 GiB each, whose partition is `batch`."""
+    """Start SLURM: two nodes with 4 processors and 2 GiB each, partition `batch`."""
     lab = start_cluster()
     try:
         yield {"conf": lab.conf}
@@ -46,7 +46,7 @@ def slurm(folder: Path) -> Iterator[dict[str, Any]]:
 
 @contextlib.contextmanager
 def jupyter(folder: Path, kind: str = "server") -> Iterator[dict[str, Any]]:
-    """A Jupyter Server."""
+    """Start a Jupyter Server."""
     served = Served(kind)
     try:
         yield {
@@ -67,7 +67,10 @@ SERVICES: dict[str, Callable[[Path], AbstractContextManager[dict[str, Any]]]] = 
 
 
 def service(name: str) -> dict[str, Any]:
-    """What one must know of a service, which runs; the test is skipped where it can't be had, and fails on CI."""
+    """Return the connection data of a running service.
+
+    If it is not available, skip the test, or fail it if CI=true.
+    """
     facts = shared(name)
     assert "failed" not in facts, facts["failed"]
     if "unavailable" in facts:
@@ -78,7 +81,10 @@ def service(name: str) -> dict[str, Any]:
 
 @functools.cache
 def shared(name: str) -> dict[str, Any]:
-    """What its keeper says of a service, started where no other worker of this run has done it."""
+    """Return the connection data of a service.
+
+    The first worker of the run that needs it starts the process.
+    """
     owner = psutil.Process(
         os.getppid() if "PYTEST_XDIST_WORKER" in os.environ else os.getpid()
     )
@@ -91,7 +97,7 @@ def shared(name: str) -> dict[str, Any]:
     with (folder / f"{name}.lock").open("w") as lock:
         fcntl.flock(
             lock, fcntl.LOCK_EX
-        )  # let go when the file closes, or the process dies
+        )  # released when the file is closed or the process dies
         if not path.exists():
             with log.open("w") as log_file:
                 keeper = subprocess.Popen(
@@ -117,13 +123,13 @@ def shared(name: str) -> dict[str, Any]:
                 and time.monotonic() < deadline
             ):
                 time.sleep(0.05)
-            keeper.returncode = 0  # it outlives this worker
+            keeper.returncode = 0  # it continues after this worker exits
             assert path.exists(), f"{name} did not start:\n{log.read_text()[-4000:]}"
     return json.loads(path.read_text())
 
 
 def keep(name: str, folder: Path, owner: int, since: float) -> None:
-    """Hold a service until the process is gone that asked for it."""
+    """Run a service until the pytest process that requested it exits."""
     own = folder / name
     own.mkdir(mode=0o755)
     try:
@@ -133,14 +139,14 @@ def keep(name: str, folder: Path, owner: int, since: float) -> None:
     except Unavailable as reason:
         write_facts(folder / f"{name}.json", {"unavailable": str(reason)})
         wait(owner, since)
-    except Exception:  # noqa: BLE001 - whatever it is, whoever waits for the service tells it
+    except Exception:  # noqa: BLE001 - reported by the tests that wait for the service
         write_facts(folder / f"{name}.json", {"failed": traceback.format_exc()})
         wait(owner, since)
     shutil.rmtree(own, ignore_errors=True)
     for ending in ("json", "log", "lock"):
         (folder / f"{name}.{ending}").unlink(missing_ok=True)
     with contextlib.suppress(OSError):
-        folder.rmdir()  # by the last one
+        folder.rmdir()  # succeeds for the last service
 
 
 def write_facts(path: Path, facts: dict[str, Any]) -> None:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 
 def folded(text: str) -> str:
-    """A text after `\\r`, `\\b` and `\\n` did their work, character by character."""
+    """Apply `\\r`, `\\b` and `\\n` to a text, character by character."""
     outputs: list[str] = []
-    line_start = position = 0  # of the last line; the position of the next character
+    line_start = position = 0  # the start of the last line; the next position
     for character in text:
         if character == "\r":
             position = line_start

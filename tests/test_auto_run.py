@@ -42,7 +42,10 @@ def write_in_mode(notebook: Notebook, source: str, mode: str) -> Answer:
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
-    """One daemon for all: its config is read anew with each request, and each test has a notebook of its own."""
+    """A project whose daemon the tests share.
+
+    Each request reads the configuration, and each test has its own notebook.
+    """
     yield from scratch(tmp_path_factory.mktemp("consent") / "repo")
 
 
@@ -86,8 +89,10 @@ def test_cell_runs_if_its_edit_was_accepted(
     assert ("plan mode" if mode == "plan" else "`auto_run` is `ask`") in answer.text
     assert (
         f"stepper run notebooks/{name}.ipynb" in answer.line
-    )  # the agent is not the one to run it
-    assert shared.json("status", name)["kernel"]["state"] == "none"  # not even a kernel
+    )  # the agent must not run it
+    assert (
+        shared.json("status", name)["kernel"]["state"] == "none"
+    )  # no kernel was started
     if (auto_run, mode) == ("ask", "default"):
         assert (
             shared.json("run", f"notebooks/{name}.ipynb")["ran"] == 1
@@ -96,7 +101,7 @@ def test_cell_runs_if_its_edit_was_accepted(
 
 
 def read(notebook: Notebook, mode: str, session: str) -> str:
-    """Return the line that the user sees as the agent reads a notebook."""
+    """Return the line that the user sees when the agent reads a notebook."""
     payload = notebook.payload("PreToolUse", "Read", {"file_path": str(notebook.path)})
     session_payload = {"permission_mode": mode, "session_id": session}
     return notebook.project.hook("BeforeRead", payload | session_payload).line
@@ -109,7 +114,7 @@ def test_manual_mode_explains_approval_once_per_session(
     shared.config(f"auto_run: {auto_run}\n")
     notebook = shared.notebook("read.ipynb")
     reasons = read(notebook, "default", f"{auto_run} one")
-    if auto_run == "ask":  # no cell runs then
+    if auto_run == "ask":  # no cell runs in this mode
         assert reasons == ""
         return
     assert reasons == (
@@ -147,7 +152,10 @@ def test_manual_mode_explains_approval_once_per_session(
 def test_agent_commands_are_refused_where_edits_are(
     shared: Project, auto_run: str, mode: str, command: str, decision: str | None
 ) -> None:
-    """`--allow` has the client call stepper without a question: what it refuses in a hook it would run in a shell."""
+    """Commands need the same checks as edits.
+
+    With `--allow` the client runs them without asking.
+    """
     shared.config(f"auto_run: {auto_run}\n")
     payload = shared.notebook("book.ipynb").payload(
         "PreToolUse", "Bash", {"command": command}
@@ -165,7 +173,7 @@ def test_agent_commands_are_refused_where_edits_are(
 def get_permission_decision(
     notebook: Notebook, mode: str, tool: str, **values: str
 ) -> tuple[str | None, str, str]:
-    """What PreToolUse says of an edit in a mode of the client's: decision, reason, line."""
+    """Return the PreToolUse response to an edit: decision, reason and line."""
     path = {"NotebookEdit": "notebook_path", "Write": "file_path"}[tool]
     payload = notebook.payload("PreToolUse", tool, {path: str(notebook.path), **values})
     response = notebook.project.hook("PreToolUse", payload | {"permission_mode": mode})
@@ -209,7 +217,7 @@ RAN, NEW = (
             "NotebookEdit",
             {**INSERT, "cell_type": "code"},
             False,
-        ),  # the client asks, the cell waits
+        ),  # the client asks the user before the cell runs
     ],
 )
 def test_auto_mode_asks_the_user_before_a_cell_runs(
@@ -232,7 +240,7 @@ def test_auto_mode_asks_the_user_before_a_cell_runs(
 
 
 def test_step_asks_once_in_manual_mode(shared: Project) -> None:
-    """Its new text is not asked for by itself: it runs nothing, replaces nothing, and the code below it is asked for."""
+    """Its Markdown text needs no approval, because the code below it needs one."""
     shared.config("")
     text, planned = (
         {**INSERT, "cell_type": "markdown"},

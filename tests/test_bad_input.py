@@ -35,7 +35,7 @@ def project(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Project]
 def shared(
     tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Iterator[Project]:
-    """One daemon for all that is refused before anything runs."""
+    """A project whose daemon is shared by tests in which nothing runs."""
     yield from scratch(tmp_path_factory.mktemp("shared") / "repo", request.param)
 
 
@@ -255,7 +255,7 @@ def test_config_error_names_line_and_nearest_key(project: Project) -> None:
 
 @pytest.mark.nightly
 def test_hanging_daemon_is_reported_within_ten_seconds(project: Project) -> None:
-    project.daemons = False  # visible by its command line
+    project.daemons = False  # started as a process with its own command line
     notebook = project.new()
     pid = project.json("status")["daemon"]["pid"]
     os.kill(pid, signal.SIGSTOP)
@@ -310,7 +310,7 @@ def test_daemon_start_failure_is_reported(project: Project) -> None:
 def test_invalid_frames_are_rejected(project: Project) -> None:
     import socket
 
-    project.stepper("status")  # there is no notebook, but the daemon runs
+    project.stepper("status")  # starts the daemon without a notebook
     for data in (
         b"GET / HTTP/1.1\r\n\r\n",
         wire_format.MAGIC + b"\x01" + (1 << 62).to_bytes(8, "big"),
@@ -363,7 +363,10 @@ def test_usage_error_exits_2(project: Project) -> None:
 
 @ONE_CLIENT
 def test_lone_surrogate_in_source_is_reported(project: Project) -> None:
-    """JSON can hold a lone surrogate, Python source can't: the cell is named, and the next one runs."""
+    """JSON can contain a lone surrogate, Python source cannot.
+
+    The report names the cell, and the next cell runs.
+    """
     book = project.notebook("n.ipynb", [code("x = 1\n'\ud800'", "half")])
     text = book.write([code("x = 1\n'\ud800'", "half")]).text
     assert (

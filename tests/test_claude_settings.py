@@ -88,7 +88,7 @@ def test_merging_twice_changes_nothing():
 
 
 def test_handlers_of_older_version_are_replaced():
-    """They are bound to one folder, and go on to work until install runs again."""
+    """They apply to one folder and keep working until install.sh runs again."""
     new = claude_settings.add_hooks(USERS)
     old = json.loads(json.dumps(new).replace("(**/*.ipynb)", "(notebooks/**/*.ipynb)"))
     edits = [
@@ -131,7 +131,7 @@ def test_emptied_keys_are_removed_without_a_record():
 @pytest.mark.parametrize(
     ("hooks", "remaining"),
     [
-        # the person put a handler of theirs into our group, or copied ours into theirs
+        # the user added a handler to stepper's group, or copied stepper's into another
         (
             {"Stop": [{"hooks": [OURS, OTHER], "x": 1}]},
             {"Stop": [{"hooks": [OTHER], "x": 1}]},
@@ -207,7 +207,7 @@ def test_unmergeable_settings_are_reported(data, says):
 
 
 def lines_added(old: str, new: str) -> list[str]:
-    """Return the lines of `new` that `old` lacks, after asserting that no line of `old` changed but for a comma."""
+    """Return the added lines; assert that old lines are unchanged except for commas."""
     rest = iter(line.rstrip(",\r") for line in new.split("\n"))
     for line in old.split("\n"):
         assert any(line.rstrip(",\r") == other for other in rest), line
@@ -234,7 +234,7 @@ def test_diff_shows_only_what_was_added(old):
     assert new[len(new.rstrip()) :] == old[len(old.rstrip()) :]
     assert ("\r\n" in old) == ("\r\n" in new)
     assert new.count("\n") == new.count("\r\n") or "\r" not in new
-    # and the way back
+    # removal restores the old text
     before = claude_settings.parse(old)
     assert (
         claude_settings.render(claude_settings.remove_ours(merged, [], before), new)

@@ -32,7 +32,7 @@ NAMES = ("text", "count", "ratio", "flag", "cell", "names", "level")
 
 @pytest.fixture
 def dummy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Command]:
-    """A command with an argument of each type, which only its declaration describes."""
+    """A command with an argument of each type."""
 
     class Dummy(Arguments, name="dummy", examples=("dummy x",)):
         """Do nothing."""

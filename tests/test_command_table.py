@@ -19,9 +19,11 @@ from stepper.policy.commands import cli_commands, command_schema
 from stepper.policy.commands.cli_commands import COMMANDS
 from stepper.session import responses
 
-# What `--json` prints of each answer, key by key; tests/test_session.py asks the daemon for each.
+# The keys of each response with `--json`. tests/test_session.py compares them with the
+# daemon's.
 DOCUMENTS = {
-    "new": "notebook steps unfinished kernel_cwd cells",  # of which the command line prints the first two
+    # the command line prints the first two
+    "new": "notebook steps unfinished kernel_cwd cells",
     "status": "notebook state steps running kernel daemon cells stop lost unheard stale hidden ended context resources verified renamed jupyter off_plan",
     "list": "notebook current state progress kernel age_s",
     "use": "notebook kernel elsewhere",
@@ -105,7 +107,7 @@ def test_command_line_has_each_command(name: str) -> None:
 
 
 def test_commands_are_classified_as_user_or_agent() -> None:
-    """Literally, because a row that loses its word would let an agent lift its own stop."""
+    """The list is explicit. A wrong row would let an agent resume a notebook."""
     persons = {name for name, row in COMMANDS.items() if row.needs_user}
     assert persons == {
         "continue",

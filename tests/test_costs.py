@@ -21,9 +21,10 @@ from stepper.policy.model import Cell, Outcome, Verdict
 from tests.conftest import ROOT, STATE, Project, bare_env, code
 
 Counts = dict[str, int]
-# A daemon that counts what it does for each hook event. Python's own audit events: nothing of the daemon is replaced
-# but `os.fsync`, which has none, the session's `send`, by which requests go to kernels, and the look at the status line:
-# that is each second's, not a step's, and falls into a step now and then.
+# A daemon that counts its operations for each hook event with Python's audit events.
+# Replaced are only `os.fsync`, which has no audit event, the session's `send`, which
+# sends requests to kernels, and the status line's check: it runs each second and is not
+# part of a step.
 COUNTING = """
 import collections, json, os, sys
 from jupyter_client.session import Session
@@ -79,7 +80,7 @@ server.main()
 
 @pytest.fixture
 def count_costs(project: Project, tmp_path: Path) -> Iterator[Callable[[], Counts]]:
-    """A daemon that counts: what the last hook event took."""
+    """Return the counts of the last hook event."""
     path = tmp_path / "counts.json"
     log = (tmp_path / "log").open("wb")
     with subprocess.Popen(
@@ -107,29 +108,27 @@ def test_cost_of_a_step(
         assert "ran ok" in notebook.replace("cell-005", f"print({number})").text
         steps.append(count_costs())
     looks = []
-    for found in steps[3:]:  # the first ones start the kernel, load and remember
+    for found in steps[3:]:  # earlier steps start the kernel and fill caches
         assert found.pop("requests") == 1
         assert (
             found.pop("notebook reads") == 2
-        )  # before the cell, and fresh before its outputs are put
+        )  # before the cell runs and before its outputs are written
         assert found.pop("notebook writes") == 1
-        assert found.pop("journal writes") == 3  # the start, the run, the report
+        assert found.pop("journal writes") == 3  # start, run, report
         assert found.pop("fsyncs") in (
             1,
             2,
-        )  # the notebook; the journal soon after, which nobody waits for
+        )  # the notebook; the journal is synced later in the background
         assert (
             found.pop("other writes") == 1
-        )  # .stepper/batch: the file keeps its time until the message ends
+        )  # .stepper/batch: the notebook keeps its mtime until the message ends
         looks.append(
             found.pop("other reads")
-        )  # the memory guard: the machine's and each cgroup's above the kernel
+        )  # the memory guard reads the limits of the machine and the kernel's cgroups
         assert found == {}, (
             "a step starts no process and no thread, imports nothing and walks no way to a folder anew"
         )
-    assert (
-        min(looks) <= 12
-    )  # on a busy machine a step lasts longer, and the guard looks twice
+    assert min(looks) <= 12  # the guard may sample twice on a busy machine
 
 
 def test_cost_of_the_hook_before_an_edit(
@@ -190,7 +189,7 @@ def test_hook_process_imports_only_startup_modules(
 
 
 def test_hook_script_starts_only_python(project: Project) -> None:
-    """A shell that finds no command on its PATH: what the script needs are the shell's own, and the interpreter."""
+    """The PATH is empty: the script uses only shell builtins and the interpreter."""
     script, env = (
         project.folder / ".claude" / "hooks" / "stepper",
         bare_env(project.paths),
@@ -202,7 +201,7 @@ def test_hook_script_starts_only_python(project: Project) -> None:
     (env / "bin" / "python").chmod(0o755)
     for name in ("batch", "active", "handed"):
         (project.folder / ".stepper" / name).touch()
-    for recorded in (True, False):  # if not, the script responds
+    for recorded in (True, False):  # without a record, the script itself responds
         if not recorded:
             (project.folder / ".stepper" / "token").unlink()
         for event in (
@@ -223,13 +222,13 @@ def test_hook_script_starts_only_python(project: Project) -> None:
             assert (result.stdout == b"started\n") == recorded, event
     lines = script.read_text().splitlines()
     code = "\n".join(line for line in lines if not line.lstrip().startswith("#"))
-    # nor a shell of its own
+    # and no subshell
     assert "$(" not in code and "`" not in code.replace("\\`", "")
 
 
 @pytest.mark.parametrize("cells", [100, 200])
 def test_cost_of_finding_stale_cells(cells: int) -> None:
-    """A source is read once, whatever runs after it; whoever asks goes over each cell once."""
+    """Each source is analyzed once, and each query visits each cell once."""
     sources = {f"c{n}": f"x{n} = f(x{n - 1}, x0)" for n in range(cells)}
     read, requests = list[str](), list[str]()
 

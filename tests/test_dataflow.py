@@ -143,7 +143,7 @@ def test_star_import_may_bind_any_name() -> None:
 
 
 def format_edges(*sources: str) -> str:
-    """Return who reads what of whom, from the top: `name:provider>reader`, cells counted from 1."""
+    """Return edges as `name:provider>reader`, with cells counted from 1."""
     order, results = BindingTable(), []
     for number, source in enumerate(sources, 1):
         reads = order.apply(
@@ -168,7 +168,7 @@ def format_edges(*sources: str) -> str:
         (
             ("g = 1", "def f():\n    return g", "g = 2", "f()"),
             "f:2>4 g:3>4",
-        ),  # read when it is called
+        ),  # the name is read at the call
         (
             ("def h():\n    return n", "def f():\n    return h()", "n = 1", "f()"),
             "f:2>4 h:1>4 n:3>4",
@@ -211,7 +211,7 @@ def test_edges_between_cells(sources: tuple[str, ...], message: str) -> None:
 
 
 class Played:
-    """Runs of a notebook's cells, as a journal has them; cells are letters."""
+    """Runs of a notebook's cells as in a journal. Cell ids are letters."""
 
     def __init__(self, **sources: str) -> None:
         self.sources, self.runs, self.hashes = (
@@ -262,7 +262,7 @@ class Played:
         return self
 
     def told(self) -> str:
-        """Return `cell<name<provider` of the stale cells, and with `?` of those with hidden state."""
+        """Return `cell<name<provider` of stale cells, with `?` for hidden state."""
         self.past.catch_up(self.runs, self.hashes)
         dependencies = cell_dependencies.find_dependencies(self.cells, self.past)
         return " ".join(
@@ -278,7 +278,7 @@ def test_cell_is_stale_if_a_provider_above_ran_later() -> None:
         "a", "b", "c", "d"
     )
     assert book.told() == ""
-    assert book.run("a").told() == "b<x<a d<x<a"  # c is, once b ran
+    assert book.run("a").told() == "b<x<a d<x<a"  # c becomes stale when b runs
     assert book.run("b").told() == "c<y<b d<x<a"
     assert book.run("c", "d").told() == ""
 
@@ -288,7 +288,7 @@ def test_rebinding_an_equal_small_value_makes_nothing_stale() -> None:
     book.run("a", x="one").run("b").run("a", x="one")
     assert book.told() == ""
     assert book.run("a", x="two").told() == "b<x<a"
-    assert book.run("a", x="one").told() == ""  # back again
+    assert book.run("a", x="one").told() == ""  # same value again
     changed = (
         Played(a="xs = []", b="xs.look()\n0", c="xs")
         .run("a", xs="e")
@@ -296,7 +296,7 @@ def test_rebinding_an_equal_small_value_makes_nothing_stale() -> None:
         .run("c")
         .run("b", xs="e")
     )
-    assert changed.told() == ""  # it was not changed in place after all
+    assert changed.told() == ""  # not changed in place
 
 
 def test_unchanged_import_or_function_makes_nothing_stale() -> None:
@@ -329,7 +329,7 @@ def test_names_without_fingerprint_count_as_unchanged() -> None:
     assert value_fingerprints.update_fingerprints(some, {"a": "1"}) == []
     assert value_fingerprints.update_fingerprints(some, {"a": "", "b": "2"}) == [
         "a"
-    ]  # it has grown
+    ]  # its value has changed
     value_fingerprints.last_fingerprints.clear()
 
 
@@ -410,7 +410,7 @@ def test_value_from_below_or_from_deleted_cell_is_hidden_state() -> None:
     assert gone.told() == "b?x<a"
     assert gone.past.records[1].number == 1
     gone.sources = {"n": "x = load()", **gone.sources}
-    assert gone.run("n").told() == "b<x<n"  # another one provides it now
+    assert gone.run("n").told() == "b<x<n"  # n provides it now
 
 
 def test_provider_that_no_longer_binds_the_name() -> None:
@@ -433,7 +433,7 @@ def test_cell_that_only_mutates_a_name_is_not_its_provider() -> None:
         for cause in marked.causes
     ] == ["below"] * 3
     gone = Played(a="x = 1", b="del x", c="x").run("a", "c", "b")
-    assert gone.told() == ""  # the first binds it as ever
+    assert gone.told() == ""  # the first cell still binds it
 
 
 def test_cell_moved_below_its_reader() -> None:
@@ -444,10 +444,10 @@ def test_cell_moved_below_its_reader() -> None:
 
 def test_changed_or_failed_cell() -> None:
     book = Played(a="x = load()", b="y = x").run("a", "b").run("a", ok=False)
-    assert book.told() == ""  # it failed before it bound anything
+    assert book.told() == ""  # failed before it bound a name
     assert book.run("a", ok=False, x="").told() == "b<x<a"
     book.sources["b"] = "y = x + 1"
-    assert book.told() == ""  # changed since it ran: its status says that
+    assert book.told() == ""  # a changed cell has its own status
 
 
 def test_new_kernel_has_no_values_of_the_previous_one() -> None:
@@ -456,7 +456,7 @@ def test_new_kernel_has_no_values_of_the_previous_one() -> None:
         .run("a", "b", "c")
         .run("b", kernel="other")
     )
-    assert book.told() == "b<x<a" or book.told() == ""  # it found no x there
+    assert book.told() == "b<x<a" or book.told() == ""  # there was no x in the kernel
     assert book.run("a", kernel="other").told() == "b<x<a"
 
 
@@ -487,9 +487,7 @@ def test_cells_without_id_are_matched_by_unique_source() -> None:
         return book.run(*(f"cell-{number}" for number in numbers))
 
     assert stands(0, 1, 2, 3, 4).told() == ""
-    assert (
-        stands(0, 1, 2, 3, 4, 1).told() == ""
-    )  # the first or the second: it is unknown which
+    assert stands(0, 1, 2, 3, 4, 1).told() == ""  # could be the first or the second
     assert stands(0, 1, 2, 3, 4, 0).told() == ""
     book = Played(**{"cell-0": "x = load()", "cell-1": "x.score()"}).run(
         "cell-0", "cell-1", "cell-0"
@@ -499,7 +497,7 @@ def test_cells_without_id_are_matched_by_unique_source() -> None:
         "cell-0": "n = 1",
         "cell-1": "x = load()",
         "cell-2": "x.score()",
-    }  # each stands one further down
+    }  # each is one position further down
     assert book.told() == "cell-2<x<cell-1"
 
 
@@ -574,7 +572,7 @@ def test_appended_cell_changes_nothing() -> None:
     assert cell_dependencies.ran_in_order(book.cells, book.cells[2:], book.past)
     assert not cell_dependencies.ran_in_order(
         book.cells[1:], book.cells[2:], book.past
-    )  # one is gone
+    )  # one is deleted
 
 
 def test_stale_cells_report_line() -> None:
@@ -634,7 +632,7 @@ def test_stale_analysis_is_not_quadratic() -> None:
 
     assert seconds(800) < 40 * seconds(
         100
-    )  # a bound of hangs: eight times as many cells, not sixty-four times the time
+    )  # 8 times as many cells must not take 64 times as long
 
 
 def test_name_that_one_branch_binds_may_come_from_an_earlier_cell() -> None:

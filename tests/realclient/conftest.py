@@ -43,7 +43,7 @@ class InteractiveFactory(Protocol):
 
 @pytest.fixture(scope="session")
 def claude_binary() -> Path:
-    """The client's executable."""
+    """Return the path of the client's executable."""
     try:
         return install()
     except Unavailable as reason:
@@ -66,14 +66,14 @@ def scripted_model() -> Iterator[Callable[..., ScriptedModel]]:
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """The folder that the client works in, with an empty `notebooks/`."""
+    """The client's working folder, with an empty `notebooks/`."""
     (tmp_path / "project" / "notebooks").mkdir(parents=True)
     return tmp_path / "project"
 
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """The client's own fresh HOME."""
+    """A new HOME for the client."""
     (tmp_path / "home").mkdir()
     return tmp_path / "home"
 
@@ -94,7 +94,7 @@ def claude(claude_binary: Path, project: Path, home: Path) -> ClaudeFactory:
 def stream_claude(
     claude_binary: Path, project: Path, home: Path
 ) -> Iterator[StreamFactory]:
-    """`stream_claude(model, …)`: the client that reads prompts from its input, ended after the test."""
+    """`stream_claude(model, …)`: a client that reads prompts from stdin."""
     with ExitStack() as stack:
 
         def start(model: ScriptedModel, *arguments: str) -> StreamClaude:
@@ -109,7 +109,7 @@ def stream_claude(
 def interactive_claude(
     claude_binary: Path, project: Path, home: Path
 ) -> Iterator[InteractiveFactory]:
-    """`interactive_claude(model, …)`: the client on a screen, ready for a prompt, closed after the test."""
+    """`interactive_claude(model, …)`: the client on a terminal screen."""
     with ExitStack() as stack:
 
         def start(

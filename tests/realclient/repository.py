@@ -14,7 +14,7 @@ from tests.conftest import make_env
 
 
 def stepper(project: Path, *arguments: str) -> str:
-    """Call one of its commands there; return what it prints."""
+    """Run a command of stepper in a folder; return its output."""
     command = [project / ".stepper/env/bin/stepper", *arguments]
     return subprocess.run(
         command, cwd=project, check=True, capture_output=True, text=True
@@ -23,7 +23,10 @@ def stepper(project: Path, *arguments: str) -> str:
 
 @contextmanager
 def repository(folder: Path) -> Iterator[Path]:
-    """Set one up in a new folder, its environment made without the network; end its daemon, which leaves nothing."""
+    """Yield a new repository with stepper installed without network access.
+
+    Afterwards, shut down its daemon and assert that it left no files.
+    """
     folder.mkdir()
     make_env(Paths(str(folder)).env)
     installer.apply(
@@ -35,4 +38,4 @@ def repository(folder: Path) -> Iterator[Path]:
         yield folder
     finally:
         stepper(folder, "shutdown")
-        Path(Paths(str(folder)).runtime).rmdir()  # empty now
+        Path(Paths(str(folder)).runtime).rmdir()  # fails unless it is empty

@@ -22,7 +22,7 @@ from .repository import repository, stepper
 
 Model = Callable[..., ScriptedModel]
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(120)]
-# more than a beat (2 s), the interrupt's grace and a loaded machine: a bound of hangs only
+# longer than a heartbeat (2 s) and the interrupt's grace period: fails only if it hangs
 SOON = 30.0
 
 
@@ -30,7 +30,7 @@ SOON = 30.0
 def project(
     claude_binary: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Path]:
-    """A repository that is set up; the environment is made without the network."""
+    """A repository with stepper installed without network access."""
     with repository(tmp_path_factory.mktemp("gone") / "a répo") as folder:
         yield folder
 
@@ -100,7 +100,7 @@ def test_hook_and_cell_stop_when_client_exits(
         for p in psutil.process_iter(["cmdline"])
         if (p.info["cmdline"] or [])[-2:] == [str(project), "PostToolUse"]
     ]
-    assert hook.parent().name() == "claude"  # no shell between the two
+    assert hook.parent().name() == "claude"  # there is no shell between them
 
     leave(client, hook.parent())
 

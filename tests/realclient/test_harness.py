@@ -68,7 +68,7 @@ Model = Callable[..., ScriptedModel]
 
 
 def install_hook(project: Path, script: str) -> None:
-    """Install this script as the hook that follows each `NotebookEdit`."""
+    """Install this script as the PostToolUse hook for `NotebookEdit`."""
     handler = {
         "type": "command",
         "if": "NotebookEdit(notebooks/**/*.ipynb)",
@@ -276,7 +276,10 @@ def test_async_hook_notifies_the_agent_when_it_exits(
     stream_claude: StreamFactory,
     open_to_the_end: bool,
 ) -> None:
-    """What handing on is built on: exit code 2 wakes, and `UserPromptSubmit` tells that it was read; else it was not."""
+    """Background runs rely on this.
+
+    Exit code 2 notifies the agent, and `UserPromptSubmit` confirms the delivery.
+    """
     install_hook(project, LATER)
     settings = json.loads((project / ".claude" / "settings.json").read_text())
     (handler,) = settings["hooks"]["PostToolUse"][0]["hooks"]
@@ -316,7 +319,7 @@ def test_async_hook_notifies_the_agent_when_it_exits(
 
 
 def wait_for_path(path: Path, timeout: float = 20) -> Path:
-    """The path, once something lies there."""
+    """Wait until the path exists and return it."""
     deadline = time.monotonic() + timeout
     while not path.exists():
         assert time.monotonic() < deadline, f"{path.name} did not appear"
@@ -325,7 +328,7 @@ def wait_for_path(path: Path, timeout: float = 20) -> Path:
 
 
 def wait_for_text(path: Path, timeout: float = 20) -> str:
-    """The text of a file, once there is some: it exists before its first byte is written."""
+    """Wait until a file has text and return the text."""
     deadline = time.monotonic() + timeout
     while not wait_for_path(path, timeout).read_text():
         assert time.monotonic() < deadline, f"{path.name} stayed empty"
@@ -335,7 +338,10 @@ def wait_for_text(path: Path, timeout: float = 20) -> str:
 
 @pytest.mark.nightly
 def test_screenshots_can_be_regenerated(claude_binary: Path) -> None:
-    """The client's own lines may change with its version; those of stepper stand below the edits, and below the prompt."""
+    """The client's own lines depend on its version.
+
+    stepper's lines are below the edits and below the prompt.
+    """
     from docs.pictures import session
 
     def shown_in(name: str) -> str:

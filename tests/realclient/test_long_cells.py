@@ -38,7 +38,7 @@ SUMMARY = "● stepper: report on a background cell"
 def project(
     claude_binary: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Path]:
-    """A repository that is set up; a cell is handed on after a second."""
+    """A repository with stepper installed. Cells move to the background after 1 s."""
     folder = tmp_path_factory.mktemp("handed on") / "a répo"
     folder.mkdir()
     make_env(Paths(str(folder)).env)
@@ -52,12 +52,12 @@ def project(
         yield folder
     finally:
         stepper(folder, "shutdown")
-        Path(Paths(str(folder)).runtime).rmdir()  # empty now
+        Path(Paths(str(folder)).runtime).rmdir()  # fails unless it is empty
 
 
 @pytest.fixture
 def notebook(project: Path, request: pytest.FixtureRequest) -> Path:
-    """A new notebook with two steps, the current one."""
+    """A new current notebook with two steps."""
     return create_notebook(project, request.node.name)
 
 
@@ -76,7 +76,7 @@ def configured(project: Path, **keys: object) -> None:
 
 
 def train(notebook: Path) -> Block:
-    """The first step, whose cell ends when `finish` says so."""
+    """Start the first step, whose cell runs until `finish` is called."""
     return insert(notebook, LONG.format(f"{notebook}.go"), "cell-0")
 
 
@@ -85,7 +85,7 @@ def finish(notebook: Path) -> None:
 
 
 def second(notebook: Path) -> Callable[[list[Message]], list[Block]]:
-    """The second step, below the first one's cell."""
+    """Insert the second step below the first one's cell."""
 
     def step(_: list[Message]) -> list[Block]:
         cells = json.loads(notebook.read_text())["cells"]
@@ -122,7 +122,7 @@ def test_agent_continues_when_its_long_cell_finishes(
     scripted_model: Model,
     interactive_claude: InteractiveFactory,
 ) -> None:
-    """The person talks meanwhile, and breaks off what the agent does then."""
+    """Meanwhile the user sends a prompt and interrupts the agent's turn."""
     model = scripted_model(
         [read(notebook)],
         [train(notebook)],
@@ -208,7 +208,7 @@ def test_agent_without_notifications_waits_for_the_cell(
     stream_claude: StreamFactory,
     streamed: bool,
 ) -> None:
-    """`claude -p PROMPT`, and a stream that ended with its only prompt."""
+    """With `claude -p PROMPT`, and with a stream that ends after its only prompt."""
     slow = insert(notebook, "import time\ntime.sleep(4)\nprint('trained')", "cell-0")
     model = scripted_model(
         [read(notebook)], [slow], second(notebook), [text("The end.")]
@@ -232,7 +232,7 @@ def test_subagent_waits_for_the_cell(
     scripted_model: Model,
     interactive_claude: InteractiveFactory,
 ) -> None:
-    """Its client would wake the main agent."""
+    """The client would notify the main agent instead."""
     slow = insert(notebook, "import time\ntime.sleep(4)\nprint('trained')", "cell-0")
     task = {
         "description": "Train",
@@ -290,7 +290,7 @@ def test_user_interrupts_a_long_cell(
         model, 3
     ) and "| epoch 1/2: loss 0.5" in get_new_text(model, 3)
     assert (SUMMARY in screen) is how.startswith("stepper")
-    client.send("And now?")  # reported once, and the agent is not told to continue
+    client.send("And now?")  # reported once; the agent is not asked to continue
     client.wait_for("Nothing new.")
     assert "CANCELLED" not in get_new_text(model, 4) and len(model.requests) == 5
     assert status(notebook) == ["ready", "interrupted", "pending"]
@@ -484,7 +484,7 @@ def test_later_cells_wait_and_other_notebooks_continue(
         [train(notebook)],
         second(notebook),
         [insert(other, "print('other')", "cell-0")],
-        [text("Is both to go on?")],  # the agent is not told to continue
+        [text("Is both to go on?")],  # the agent is not asked to continue
     )
     client = interactive_claude(model)
     client.send("Begin.")
@@ -514,7 +514,7 @@ def test_later_cells_wait_and_other_notebooks_continue(
 
 
 def exit_client(client: InteractiveClaude, project: Path, how: str) -> None:
-    """End the client; what sleeps for it ends with it."""
+    """End the client and assert that its waiting hook processes exit."""
     asleep = sleepers(project)
     if how == "/exit":
         client.type(how)
@@ -527,7 +527,7 @@ def exit_client(client: InteractiveClaude, project: Path, how: str) -> None:
 
 
 def sleepers(project: Path) -> list[psutil.Process]:
-    """The hook processes that wait to wake the agent."""
+    """Return the hook processes that wait to notify the agent."""
     processes = [
         p
         for p in psutil.process_iter(["cmdline"])

@@ -50,7 +50,7 @@ PARTS = (
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The repository as a clone holds it, as far as a plugin is concerned."""
+    """A copy of the repository with the files that a plugin needs."""
     folder = tmp_path_factory.mktemp("clone") / "stepper"
     for name in PARTS:
         if (ROOT / name).is_dir():
@@ -76,7 +76,7 @@ def project(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def manage(claude_binary: Path, home: Path) -> Callable[..., str]:
-    """`manage("install", …)`: `claude plugin install …`, as a person types it; what it printed."""
+    """`manage("install", …)`: `claude plugin install …`, and its output."""
 
     def call(*arguments: object) -> str:
         command = [claude_binary, "plugin", *map(str, arguments)]
@@ -96,7 +96,7 @@ def manage(claude_binary: Path, home: Path) -> Callable[..., str]:
 
 
 class Nobody(ScriptedModel):
-    """No model: what manages plugins asks none."""
+    """A model that gets no requests: managing plugins needs none."""
 
     def __init__(self) -> None:
         self.url = "http://127.0.0.1:9"
@@ -109,14 +109,14 @@ NOBODY = Nobody()
 def installed_plugin(
     manage: Callable[..., str], repository: Path
 ) -> Callable[..., str]:
-    """The plugin, installed for this person from the repository."""
+    """The plugin, installed from the repository in the user's scope."""
     manage("marketplace", "add", repository)
     manage("install", "stepper@stepper")
     return manage
 
 
 def set_up(folder: Path, *options: str) -> None:
-    """What the one command does, with an environment that is made without the network."""
+    """Do what the installation command does, without network access."""
     make_env(Paths(str(folder)).env)
     installer.apply(
         install_options.parse_arguments(
@@ -126,7 +126,7 @@ def set_up(folder: Path, *options: str) -> None:
 
 
 def path_without_stepper() -> str:
-    """A PATH on which no `stepper` lies but the client's: this environment has one."""
+    """Return a PATH without `stepper`; this environment's folder contains one."""
     return os.pathsep.join(
         item
         for item in os.environ["PATH"].split(os.pathsep)
@@ -182,7 +182,11 @@ def test_plugin_without_installation(
     claude: ClaudeFactory,
     repository: Path,
 ) -> None:
-    """No environment: a session's start says the one command and nothing runs. Then cells run, with nothing of ours in .claude/."""
+    """Without an environment no cell runs.
+
+    The session's start prints the installation command. After that command cells run,
+    and .claude/ is unchanged.
+    """
     assert "stepper@stepper" in installed_plugin("list")
     path = path_without_stepper()
     bare = project / "notebooks" / "first.ipynb"
@@ -233,7 +237,7 @@ def test_plugin_without_installation(
     assert model.shown().count("ran ok") == 1 and next(
         source for source, _ in code(notebook)
     ).startswith("rows")
-    # the stop names the command that there is
+    # the stop message names the plugin's command
     assert (
         "which one?" in result.stdout
         and "Type /stepper:continue instead of" in result.stdout
@@ -248,7 +252,7 @@ def test_plugin_without_installation(
         != "stopped"
     )
 
-    # gone again: notebooks and kernels stay
+    # after removal, notebooks and kernels stay
     kernel = json.loads(stepper(project, "status", str(notebook), "--json"))["kernel"]
     installed_plugin("uninstall", "stepper@stepper")
     model = scripted_model([read(notebook)], [insert(notebook, "len(rows)", "cell-0")])
@@ -266,14 +270,14 @@ def test_plugin_without_installation(
     assert stepper(project, "eval", "len(rows)").strip().endswith("3")
 
 
-@pytest.mark.nightly  # by day the script alone: tests/test_plugin.py
+@pytest.mark.nightly  # tests/test_plugin.py tests the script by day
 def test_plugin_next_to_an_installation(
     project: Path,
     installed_plugin: Callable[..., str],
     scripted_model: Model,
     claude: ClaudeFactory,
 ) -> None:
-    """Both fire: one run, one report, one line."""
+    """Both hooks run, but there is one run, one report and one line."""
     set_up(project)
     notebook = new(project)
     model = scripted_model(
@@ -317,7 +321,10 @@ def test_install_and_remove_in_interactive_dialogs(
     scripted_model: Model,
     interactive_claude: InteractiveFactory,
 ) -> None:
-    """Typed as README says; it is active at once, in the session in which it was installed, and goes the same way."""
+    """The user types the commands of the README.
+
+    The plugin is active in the same session until it is removed.
+    """
     set_up(project, "--plugin")
     notebook = new(project)
     model = scripted_model(
@@ -368,4 +375,4 @@ def test_install_and_remove_in_interactive_dialogs(
             "state"
         ]
         == "idle"
-    )  # as it was
+    )  # unchanged

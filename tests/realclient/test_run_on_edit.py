@@ -42,19 +42,22 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 Model = Callable[..., ScriptedModel]
 pytestmark = pytest.mark.timeout(
     300
-)  # the first one sets the repository up, perhaps over a slow line
+)  # the first test installs stepper, perhaps over a slow network
 
 
 @pytest.fixture(scope="module")
 def project(
     claude_binary: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Path]:
-    """A repository (its path with a space and a letter that is not ASCII), set up, with packages and data."""
+    """A repository with stepper, packages and data.
+
+    Its path has a space and a non-ASCII letter.
+    """
     folder = tmp_path_factory.mktemp("main") / "a répo"
     folder.mkdir()
     bin_folder = Path(sys.executable).parent
     with pytest.MonkeyPatch.context() as patch:
-        if (bin_folder / "uv").exists():  # three times as fast as pip
+        if (bin_folder / "uv").exists():  # 3 times faster than pip
             patch.setenv("PATH", f"{bin_folder}{os.pathsep}{os.environ['PATH']}")
         subprocess.run(
             [ROOT / "install.sh", folder, "--allow"], check=True, capture_output=True
@@ -64,18 +67,21 @@ def project(
         yield folder
     finally:
         stepper(folder, "shutdown")
-        Path(Paths(str(folder)).runtime).rmdir()  # empty now
+        Path(Paths(str(folder)).runtime).rmdir()  # fails unless it is empty
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The client's own HOME, one for all tests: matplotlib looks for fonts once."""
+    """The client's HOME.
+
+    It is shared because matplotlib builds its font cache there.
+    """
     return tmp_path_factory.mktemp("home")
 
 
 @pytest.fixture
 def notebook(project: Path, request: pytest.FixtureRequest) -> Path:
-    """A new notebook, with its first cell and no plan."""
+    """A new notebook with one cell and no plan."""
     response = json.loads(stepper(project, "new", request.node.name, "--json"))
     return project / response["notebook"]
 
@@ -120,7 +126,10 @@ def write(notebook: Path, *cells: str, minor: int = 5) -> Block:
 
 
 def content(*cells: str, minor: int = 5) -> str:
-    """A notebook of code cells as it stands in a file; their ids are a, b, c … where the format has ids."""
+    """Return a notebook of code cells as JSON.
+
+    The ids are a, b, c … if the format has ids.
+    """
     inserted = [
         {
             "cell_type": "code",
@@ -143,7 +152,7 @@ def cells(notebook: Path) -> list[dict[str, Any]]:
 
 
 def code(notebook: Path) -> list[tuple[str, str]]:
-    """Source and printed text of each code cell, from the file."""
+    """Return the source and the printed text of each code cell in the file."""
     return [
         (
             "".join(cell["source"]),
@@ -155,14 +164,14 @@ def code(notebook: Path) -> list[tuple[str, str]]:
 
 
 def find_last_edited_cell(messages: Sequence[Message]) -> str:
-    """The id of the cell that the last edit made or changed, or of the last cell that was read."""
+    """Return the id of the last edited cell, or else of the last cell that was read."""
     result = tool_results(messages)[-1]
     match = re.match(r"(?:Inserted|Updated) cell (\S+) ", result)
     return match[1] if match else cell_ids(messages)[-1]
 
 
 def get_new_text(model: ScriptedModel, turn: int) -> str:
-    """What was shown for the turn with this number (from 0; -1 is the last), and not before."""
+    """Return the text that the model got first in this turn (from 0; -1: the last)."""
     turn %= len(model.requests)
     before = len(model.requests[turn - 1]) if turn else 0
     return collect_shown_text(model.requests[turn][before:])
@@ -202,7 +211,8 @@ def test_analysis_from_slash_command_to_finished_notebook(
         script += [fixed] if step.forgotten else []
     model = scripted_model(*script, [text("The end.")])
 
-    # Its SessionStart hook must put stepper on the PATH, and the rules of --allow must do for the permissions.
+    # The SessionStart hook puts stepper on the PATH, and the rules of --allow permit
+    # its commands.
     folders = [
         folder
         for folder in os.environ["PATH"].split(os.pathsep)
@@ -221,7 +231,8 @@ def test_analysis_from_slash_command_to_finished_notebook(
         model, 0
     )  # the skill's injected command
 
-    # What the model was shown: turn 0 is the prompt, 1 the command, 2 the Read, then markdown and code in turns.
+    # What the model got: turn 0 is the prompt, 1 the command, 2 the Read, then Markdown
+    # and code alternate.
     turns = iter(range(3, len(model.requests)))
     for number, step in enumerate(demo.STEPS, 1):
         assert "stepper" not in get_new_text(model, next(turns))  # markdown
@@ -285,8 +296,8 @@ def test_analysis_from_slash_command_to_finished_notebook(
     ]
 
 
-# E: an edit, R: a Read of the notebook, B: a Bash call. The client refuses an edit of a file that it takes for
-# changed by somebody else.
+# E: an edit, R: a Read of the notebook, B: a Bash call. The client refuses to edit a
+# file that seems changed by another program.
 @pytest.mark.nightly
 @pytest.mark.parametrize(
     "messages", ["EEE E", "ERE E", "EER E E", "REE E", "EE EE RE E", "EBE B R E"]
@@ -304,7 +315,7 @@ def test_edits_of_one_message_run_in_order(
                 script[-1].append(
                     tool("Bash", {"command": "stepper status", "description": "Look"})
                 )
-            else:  # below the markdown cell and those before; ids are not known within a message
+            else:  # below the cells so far; ids are not known within a message
                 script[-1].append(
                     insert(
                         notebook,
@@ -331,7 +342,7 @@ def test_edits_of_one_message_run_in_order(
         cell["id"] for cell in cells(notebook)[1:]
     ]
     assert model.shown().count("ran ok in") == count
-    # editors that look at the time of the file notice what was written
+    # editors that check the modification time notice the write
     assert (
         notebook.stat().st_mtime
         > datetime.fromisoformat(
@@ -505,11 +516,12 @@ def wait_until(received: Callable[[], bool], timeout: float = 20) -> None:
 
 @contextmanager
 def log_process_starts(project: Path) -> Iterator[Path]:
-    """While this lasts, each Python and compiled client of stepper's that is started adds its last argument to a file."""
+    """Record the last argument of each started Python or compiled client."""
     folder, log = project / ".stepper" / "env" / "bin", project / "started"
     started = [folder / name for name in ("python", "hook") if (folder / name).exists()]
     for program in started:
-        # uv's python is a link to the system's: it is the folder that makes it the environment's
+        # uv's python is a link to the system's; the folder decides which environment it
+        # uses
         program.rename(f"{program}-real")
         program.write_text(
             f'#!/bin/sh\nfor last; do :; done\necho "$last" >>{shlex.quote(str(log))}\nexec "$0-real" "$@"\n'
@@ -558,7 +570,7 @@ def test_edits_of_other_files_start_nothing(
             cell.get("execution_count") is None for cell in cells(other_notebook)
         )
 
-        # the spy records started processes; without this the test could not fail
+        # the wrapper works; without this the test could not fail
         model.then([read(notebook)], [insert(notebook, "print('seen')", "cell-0")])
         claude(model).prompt("Now a cell.")
         assert of_edits <= set(log.read_text().split()), log.read_text()
@@ -647,7 +659,7 @@ def list_code_cell_ids(notebook: Path) -> list[str]:
 
 
 def pictures_in(content: Any) -> list[Block]:
-    """The images in a message's content, tool results included."""
+    """Return the images in a message's content, including tool results."""
     blocks = content if isinstance(content, list) else []
     inner = [item for block in blocks for item in pictures_in(block.get("content"))]
     return [block for block in blocks if block.get("type") == "image"] + inner

@@ -47,7 +47,7 @@ def test_status_line_is_below_the_users_own(
     )
     (
         project / ".claude/settings.json"
-    ).write_text(  # its hooks would want an environment
+    ).write_text(  # the hooks would need an environment
         json.dumps(
             {
                 "statusLine": json.loads(

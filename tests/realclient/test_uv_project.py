@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.nightly, pytest.mark.timeout(600)]
 
 @pytest.fixture
 def path(tmp_path: Path) -> str:
-    """A PATH as a person's: uv, and behind it the Python and the pip that all else here has."""
+    """The user's PATH: uv, then the usual folders with Python and pip."""
     uv = find_uv()
     if uv is None:
         pytest.skip("uv is neither beside this Python nor on the PATH")
@@ -70,7 +70,7 @@ def project(claude_binary: Path, tmp_path: Path, path: str) -> Iterator[Path]:
         subprocess.run(
             [stepper, "shutdown"], cwd=folder, check=True, capture_output=True
         )
-        Path(Paths(str(folder)).runtime).rmdir()  # empty now
+        Path(Paths(str(folder)).runtime).rmdir()  # fails unless it is empty
 
 
 def test_session_in_a_uv_project(

@@ -53,21 +53,24 @@ Model = Callable[..., ScriptedModel]
 pytestmark = [
     pytest.mark.nightly,
     pytest.mark.timeout(300),
-]  # the first one sets the repository up, perhaps over a slow line
-SENT_ON = "steps of notebooks/"  # of the Stop hook's message
-HOOK_SAYS = "hook additional context: "  # the client, before a hook's context
+]  # the first test installs stepper, perhaps over a slow network
+SENT_ON = "steps of notebooks/"  # in the Stop hook's message
+HOOK_SAYS = "hook additional context: "  # the client's prefix of a hook's context
 
 
 @pytest.fixture(scope="module")
 def project(
     claude_binary: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Path]:
-    """A repository that is set up; its kernels' interpreter has ipykernel and nothing else."""
+    """A repository with stepper installed.
+
+    The kernels' environment has only ipykernel.
+    """
     folder = tmp_path_factory.mktemp("workflow") / "repo"
     folder.mkdir()
     bin_folder = Path(sys.executable).parent
     with pytest.MonkeyPatch.context() as patch:
-        if (bin_folder / "uv").exists():  # three times as fast as pip
+        if (bin_folder / "uv").exists():  # 3 times faster than pip
             patch.setenv("PATH", f"{bin_folder}{os.pathsep}{os.environ['PATH']}")
         subprocess.run(
             [ROOT / "install.sh", folder, "--allow"], check=True, capture_output=True
@@ -76,20 +79,21 @@ def project(
         yield folder
     finally:
         stepper(folder, "shutdown")
-        Path(Paths(str(folder)).runtime).rmdir()  # empty now
+        Path(Paths(str(folder)).runtime).rmdir()  # fails unless it is empty
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The client's own HOME."""
+    """The client's HOME."""
     return tmp_path_factory.mktemp("home")
 
 
 @pytest.fixture(autouse=True)
 def stop_processes(project: Path) -> Iterator[None]:
-    """Whatever of stepper's a test started ends with it; the daemon's log must hold no traceback.
+    """Shut down stepper after a test; assert that the daemon's log has no traceback.
 
-    Its notebooks go, too: commands without a notebook act on the only stopped one, and name none where there is one.
+    The notebooks are deleted, too: a command without a notebook resumes the only
+    stopped notebook.
     """
     yield
     stepper(project, "shutdown")
@@ -103,13 +107,13 @@ def stop_processes(project: Path) -> Iterator[None]:
 
 @pytest.fixture
 def notebook(project: Path, request: pytest.FixtureRequest) -> Path:
-    """A new notebook with three steps, the current one."""
+    """A new current notebook with three steps."""
     return new(project, re.sub(r"\W+", " ", request.node.name))
 
 
 @pytest.fixture
 def client(claude: ClaudeFactory) -> Callable[[ScriptedModel], ClaudeCode]:
-    """The client without any stepper on its PATH but the one that the SessionStart hook puts there."""
+    """The client, whose PATH has only the `stepper` that the SessionStart hook adds."""
     folders = [
         folder
         for folder in os.environ["PATH"].split(os.pathsep)
@@ -132,7 +136,7 @@ def new(project: Path, problem: str, *steps: str) -> Path:
 
 
 def run_cells(notebook: Path, *sources: str) -> list[str]:
-    """Append code cells and run what has not run, by the CLI in an agent's shell; return all cell ids."""
+    """Append code cells, run the pending ones by the CLI; return all cell ids."""
     document = json.loads(notebook.read_text())
     for source in sources:
         cell = {
@@ -148,7 +152,10 @@ def run_cells(notebook: Path, *sources: str) -> list[str]:
         "run",
         str(notebook),
     ]
-    in_agents_shell = {**os.environ, "CLAUDECODE": "1"}  # else it stops no agent
+    in_agents_shell = {
+        **os.environ,
+        "CLAUDECODE": "1",
+    }  # otherwise a stop does not concern an agent
     folder = notebook.parent.parent
     subprocess.run(
         command, cwd=folder, check=False, capture_output=True, env=in_agents_shell
@@ -164,7 +171,7 @@ def status(notebook: Path) -> dict[str, Any]:
 
 
 def get_state_and_steps(notebook: Path) -> tuple[str, list[str]]:
-    """The notebook's state and its steps' statuses."""
+    """Return the notebook's state and the statuses of its steps."""
     status_data = status(notebook)
     return status_data["state"], [step["status"] for step in status_data["steps"]]
 
@@ -188,7 +195,7 @@ def bash(command: str) -> Block:
 def insert_below(
     notebook: Path, source: str, kind: str = "code"
 ) -> Callable[[list[Message]], list[Block]]:
-    """A turn that inserts a cell below the one that was touched last."""
+    """Return a turn that inserts a cell below the last edited cell."""
     return lambda messages: [
         insert(notebook, source, find_last_edited_cell(messages), kind)
     ]
@@ -197,17 +204,20 @@ def insert_below(
 def replace_again(
     notebook: Path, source: str
 ) -> Callable[[list[Message]], list[Block]]:
-    """A turn that replaces the cell that was touched last."""
+    """Return a turn that replaces the last edited cell."""
     return lambda messages: [replace(notebook, source, find_last_edited_cell(messages))]
 
 
 def session_of(result: Result) -> str:
-    """The session; on a resume the first events, of SessionStart's hooks, have an id that is nobody's."""
+    """Return the session's id.
+
+    On a resume, the events of SessionStart hooks have a different id.
+    """
     return str(result.events[-1]["session_id"])
 
 
 def stop_reasons(result: Result) -> list[str]:
-    """What hooks gave the person as the reason of a stop, from `--include-hook-events`."""
+    """Return the stop reasons of hooks, from `--include-hook-events`."""
     answers = [
         event["stdout"]
         for event in result.events
@@ -278,7 +288,7 @@ def test_plan_runs_until_the_notebook_is_complete(
     assert f"Notebook: {name}." in last
     assert get_state_and_steps(created[0]) == ("complete", ["done"] * 3)
 
-    # no notebook is in progress: hooks are silent, and the prompt for a new one needs no daemon
+    # no notebook is in progress: hooks print nothing, and a prompt starts no daemon
     stepper(project, "shutdown")
     client(model).prompt("hello")
     assert HOOK_SAYS not in model.shown()
@@ -301,7 +311,7 @@ def test_three_failed_retries_stop_the_notebook_until_fix(
         [insert(notebook, "1 / 0", "cell-0")],
         lambda messages: [
             delete(notebook, find_last_edited_cell(messages))
-        ],  # the count survives that
+        ],  # the count is kept
         again_in_its_place,
         replace_again(notebook, "3 / 0"),
         replace_again(notebook, "4 / 0"),
@@ -321,14 +331,14 @@ def test_three_failed_retries_stop_the_notebook_until_fix(
         action=LACKS,
     )
     assert stop_reasons(first) == [block]
-    assert len(model.requests) == 6  # the turn finished immediately
+    assert len(model.requests) == 6  # the turn ended at the stop
     assert get_state_and_steps(notebook) == (
         "stopped",
         ["failed", "pending", "pending"],
     )
     assert list_outcomes(notebook) == ["error"] * 4
 
-    # the next prompt: the agent reads the block, and no code cell gets in
+    # the next prompt: the agent reads the stop message, and code cells are denied
     model.then(
         [read(notebook)],
         [
@@ -349,9 +359,9 @@ def test_three_failed_retries_stop_the_notebook_until_fix(
     ), denials
     assert markdown.startswith("Inserted cell")
     assert [source for source, _ in code(notebook)] == ["4 / 0"]
-    assert len(model.requests) == 9  # stopped: not sent on
+    assert len(model.requests) == 9  # stopped: the turn ends
 
-    # /fix: earlier attempts, a new count, success
+    # /fix: the agent gets the earlier attempts, the count restarts, the cell succeeds
     model.then(
         [read(notebook)],
         [replace(notebook, "rows = 3", "cell-1")],
@@ -438,7 +448,7 @@ def test_skip_reason_with_shell_characters_is_not_executed(
     (cell,) = (cell for cell in cells(notebook) if cell["id"] == failed)
     assert "skip-execution" in cell["metadata"]["tags"]
 
-    # without a reason, the next step
+    # without a reason: the next step
     client(model).prompt("/skip", "--continue", permissions="default")
     assert (
         'step 2 of 3 "Count"' in collect_shown_text(model.requests[-1])
@@ -531,7 +541,7 @@ def test_status_of_stopped_notebook_lists_commands(
         "RuntimeError: STOP: which column?" in shown_text
         and "The agent asks: which column?" in shown_text
     )
-    # the user's terminal has no stepper on its PATH: as printed, they work there
+    # the printed commands work in the user's terminal, whose PATH has no stepper
     for command in ("continue [ANSWER]", "fix [HINT]", "skip [REASON]"):
         assert f"\n  .stepper/env/bin/stepper {command} " in shown_text, shown_text
 
@@ -539,7 +549,7 @@ def test_status_of_stopped_notebook_lists_commands(
 def test_new_notebook_on_screen_has_no_empty_keys(
     project: Path, scripted_model: Model, interactive_claude: InteractiveFactory
 ) -> None:
-    """In a git repository the client shows forty lines of each file that a shell command made."""
+    """In a git repository the client shows 40 lines of each new file."""
     steps = " ".join(f"--step 'Step {number}'" for number in range(7))
     model = scripted_model(
         [bash(f"stepper new 'A short one' {steps}")], [text("It is there.")]
@@ -565,7 +575,10 @@ def test_plain_text_prompts_are_commands(
     model = scripted_model()
 
     def send(prompt: str) -> str:
-        """What the model is shown with this prompt; it answers with a question and does nothing."""
+        """Return the text that the model gets with this prompt.
+
+        It only asks a question.
+        """
         before = len(model.requests)
         model.then([text("Is that all?")])
         client(model).prompt(prompt, *(["--continue"] if before else []))
@@ -630,7 +643,7 @@ def test_rest_of_a_message_whose_first_cell_fails_is_denied(
             insert(notebook, "never = 1", "cell-1"),
             insert(notebook, "words", "cell-1", "markdown"),
             insert(notebook, "never = 2", "cell-2"),
-            insert(notebook, "helper = 1", "cell-0"),  # above the failed one
+            insert(notebook, "helper = 1", "cell-0"),  # above the failed cell
         ],
         [text("What now?")],
     )
@@ -668,7 +681,7 @@ def test_rest_of_a_message_whose_first_cell_stops_is_denied(
     ]
     assert list_outcomes(notebook) == ["error"]
 
-    # the file has a new time since the stop: it is the client that refuses the rest
+    # the stop changed the modification time, so the client refuses the other edits
     client(model).prompt("What now?", "--continue")
     denials = tool_results(model.requests[-1])[-4:]
     reasons = (
@@ -695,7 +708,7 @@ def test_user_sees_the_stop_and_continues_with_a_slash_command(
         and "Error Message: STOP: which column?" in screen_text
     )
 
-    # no Read: the client accepts the time that the file got with the stop
+    # no Read: the client accepts the modification time of the stop
     model.then(
         [replace(notebook, "column = 1", "cell-1")], [text("Shall I go on now?")]
     )
@@ -703,7 +716,7 @@ def test_user_sees_the_stop_and_continues_with_a_slash_command(
     screen_text = " ".join(screen.wait_for("Shall I go on now?").split())
     assert (
         'stepper fix: 3 new retries for step 1 of 3 "Load"' in screen_text
-    )  # the user's line; the agent reads the rest
+    )  # the user's line; the agent gets the details
     assert "3 new retries" in get_new_text(model, 2) and "ran ok in" in get_new_text(
         model, 3
     )
@@ -728,10 +741,10 @@ def test_agent_is_continued_once_without_progress(
     model = scripted_model(
         [read(notebook)],
         [insert(notebook, "rows = 3", "cell-0")],
-        [text("The first step is done.")],  # sent on
+        [text("The first step is done.")],  # the Stop hook continues
         insert_below(notebook, "count = rows"),
-        [text("The second, too.")],  # sent on: there was progress
-        [text("I stop here.")],  # not again
+        [text("The second, too.")],  # continues: there was progress
+        [text("I stop here.")],  # does not continue
         [text("Never said in this turn.")],
     )
     result = client(model).prompt("Begin.")
@@ -811,7 +824,7 @@ def test_resumed_session_adds_to_the_same_notebook(
         [text("Shall I go on?")],
     )
     client(model).prompt("Begin.")
-    stepper(project, "shutdown")  # as after a night: the daemon and the kernel are gone
+    stepper(project, "shutdown")  # the daemon and the kernel have exited
     assert get_state_and_steps(notebook)[1] == ["done", "pending", "pending"]
     run_cells(notebook)
     model.then(
@@ -855,7 +868,7 @@ def test_sessions_do_not_control_each_others_notebook(
     two, second = session("two")
     assert own_session != two and first != second
 
-    # the first session again, though the project's latest notebook is the second's
+    # resume the first session; the newest notebook belongs to the second
     model.then([bash("stepper status")], [text("That is it.")], [text("No more.")])
     before = len(model.requests)
     client(model).prompt("skip cell", "--resume", own_session)
@@ -870,7 +883,7 @@ def test_sessions_do_not_control_each_others_notebook(
     )
     assert (
         len(model.requests) == before + 2
-    )  # complete: not sent on, though the second's is unfinished
+    )  # complete: ends, although the second session's notebook is unfinished
     assert (get_state_and_steps(first), get_state_and_steps(second)) == (
         ("complete", ["done", "skipped"]),
         ("ready", ["done", "pending"]),
@@ -904,7 +917,7 @@ def test_write_that_drops_metadata_keeps_plan_and_attempt_count(
 
 
 class _Late(BaseHTTPRequestHandler):
-    """Answers 503 once, then 200."""
+    """Responds with 503 once, then with 200."""
 
     request_count = 0
 
@@ -917,7 +930,7 @@ class _Late(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: Any) -> None:
-        """Nothing is printed."""
+        """Print nothing."""
 
 
 def test_transient_error_is_retried(
@@ -952,7 +965,10 @@ def test_transient_error_is_retried(
 def test_question_is_answered_in_one_message(
     notebook: Path, scripted_model: Model, interactive_claude: InteractiveFactory
 ) -> None:
-    """As the person sees it: the question below the block, her plain reply left alone, `/continue ANSWER` handed on."""
+    """The user sees the question below the stop.
+
+    A plain reply changes nothing; `/continue ANSWER` is passed on.
+    """
     ask = 'raise RuntimeError("STOP: drop the 3 rows without a price?")'
     model = scripted_model([read(notebook)], [insert(notebook, ask, "cell-0")])
     screen = interactive_claude(model)
@@ -997,7 +1013,9 @@ def test_agent_skill_is_not_in_user_menu(
     )
     screen = interactive_claude(model)
     screen.type("/step")
-    assert "/stepping-notebooks" not in screen.wait_for("/skip")  # which is like it
+    assert "/stepping-notebooks" not in screen.wait_for(
+        "/skip"
+    )  # a skill with a similar name
     screen.keys("C-u")
     screen.send("Read the skill")
     screen.wait_for("I have read it.")
@@ -1034,7 +1052,7 @@ def test_false_criterion_leaves_the_step_open(
     model = scripted_model(
         [read(notebook)],
         [insert(notebook, "score = 0.85", "cell-0")],
-        [text("Done!")],  # sent on: it is not
+        [text("Done!")],  # the Stop hook continues: it is not done
         [bash('stepper confirm "the data allow no more"')],
         [text("The rest is for tomorrow. Shall I?")],
     )
@@ -1072,7 +1090,7 @@ def test_false_criterion_leaves_the_step_open(
 def two_stopped(
     project: Path, scripted_model: Model, client: Client
 ) -> tuple[ScriptedModel, list[Path]]:
-    """Two notebooks of two sessions that questions of the agent's stopped."""
+    """Two notebooks of two sessions, stopped by questions of the agent."""
     created = []
     model = scripted_model()
     for problem in ("of prices", "of stores"):
@@ -1097,7 +1115,7 @@ def test_ambiguous_slash_command_resumes_no_notebook(
     for notebook in notebooks:
         assert f"\n         /fix notebooks/{notebook.name} the first one" in response
         assert status(notebook)["state"] == "stopped"
-    # as printed
+    # the printed command
     client(model).prompt(f"/fix notebooks/{notebooks[0].name} the first one")
     shown_text = collect_shown_text(model.requests[before])
     assert f"in notebooks/{notebooks[0].name}." in shown_text
@@ -1145,7 +1163,7 @@ def test_stop_is_removed_with_its_notebook_but_not_by_agent_writes(
     client(model).prompt("Begin.")
     assert get_state_and_steps(notebook)[0] == "stopped"
 
-    # the agent's file tool is refused, and a shell change does not lift the stop
+    # the agent's file tool is refused, and a shell command does not end the stop
     message = (
         f"from pathlib import Path; Path('{notebook}').write_text({other('mine')!r})"
     )
@@ -1202,7 +1220,7 @@ def test_ci_job_sees_the_stop_in_status(
         ],
     )
     result = client(model).prompt("Begin.", "--output-format", output)
-    assert result.returncode == 0  # of the client, for which the run ended as it should
+    assert result.returncode == 0  # the client's exit code: its run succeeded
     if output == "text":
         assert result.stdout.strip() == ""
     else:

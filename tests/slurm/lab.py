@@ -35,10 +35,14 @@ DAEMONS = ("slurmctld", "slurmd", "slurmstepd", "munged")
 
 
 class Lab:
-    """One cluster with its nodes n1, n2, …: everything of it lies in `folder`, and goes with it."""
+    """A cluster with nodes n1, n2, … All its files are in `folder`."""
 
     def __init__(self, nodes: int = 2, **settings: str) -> None:
-        """Start it; the settings are those of `slurm-up.sh` (CGROUP="1", CPUS, MEM in MiB: of each node)."""
+        """Start the cluster.
+
+        The settings are those of `slurm-up.sh` (CGROUP="1"; CPUS and MEM in MiB per
+        node).
+        """
         self.folder = Path(tempfile.mkdtemp(prefix="slurm"))
         self.conf = str(self.folder / "slurm.conf")
         self.nodes = [f"n{number}" for number in range(1, nodes + 1)]
@@ -59,7 +63,7 @@ class Lab:
             raise RuntimeError(f"SLURM did not start: {result.stdout[-3000:]}")
 
     def ask(self, *command: str, check: bool = True) -> str:
-        """Run one of SLURM's commands; return what it prints."""
+        """Run a SLURM command; return its output."""
         result = subprocess.run(
             ["timeout", "20", *command],
             cwd=self.folder,
@@ -72,7 +76,7 @@ class Lab:
         return result.stdout
 
     def jobs(self, *flags: str) -> dict[int, str]:
-        """Return the state of each job that waits or runs (with `-t all` of each that SLURM remembers), by its id."""
+        """Return the states of pending and running jobs, or of all jobs (`-t all`)."""
         rows = (
             line.split()
             for line in self.ask("squeue", "-h", "-o", "%i %T", *flags).splitlines()
@@ -80,22 +84,26 @@ class Lab:
         return {int(job): state for job, state in rows}
 
     def empty(self, seconds: float = 20) -> bool:
-        """Wait until no job waits or runs; return whether that is so."""
+        """Wait until no job is pending or running; return whether that was reached."""
         deadline = time.monotonic() + seconds
         while (jobs := self.jobs()) and time.monotonic() < deadline:
             time.sleep(0.1)
         return not jobs
 
     def node_of(self, job: int) -> str:
-        """Return the node on which a job runs."""
+        """Return the node of a running job."""
         return self.ask("squeue", "-h", "-j", str(job), "-o", "%N").strip()
 
     def fail(self, node: str) -> None:
-        """Kill a node's slurmd: SLURM calls the node down 20 s later, its jobs NODE_FAIL, and they go on all the same."""
+        """Kill a node's slurmd.
+
+        After 20 s SLURM marks the node as down and its jobs as NODE_FAIL, but the jobs'
+        processes continue.
+        """
         os.kill(self._pid(f"slurmd-{node}"), signal.SIGKILL)
 
     def repair(self, node: str) -> None:
-        """Start a node's slurmd again; wait until it may be used."""
+        """Restart a node's slurmd; wait until the node is available."""
         subprocess.run(
             ["/usr/sbin/slurmd", "-N", node, "-f", self.conf],
             env=self.environ,
@@ -112,7 +120,7 @@ class Lab:
 
     @contextlib.contextmanager
     def frozen(self) -> Iterator[None]:
-        """Have the controller give no answer."""
+        """Suspend the controller, so that it does not respond."""
         pid = self._pid("slurmctld")
         os.kill(pid, signal.SIGSTOP)
         try:
@@ -124,7 +132,7 @@ class Lab:
         return int((self.folder / "run" / f"{daemon}.pid").read_text())
 
     def stop(self) -> None:
-        """End its jobs and daemons, whatever state they are in; remove its folder."""
+        """Kill all jobs and daemons; remove the folder."""
         for _ in range(3):  # a daemon may be about to start a step
             results = [
                 process
@@ -147,7 +155,7 @@ class Lab:
 
 
 def _ports(count: int) -> int:
-    """Return the first of as many ports in a row that are free now."""
+    """Return the first of `count` consecutive free ports."""
     while True:
         with (
             contextlib.ExitStack() as stack,
@@ -162,7 +170,7 @@ def _ports(count: int) -> int:
 
 
 def start_cluster(**options: Any) -> Lab:
-    """Return a cluster of one's own; raise Unavailable where there can be none."""
+    """Return a new cluster; raise Unavailable if it cannot be started."""
     if os.geteuid() != 0:
         raise Unavailable("only root starts SLURM")
     for program, package in PACKAGES.items():
@@ -172,7 +180,7 @@ def start_cluster(**options: Any) -> Lab:
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Lab]:
-    """Two nodes with 4 processors and 2 GiB each, whose partition is `batch`."""
+    """The shared cluster: two nodes with 4 processors and 2 GiB each."""
     try:
         lab = start_cluster()
     except Unavailable as reason:
