@@ -146,7 +146,7 @@ def test_unreadable_notebook(project: Project) -> None:
 
 
 @pytest.mark.parametrize(
-    "where",
+    "folder",
     [
         "../outside.ipynb",
         "/outside.ipynb",
@@ -156,7 +156,7 @@ def test_unreadable_notebook(project: Project) -> None:
     ],
 )
 def test_paths_outside_the_notebooks_folder_are_refused(
-    shared: Project, where: str
+    shared: Project, folder: str
 ) -> None:
     outside = shared.folder / "elsewhere.ipynb"
     outside.write_text(
@@ -172,7 +172,7 @@ def test_paths_outside_the_notebooks_folder_are_refused(
     with contextlib.suppress(FileExistsError):
         os.symlink(outside, shared.folder / "notebooks" / "link.ipynb")
     answer = shared.hook(
-        "PostToolUse", edit(shared, os.path.join(shared.folder, where))
+        "PostToolUse", edit(shared, os.path.join(shared.folder, folder))
     )
     assert "the cell was NOT run" in answer.text
     assert json.loads(outside.read_text())["cells"][0]["outputs"] == []
@@ -234,10 +234,10 @@ def test_kernel_start_failure_reports_stderr(
     project.config("python: python")
     project.stepper("trust", "--yes")
     _, answer = project.new().insert("1")
-    for said in (answer.stop, project.stepper("report").stdout):
-        assert "NOT run" in said
-        assert "libmissing.so" in said
-        assert "exit code 127" in said
+    for message in (answer.stop, project.stepper("report").stdout):
+        assert "NOT run" in message
+        assert "libmissing.so" in message
+        assert "exit code 127" in message
 
 
 @ONE_CLIENT
@@ -259,9 +259,9 @@ def test_hanging_daemon_is_reported_within_ten_seconds(project: Project) -> None
     notebook = project.new()
     pid = project.json("status")["daemon"]["pid"]
     os.kill(pid, signal.SIGSTOP)
-    began = time.monotonic()
+    start = time.monotonic()
     _, answer = notebook.insert("1")
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - start < 10
     assert "NOT run" in answer.text
     assert "does not answer" in answer.text
     assert "stepper shutdown" in answer.text
@@ -296,9 +296,9 @@ def test_daemon_start_failure_is_reported(project: Project) -> None:
         project.folder / ".stepper" / "journal", project.folder / ".stepper" / "j"
     )
     (project.folder / ".stepper" / "journal").write_text("in the way")
-    began = time.monotonic()
+    start = time.monotonic()
     _, answer = notebook.insert("1")
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - start < 10
     assert "NOT run" in answer.text
     (project.folder / ".stepper" / "journal").unlink()
     os.rename(
@@ -327,19 +327,19 @@ def test_invalid_frames_are_rejected(project: Project) -> None:
 
 
 def test_incomplete_request_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def read(data: bytes) -> list[bytes]:
+    async def exchange(data: bytes) -> list[bytes]:
         reader = asyncio.StreamReader()
         reader.feed_data(data)
         return await connection.read_parts(reader)
 
-    whole = wire_format.pack(b"status", b"{}")
-    assert asyncio.run(read(whole)) == [b"status", b"{}"]
+    frame = wire_format.pack(b"status", b"{}")
+    assert asyncio.run(exchange(frame)) == [b"status", b"{}"]
     monkeypatch.setattr(connection, "REQUEST_SECONDS", 0.01)
-    for size in (0, 3, len(whole) - 1):
-        began = time.monotonic()
+    for size in (0, 3, len(frame) - 1):
+        start = time.monotonic()
         with pytest.raises(asyncio.TimeoutError):
-            asyncio.run(asyncio.wait_for(read(whole[:size]), 60))
-        assert time.monotonic() < began + 30
+            asyncio.run(asyncio.wait_for(exchange(frame[:size]), 60))
+        assert time.monotonic() < start + 30
 
 
 @ONE_CLIENT
@@ -367,12 +367,12 @@ def test_lone_surrogate_in_source_is_reported(project: Project) -> None:
 
     The report names the cell, and the next cell runs.
     """
-    book = project.notebook("n.ipynb", [code("x = 1\n'\ud800'", "half")])
-    text = book.write([code("x = 1\n'\ud800'", "half")]).text
+    notebook = project.notebook("n.ipynb", [code("x = 1\n'\ud800'", "half")])
+    text = notebook.write([code("x = 1\n'\ud800'", "half")]).text
     assert (
         "was NOT run" in text
         and "line 2 of the source has an unpaired surrogate (U+D800" in text
     )
-    assert "ran ok" in book.write([code("1", "whole")]).text
+    assert "ran ok" in notebook.write([code("1", "whole")]).text
     result = project.stepper("eval", "'\udcff'", check=2)
     assert "line 1 of the source has an unpaired surrogate (U+DCFF" in result.stderr

@@ -74,11 +74,11 @@ def test_handlers_use_exec_form_and_match_notebooks():
 
 
 def test_existing_settings_stay_first_and_in_order():
-    merged = claude_settings.add_hooks(USERS)
-    assert list(merged) == list(USERS)
-    assert list(merged["hooks"])[:2] == ["Stop", "Notification"]
-    assert merged["hooks"]["Stop"][0] == {"hooks": [OTHER]}
-    assert merged["permissions"] == USERS["permissions"]
+    settings = claude_settings.add_hooks(USERS)
+    assert list(settings) == list(USERS)
+    assert list(settings["hooks"])[:2] == ["Stop", "Notification"]
+    assert settings["hooks"]["Stop"][0] == {"hooks": [OTHER]}
+    assert settings["permissions"] == USERS["permissions"]
 
 
 def test_merging_twice_changes_nothing():
@@ -124,8 +124,8 @@ def test_removing_hooks_is_the_inverse_of_adding_them(before):
 
 
 def test_emptied_keys_are_removed_without_a_record():
-    merged = claude_settings.add_hooks({"hooks": {"Stop": []}, "a": 1})
-    assert claude_settings.remove_ours(merged, [], {}) == {"a": 1}
+    settings = claude_settings.add_hooks({"hooks": {"Stop": []}, "a": 1})
+    assert claude_settings.remove_ours(settings, [], {}) == {"a": 1}
 
 
 @pytest.mark.parametrize(
@@ -179,16 +179,16 @@ def test_later_edits_are_kept(hooks, remaining):
     ],
 )
 def test_permission_rules_are_added_and_removed(before):
-    wanted = claude_settings.list_permission_rules(["notebooks"])
-    assert wanted == ["Edit(notebooks/**)", "Bash(stepper *)"]
-    after, new = claude_settings.add_rules(before, wanted)
-    assert set(wanted) <= set(after["permissions"]["allow"])
-    assert claude_settings.add_rules(after, wanted) == (after, [])
+    rules = claude_settings.list_permission_rules(["notebooks"])
+    assert rules == ["Edit(notebooks/**)", "Bash(stepper *)"]
+    after, new = claude_settings.add_rules(before, rules)
+    assert set(rules) <= set(after["permissions"]["allow"])
+    assert claude_settings.add_rules(after, rules) == (after, [])
     assert claude_settings.remove_ours(after, new, before) == before
 
 
 @pytest.mark.parametrize(
-    ("data", "says"),
+    ("data", "message"),
     [
         ([], "the top level is not a JSON object"),
         ({"hooks": []}, "hooks is not an object"),
@@ -199,8 +199,8 @@ def test_permission_rules_are_added_and_removed(before):
         ({}, ""),
     ],
 )
-def test_unmergeable_settings_are_reported(data, says):
-    assert claude_settings.find_shape_problem(data) == says
+def test_unmergeable_settings_are_reported(data, message):
+    assert claude_settings.find_shape_problem(data) == message
 
 
 # --- text
@@ -208,11 +208,11 @@ def test_unmergeable_settings_are_reported(data, says):
 
 def lines_added(old: str, new: str) -> list[str]:
     """Return the added lines; assert that old lines are unchanged except for commas."""
-    rest = iter(line.rstrip(",\r") for line in new.split("\n"))
+    remaining = iter(line.rstrip(",\r") for line in new.split("\n"))
     for line in old.split("\n"):
-        assert any(line.rstrip(",\r") == other for other in rest), line
-    known = {line.rstrip(",\r") for line in old.split("\n")}
-    return [line for line in new.split("\n") if line.rstrip(",\r") not in known]
+        assert any(line.rstrip(",\r") == other for other in remaining), line
+    old_lines = {line.rstrip(",\r") for line in old.split("\n")}
+    return [line for line in new.split("\n") if line.rstrip(",\r") not in old_lines]
 
 
 TEXTS = [
@@ -226,9 +226,9 @@ TEXTS = [
 
 @pytest.mark.parametrize("old", TEXTS)
 def test_diff_shows_only_what_was_added(old):
-    merged = claude_settings.add_hooks(claude_settings.parse(old))
-    new = claude_settings.render(merged, old)
-    assert claude_settings.parse(new) == merged
+    settings = claude_settings.add_hooks(claude_settings.parse(old))
+    new = claude_settings.render(settings, old)
+    assert claude_settings.parse(new) == settings
     assert all("hooks/stepper" not in line for line in old.split("\n"))
     assert lines_added(old, new)
     assert new[len(new.rstrip()) :] == old[len(old.rstrip()) :]
@@ -237,7 +237,7 @@ def test_diff_shows_only_what_was_added(old):
     # removal restores the old text
     before = claude_settings.parse(old)
     assert (
-        claude_settings.render(claude_settings.remove_ours(merged, [], before), new)
+        claude_settings.render(claude_settings.remove_ours(settings, [], before), new)
         == old
     )
 
@@ -339,7 +339,7 @@ SKILL = {"SKILL.md": "---\nname: x\n---\nWörter\n".encode(), "more/a.md": b"a"}
 
 
 @pytest.mark.parametrize(
-    ("change", "whose"),
+    ("change", "owner"),
     [
         ({}, "ours"),
         ({"more/a.md": b"b"}, "edited"),
@@ -367,9 +367,9 @@ SKILL = {"SKILL.md": "---\nname: x\n---\nWörter\n".encode(), "more/a.md": b"a"}
         ({"SKILL.md": SKILL["SKILL.md"]}, "foreign"),
     ],
 )
-def test_skill_is_identified_by_its_mark(change, whose):
+def test_skill_is_identified_by_its_mark(change, owner):
     assert (
-        skill_states.classify_skill({**skill_states.add_mark(SKILL), **change}) == whose
+        skill_states.classify_skill({**skill_states.add_mark(SKILL), **change}) == owner
     )
 
 

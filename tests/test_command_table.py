@@ -95,21 +95,21 @@ def test_command_line_has_each_command(name: str) -> None:
     for part in (name + " show" if name in ("plan", "kernels") else name).split():
         assert isinstance(command, click.Group)
         command = command.commands[part]
-    more = {"as_json"} if RENDERINGS[name].has_json else set()
-    more |= {"plan"} if name == "new" else set()
-    more |= {"utc"} if RENDERINGS[name].has_times else set()
+    extra = {"as_json"} if RENDERINGS[name].has_json else set()
+    extra |= {"plan"} if name == "new" else set()
+    extra |= {"utc"} if RENDERINGS[name].has_times else set()
     arguments = {
         field.name
         for field in command_schema.list_cli_arguments(COMMANDS[name].arguments)
     }
-    assert {parameter.name for parameter in command.params} == arguments | more
+    assert {parameter.name for parameter in command.params} == arguments | extra
     assert COMMANDS[name].help
 
 
 def test_commands_are_classified_as_user_or_agent() -> None:
     """The list is explicit. A wrong row would let an agent resume a notebook."""
-    persons = {name for name, row in COMMANDS.items() if row.needs_user}
-    assert persons == {
+    user_commands = {name for name, row in COMMANDS.items() if row.needs_user}
+    assert user_commands == {
         "continue",
         "fix",
         "skip",

@@ -107,28 +107,28 @@ def test_cost_of_a_step(
     for number in range(6):
         assert "ran ok" in notebook.replace("cell-005", f"print({number})").text
         steps.append(count_costs())
-    looks = []
-    for found in steps[3:]:  # earlier steps start the kernel and fill caches
-        assert found.pop("requests") == 1
+    helper_times = []
+    for counts in steps[3:]:  # earlier steps start the kernel and fill caches
+        assert counts.pop("requests") == 1
         assert (
-            found.pop("notebook reads") == 2
+            counts.pop("notebook reads") == 2
         )  # before the cell runs and before its outputs are written
-        assert found.pop("notebook writes") == 1
-        assert found.pop("journal writes") == 3  # start, run, report
-        assert found.pop("fsyncs") in (
+        assert counts.pop("notebook writes") == 1
+        assert counts.pop("journal writes") == 3  # start, run, report
+        assert counts.pop("fsyncs") in (
             1,
             2,
         )  # the notebook; the journal is synced later in the background
         assert (
-            found.pop("other writes") == 1
+            counts.pop("other writes") == 1
         )  # .stepper/batch: the notebook keeps its mtime until the message ends
-        looks.append(
-            found.pop("other reads")
+        helper_times.append(
+            counts.pop("other reads")
         )  # the memory guard reads the limits of the machine and the kernel's cgroups
-        assert found == {}, (
+        assert counts == {}, (
             "a step starts no process and no thread, imports nothing and walks no way to a folder anew"
         )
-    assert min(looks) <= 12  # the guard may sample twice on a busy machine
+    assert min(helper_times) <= 12  # the guard may sample twice on a busy machine
 
 
 def test_cost_of_the_hook_before_an_edit(
@@ -171,10 +171,10 @@ def test_hook_process_imports_only_startup_modules(
             for line in result.stderr.splitlines()
         }
 
-    more = loaded(
+    modules = loaded(
         source, str(ROOT), str(project.folder), "PostToolUse", stdin=payload
     ) - loaded("pass")
-    own = {
+    own_modules = {
         "stepper",
         "stepper.common",
         "stepper.hook",
@@ -185,7 +185,7 @@ def test_hook_process_imports_only_startup_modules(
         "stepper.hook.hook_process",
         "stepper.hook.process",
     }
-    assert more == {*own, "_socket", "_stat"}
+    assert modules == {*own_modules, "_socket", "_stat"}
 
 
 def test_hook_script_starts_only_python(project: Project) -> None:
@@ -243,12 +243,12 @@ def test_cost_of_finding_stale_cells(cells: int) -> None:
 
     past, runs = cell_dependencies.History(counted), list[RunEnded]()
     notebook = [
-        Cell(name, at, at + 1, "code", source)
-        for at, (name, source) in enumerate(sources.items())
+        Cell(name, index, index + 1, "code", source)
+        for index, (name, source) in enumerate(sources.items())
     ]
-    known = {hash_source(source): source for source in sources.values()}
+    source_by_hash = {hash_source(source): source for source in sources.values()}
     for cell in (*notebook, notebook[0]):
-        how = {
+        options = {
             "outcome": Outcome.OK,
             "verdict": Verdict.FINE,
             "started_at": "2026-01-01T00:00:00Z",
@@ -263,10 +263,10 @@ def test_cost_of_finding_stale_cells(cells: int) -> None:
                 step=None,
                 key=cell.id,
                 source_hash=hash_source(cell.source),
-                **how,
+                **options,
             )
         )
-        past.catch_up(runs, known)
+        past.catch_up(runs, source_by_hash)
     assert len(requests) == cells + 1 and len(read) == cells
     requests.clear()
     assert len(cell_dependencies.find_dependencies(notebook, past).stale) == cells - 1

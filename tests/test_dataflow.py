@@ -125,9 +125,9 @@ FLOWS = [  # source; the names that it reads, binds and changes in place
 def test_names_read_bound_and_changed_by_a_source(
     source: str, reads: str, binds: str, changes: str
 ) -> None:
-    found = name_analysis.analyze_source(source, ipython_syntax.get_transformer())
+    names = name_analysis.analyze_source(source, ipython_syntax.get_transformer())
     ignored = {"get_ipython"}
-    assert (found.reads - ignored, {*found.binds}, found.changes) == (
+    assert (names.reads - ignored, {*names.binds}, names.changes) == (
         {*reads.split()},
         {*binds.split()},
         {*changes.split()},
@@ -224,8 +224,8 @@ class Played:
     @property
     def cells(self) -> list[Cell]:
         return [
-            Cell(name, at, at + 1, "code", source)
-            for at, (name, source) in enumerate(self.sources.items())
+            Cell(name, index, index + 1, "code", source)
+            for index, (name, source) in enumerate(self.sources.items())
         ]
 
     def run(
@@ -241,7 +241,7 @@ class Played:
             mark = hash_source(cell.source)
             self.hashes[mark] = cell.source
             verdict = Verdict.FINE if ok or expected else Verdict.RECOVERABLE
-            how = (Outcome.OK if ok else Outcome.ERROR, verdict)
+            result = (Outcome.OK if ok else Outcome.ERROR, verdict)
             self.runs.append(
                 RunEnded(
                     run=len(self.runs) + 1,
@@ -253,42 +253,44 @@ class Played:
                     source_hash=mark,
                     started_at="2026-01-01T00:00:00Z",
                     duration_s=0,
-                    outcome=how[0],
-                    verdict=how[1],
+                    outcome=result[0],
+                    verdict=result[1],
                     kernel=kernel,
                     bound=bound,
                 )
             )
         return self
 
-    def told(self) -> str:
+    def format_stale(self) -> str:
         """Return `cell<name<provider` of stale cells, with `?` for hidden state."""
         self.past.catch_up(self.runs, self.hashes)
         dependencies = cell_dependencies.find_dependencies(self.cells, self.past)
         return " ".join(
-            f"{each.cell.id}{mark}{because.name}<{because.provider_id}"
+            f"{cell.cell.id}{mark}{because.name}<{because.provider_id}"
             for marked, mark in ((dependencies.stale, "<"), (dependencies.hidden, "?"))
-            for each in marked
-            for because in each.causes
+            for cell in marked
+            for because in cell.causes
         )
 
 
 def test_cell_is_stale_if_a_provider_above_ran_later() -> None:
-    book = Played(a="x = load()", b="y = x", c="z = y", d="w = x").run(
+    notebook = Played(a="x = load()", b="y = x", c="z = y", d="w = x").run(
         "a", "b", "c", "d"
     )
-    assert book.told() == ""
-    assert book.run("a").told() == "b<x<a d<x<a"  # c becomes stale when b runs
-    assert book.run("b").told() == "c<y<b d<x<a"
-    assert book.run("c", "d").told() == ""
+    assert notebook.format_stale() == ""
+    assert (
+        notebook.run("a").format_stale() == "b<x<a d<x<a"
+    )  # c becomes stale when b runs
+    assert notebook.run("b").format_stale() == "c<y<b d<x<a"
+    assert notebook.run("c", "d").format_stale() == ""
 
 
 def test_rebinding_an_equal_small_value_makes_nothing_stale() -> None:
-    book = Played(a="x = 1", b="y = x")
-    book.run("a", x="one").run("b").run("a", x="one")
-    assert book.told() == ""
-    assert book.run("a", x="two").told() == "b<x<a"
-    assert book.run("a", x="one").told() == ""  # same value again
+    notebook = Played(a="x = 1", b="y = x")
+    notebook.run("a", x="one").run("b").run("a", x="one")
+    assert notebook.format_stale() == ""
+    assert notebook.run("a", x="two").format_stale() == "b<x<a"
+    assert notebook.run("a", x="one").format_stale() == ""  # same value again
     changed = (
         Played(a="xs = []", b="xs.look()\n0", c="xs")
         .run("a", xs="e")
@@ -296,38 +298,38 @@ def test_rebinding_an_equal_small_value_makes_nothing_stale() -> None:
         .run("c")
         .run("b", xs="e")
     )
-    assert changed.told() == ""  # not changed in place
+    assert changed.format_stale() == ""  # not changed in place
 
 
 def test_unchanged_import_or_function_makes_nothing_stale() -> None:
-    book = Played(a="import numpy as np\ndef f():\n    return 1", b="np.ones(f())").run(
-        "a", "b", "a"
-    )
-    assert book.told() == ""
-    book.sources["a"] = "import numpy as np\nimport os\ndef f():\n    return 1"
-    assert book.run("a").told() == ""
-    book.sources["a"] = "import numpy as np\ndef f():\n    return 2"
-    assert book.run("a").told() == "b<f<a"
+    notebook = Played(
+        a="import numpy as np\ndef f():\n    return 1", b="np.ones(f())"
+    ).run("a", "b", "a")
+    assert notebook.format_stale() == ""
+    notebook.sources["a"] = "import numpy as np\nimport os\ndef f():\n    return 1"
+    assert notebook.run("a").format_stale() == ""
+    notebook.sources["a"] = "import numpy as np\ndef f():\n    return 2"
+    assert notebook.run("a").format_stale() == "b<f<a"
 
 
 def test_names_used_by_a_class_body_are_its_inputs() -> None:
-    book = Played(a="class A:\n    n = 1", b="class B(A):\n    pass", c="B()").run(
+    notebook = Played(a="class A:\n    n = 1", b="class B(A):\n    pass", c="B()").run(
         "a", "b", "c", "a", "b"
     )
-    assert book.told() == ""
-    book.sources["a"] = "class A:\n    n = 2"
-    assert book.run("a").told() == "b<A<a"
-    assert book.run("b").told() == "c<B<b"
+    assert notebook.format_stale() == ""
+    notebook.sources["a"] = "class A:\n    n = 2"
+    assert notebook.run("a").format_stale() == "b<A<a"
+    assert notebook.run("b").format_stale() == "c<B<b"
 
 
 def test_names_without_fingerprint_count_as_unchanged() -> None:
-    some = [("a", []), ("b", [])]
-    assert value_fingerprints.update_fingerprints(some, {"a": "1", "b": "1"}) == [
+    functions = [("a", []), ("b", [])]
+    assert value_fingerprints.update_fingerprints(functions, {"a": "1", "b": "1"}) == [
         "a",
         "b",
     ]
-    assert value_fingerprints.update_fingerprints(some, {"a": "1"}) == []
-    assert value_fingerprints.update_fingerprints(some, {"a": "", "b": "2"}) == [
+    assert value_fingerprints.update_fingerprints(functions, {"a": "1"}) == []
+    assert value_fingerprints.update_fingerprints(functions, {"a": "", "b": "2"}) == [
         "a"
     ]  # its value has changed
     value_fingerprints.last_fingerprints.clear()
@@ -403,182 +405,208 @@ def test_different_values_have_different_fingerprints(
 
 
 def test_value_from_below_or_from_deleted_cell_is_hidden_state() -> None:
-    book = Played(a="x = load()", b="y = x", c="x = other()").run("a", "b", "c", "b")
-    assert book.told() == "b?x<c"
+    notebook = Played(a="x = load()", b="y = x", c="x = other()").run(
+        "a", "b", "c", "b"
+    )
+    assert notebook.format_stale() == "b?x<c"
     gone = Played(a="x = load()", b="y = x").run("a", "b")
     del gone.sources["a"]
-    assert gone.told() == "b?x<a"
+    assert gone.format_stale() == "b?x<a"
     assert gone.past.records[1].number == 1
     gone.sources = {"n": "x = load()", **gone.sources}
-    assert gone.run("n").told() == "b<x<n"  # n provides it now
+    assert gone.run("n").format_stale() == "b<x<n"  # n provides it now
 
 
 def test_provider_that_no_longer_binds_the_name() -> None:
-    book = Played(a="x = load()\nn = 1", b="y = x", c="n").run("a", "b", "c")
-    book.sources["a"] = "z = load()\nn = 1"
-    assert book.run("a", n="1").told() == "c<n<a b?x<a"
+    notebook = Played(a="x = load()\nn = 1", b="y = x", c="n").run("a", "b", "c")
+    notebook.sources["a"] = "z = load()\nn = 1"
+    assert notebook.run("a", n="1").format_stale() == "c<n<a b?x<a"
     assert [
         cause.where
-        for marked in cell_dependencies.find_dependencies(book.cells, book.past).hidden
+        for marked in cell_dependencies.find_dependencies(
+            notebook.cells, notebook.past
+        ).hidden
         for cause in marked.causes
     ] == ["unbound"]
 
 
 def test_cell_that_only_mutates_a_name_is_not_its_provider() -> None:
-    book = Played(a="xs.append(2)", b="xs.append(1)", c="xs.append(0)", d="xs = []")
-    assert book.run("d", "b", "a", "c").told() == "a?xs<b b?xs<d c?xs<d"
+    notebook = Played(a="xs.append(2)", b="xs.append(1)", c="xs.append(0)", d="xs = []")
+    assert notebook.run("d", "b", "a", "c").format_stale() == "a?xs<b b?xs<d c?xs<d"
     assert [
         cause.where
-        for marked in cell_dependencies.find_dependencies(book.cells, book.past).hidden
+        for marked in cell_dependencies.find_dependencies(
+            notebook.cells, notebook.past
+        ).hidden
         for cause in marked.causes
     ] == ["below"] * 3
-    gone = Played(a="x = 1", b="del x", c="x").run("a", "c", "b")
-    assert gone.told() == ""  # the first cell still binds it
+    deleted_name = Played(a="x = 1", b="del x", c="x").run("a", "c", "b")
+    assert deleted_name.format_stale() == ""  # the first cell still binds it
 
 
 def test_cell_moved_below_its_reader() -> None:
-    book = Played(a="x = load()", b="y = x").run("a", "b")
-    book.sources = {"b": "y = x", "a": "x = load()"}
-    assert book.told() == "b?x<a"
+    notebook = Played(a="x = load()", b="y = x").run("a", "b")
+    notebook.sources = {"b": "y = x", "a": "x = load()"}
+    assert notebook.format_stale() == "b?x<a"
 
 
 def test_changed_or_failed_cell() -> None:
-    book = Played(a="x = load()", b="y = x").run("a", "b").run("a", ok=False)
-    assert book.told() == ""  # failed before it bound a name
-    assert book.run("a", ok=False, x="").told() == "b<x<a"
-    book.sources["b"] = "y = x + 1"
-    assert book.told() == ""  # a changed cell has its own status
+    notebook = Played(a="x = load()", b="y = x").run("a", "b").run("a", ok=False)
+    assert notebook.format_stale() == ""  # failed before it bound a name
+    assert notebook.run("a", ok=False, x="").format_stale() == "b<x<a"
+    notebook.sources["b"] = "y = x + 1"
+    assert notebook.format_stale() == ""  # a changed cell has its own status
 
 
 def test_new_kernel_has_no_values_of_the_previous_one() -> None:
-    book = (
+    notebook = (
         Played(a="x = load()", b="y = x", c="x = 5")
         .run("a", "b", "c")
         .run("b", kernel="other")
     )
-    assert book.told() == "b<x<a" or book.told() == ""  # there was no x in the kernel
-    assert book.run("a", kernel="other").told() == "b<x<a"
+    assert (
+        notebook.format_stale() == "b<x<a" or notebook.format_stale() == ""
+    )  # there was no x in the kernel
+    assert notebook.run("a", kernel="other").format_stale() == "b<x<a"
 
 
 def test_provider_that_is_no_longer_code() -> None:
-    book = Played(a="x = load()", b="y = x").run("a", "b")
+    notebook = Played(a="x = load()", b="y = x").run("a", "b")
     for changed in (
         {"tags": ("skip-execution",)},
         {"type": "markdown", "number": 0},
         {"source": " "},
     ):
-        cells = [replace(book.cells[0], **changed), book.cells[1]]
-        book.told()
-        dependencies = cell_dependencies.find_dependencies(cells, book.past)
+        cells = [replace(notebook.cells[0], **changed), notebook.cells[1]]
+        notebook.format_stale()
+        dependencies = cell_dependencies.find_dependencies(cells, notebook.past)
         assert (
             words.format_hidden(dependencies.hidden)
             == "Hidden state: cell 2 read `x` from cell 1, which is no longer run."
         )
         message = "cell 2 reads `x`, which was defined in cell 1, which no longer runs."
         assert words.format_order(
-            cell_dependencies.find_unresolved_names(cells, book.past), 0
+            cell_dependencies.find_unresolved_names(cells, notebook.past), 0
         ).endswith(message)
 
 
 def test_cells_without_id_are_matched_by_unique_source() -> None:
-    def stands(*numbers: int) -> Played:
+    def run_in_order(*numbers: int) -> Played:
         sources = ["x = load()", "x.fit()", "y = x.score()", "x.fit()", "x.score()"]
-        book = Played(**{f"cell-{at}": source for at, source in enumerate(sources)})
-        return book.run(*(f"cell-{number}" for number in numbers))
+        notebook = Played(
+            **{f"cell-{index}": source for index, source in enumerate(sources)}
+        )
+        return notebook.run(*(f"cell-{number}" for number in numbers))
 
-    assert stands(0, 1, 2, 3, 4).told() == ""
-    assert stands(0, 1, 2, 3, 4, 1).told() == ""  # could be the first or the second
-    assert stands(0, 1, 2, 3, 4, 0).told() == ""
-    book = Played(**{"cell-0": "x = load()", "cell-1": "x.score()"}).run(
+    assert run_in_order(0, 1, 2, 3, 4).format_stale() == ""
+    assert (
+        run_in_order(0, 1, 2, 3, 4, 1).format_stale() == ""
+    )  # could be the first or the second
+    assert run_in_order(0, 1, 2, 3, 4, 0).format_stale() == ""
+    notebook = Played(**{"cell-0": "x = load()", "cell-1": "x.score()"}).run(
         "cell-0", "cell-1", "cell-0"
     )
-    assert book.told() == "cell-1<x<cell-0"
-    book.sources = {
+    assert notebook.format_stale() == "cell-1<x<cell-0"
+    notebook.sources = {
         "cell-0": "n = 1",
         "cell-1": "x = load()",
         "cell-2": "x.score()",
     }  # each is one position further down
-    assert book.told() == "cell-2<x<cell-1"
+    assert notebook.format_stale() == "cell-2<x<cell-1"
 
 
 def test_only_names_bound_by_an_expected_failure_count() -> None:
-    book = Played(a="x = load()\nfails()", b="x", c="x = other()").run("c", "b")
-    book.run("a", ok=False, expected=True)
-    assert book.told() == "b?x<c"
-    assert book.run("a", ok=False, expected=True, x="").told() == "b<x<a"
+    notebook = Played(a="x = load()\nfails()", b="x", c="x = other()").run("c", "b")
+    notebook.run("a", ok=False, expected=True)
+    assert notebook.format_stale() == "b?x<c"
+    assert notebook.run("a", ok=False, expected=True, x="").format_stale() == "b<x<a"
 
 
 def test_names_observed_by_the_kernel_are_bound() -> None:
-    book = Played(a="exec(text)", b="x").run("a", x="").run("b").run("a", x="")
-    book.past.catch_up(book.runs, book.hashes)
-    assert book.past.last_runs["b"].reads["x"].origin == 1
+    notebook = Played(a="exec(text)", b="x").run("a", x="").run("b").run("a", x="")
+    notebook.past.catch_up(notebook.runs, notebook.hashes)
+    assert notebook.past.last_runs["b"].reads["x"].origin == 1
 
 
 def test_execution_order_is_reproducible() -> None:
-    book = Played(a="import os", b="x + y", c="x = 1", d="y = 2").run("c", "d", "b")
-    book.past.catch_up(book.runs, book.hashes)
+    notebook = Played(a="import os", b="x + y", c="x = 1", d="y = 2").run("c", "d", "b")
+    notebook.past.catch_up(notebook.runs, notebook.hashes)
     assert words.format_order(
-        cell_dependencies.find_unresolved_names(book.cells, book.past), 0
+        cell_dependencies.find_unresolved_names(notebook.cells, notebook.past), 0
     ) == (
         "Running the cells from top to bottom will not reproduce these results: cell 2 reads `x`, which is defined only below, in cell 3;"
         " cell 2 reads `y`, which is defined only below, in cell 4."
     )
-    del book.sources["d"]
+    del notebook.sources["d"]
     message = words.format_order(
-        cell_dependencies.find_unresolved_names(book.cells, book.past), 1
+        cell_dependencies.find_unresolved_names(notebook.cells, notebook.past), 1
     )
     assert message.endswith(
         "cell 2 reads `y`, which was defined in cell 4, which was deleted. 1 cell is stale; to run it:"
         " `stepper run --stale`."
     )
     assert (
-        cell_dependencies.describe_former_binding("y", "b", book.cells, book.past)
+        cell_dependencies.describe_former_binding(
+            "y", "b", notebook.cells, notebook.past
+        )
         == "`y` was defined in cell 4, which was deleted"
     )
     assert (
-        cell_dependencies.describe_former_binding("x", "b", book.cells, book.past)
+        cell_dependencies.describe_former_binding(
+            "x", "b", notebook.cells, notebook.past
+        )
         == "`x` is defined only below, in cell 3"
     )
     assert (
-        cell_dependencies.describe_former_binding("nothing", "b", book.cells, book.past)
+        cell_dependencies.describe_former_binding(
+            "nothing", "b", notebook.cells, notebook.past
+        )
         == ""
     )
-    book.sources = {"c": "x = 1", "d": "y = 2", "b": "x + y + left_over"}
+    notebook.sources = {"c": "x = 1", "d": "y = 2", "b": "x + y + left_over"}
     message = words.format_order(
-        cell_dependencies.find_unresolved_names(book.cells, book.past),
+        cell_dependencies.find_unresolved_names(notebook.cells, notebook.past),
         0,
-        cell_dependencies.find_unbound_names(book.cells, book.past),
+        cell_dependencies.find_unbound_names(notebook.cells, notebook.past),
     )
     assert (
         message
         == "No cell of the notebook is known to bind these names: cell 3 reads `left_over`."
     )
-    book.sources = {"c": "x = 1", "d": "y = 2", "b": "x + y"}
-    assert cell_dependencies.find_unbound_names(book.cells, book.past) == []
+    notebook.sources = {"c": "x = 1", "d": "y = 2", "b": "x + y"}
+    assert cell_dependencies.find_unbound_names(notebook.cells, notebook.past) == []
     assert (
         words.format_order(
-            cell_dependencies.find_unresolved_names(book.cells, book.past), 0
+            cell_dependencies.find_unresolved_names(notebook.cells, notebook.past), 0
         )
         == "Running the cells from top to bottom should reproduce these results."
     )
 
 
 def test_appended_cell_changes_nothing() -> None:
-    book = Played(a="x = 1", b="x", c="x = 2").run("a", "b")
-    book.told()
-    assert not cell_dependencies.ran_in_order(book.cells, book.cells[:1], book.past)
-    assert cell_dependencies.ran_in_order(book.cells, book.cells[1:2], book.past)
-    book.run("c").told()
-    assert cell_dependencies.ran_in_order(book.cells, book.cells[2:], book.past)
+    notebook = Played(a="x = 1", b="x", c="x = 2").run("a", "b")
+    notebook.format_stale()
     assert not cell_dependencies.ran_in_order(
-        book.cells[1:], book.cells[2:], book.past
+        notebook.cells, notebook.cells[:1], notebook.past
+    )
+    assert cell_dependencies.ran_in_order(
+        notebook.cells, notebook.cells[1:2], notebook.past
+    )
+    notebook.run("c").format_stale()
+    assert cell_dependencies.ran_in_order(
+        notebook.cells, notebook.cells[2:], notebook.past
+    )
+    assert not cell_dependencies.ran_in_order(
+        notebook.cells[1:], notebook.cells[2:], notebook.past
     )  # one is deleted
 
 
 def test_stale_cells_report_line() -> None:
-    def line(book: Played) -> str:
-        book.past.catch_up(book.runs, book.hashes)
-        dependencies = cell_dependencies.find_dependencies(book.cells, book.past)
+    def line(notebook: Played) -> str:
+        notebook.past.catch_up(notebook.runs, notebook.hashes)
+        dependencies = cell_dependencies.find_dependencies(
+            notebook.cells, notebook.past
+        )
         return "\n".join(
             filter(
                 None,
@@ -589,7 +617,7 @@ def test_stale_cells_report_line() -> None:
             )
         )
 
-    book = Played(
+    notebook = Played(
         a="import pandas",
         b="df = load()",
         c="n = 1",
@@ -597,16 +625,16 @@ def test_stale_cells_report_line() -> None:
         e="n",
         f="df.tail()",
     )
-    book.run(*"abcdef", "b")
-    assert line(book) == (
+    notebook.run(*"abcdef", "b")
+    assert line(notebook) == (
         "Stale: cells 4 and 6 read `df`, which cell 2 changed after they ran. To run these cells in order: `stepper run --stale`."
     )
-    assert line(book.run("d")) == (
+    assert line(notebook.run("d")) == (
         "Stale: cell 6 read `df`, which cell 2 changed after it ran. To run this cell: `stepper run --stale`."
     )
-    del book.sources["c"]
+    del notebook.sources["c"]
     assert (
-        line(book.run("f"))
+        line(notebook.run("f"))
         == "Hidden state: cell 4 read `n` from a deleted cell (cell 3 when it ran)."
     )
     many = Played(
@@ -620,15 +648,15 @@ def test_stale_cells_report_line() -> None:
 
 def test_stale_analysis_is_not_quadratic() -> None:
     def seconds(count: int) -> float:
-        book = Played(
+        notebook = Played(
             c0="x0 = load()",
             **{f"c{n}": f"x{n} = f(x{n - 1}, x0)" for n in range(1, count)},
         )
-        book.run(*book.sources, "c0")
-        book.told()
-        began = time.perf_counter()
-        book.told()
-        return time.perf_counter() - began
+        notebook.run(*notebook.sources, "c0")
+        notebook.format_stale()
+        start = time.perf_counter()
+        notebook.format_stale()
+        return time.perf_counter() - start
 
     assert seconds(800) < 40 * seconds(
         100

@@ -53,9 +53,9 @@ class Played(NamedTuple):
 
 @pytest.fixture(scope="module")
 def demo_run() -> Iterator[Played]:
-    beside, path = Path(sys.executable).parent, os.environ["PATH"]
-    if (beside / "uv").exists():  # three times as fast as pip
-        path = f"{beside}{os.pathsep}{path}"
+    bin_folder, path = Path(sys.executable).parent, os.environ["PATH"]
+    if (bin_folder / "uv").exists():  # three times as fast as pip
+        path = f"{bin_folder}{os.pathsep}{path}"
     with tempfile.TemporaryDirectory() as scratch:
         result = subprocess.run(
             [ROOT / "install.sh", "--demo"],
@@ -78,16 +78,16 @@ def test_demo_succeeds_and_prints_what_happened(demo_run: Played) -> None:
     observed = [
         line.split(maxsplit=2)[2] for line in lines if line.startswith("  you see ")
     ]
-    wanted = []
+    expected = []
     for number, step in enumerate(demo.STEPS, 1):
-        where = f'step {number} of 7 "{step.title}" · '
-        wanted += (
-            [f"✗ {where}NameError: name 'WET_DAY_MM' is not defined"]
+        step_label = f'step {number} of 7 "{step.title}" · '
+        expected += (
+            [f"✗ {step_label}NameError: name 'WET_DAY_MM' is not defined"]
             if step.forgotten
             else []
         )
-        wanted += [f"✓ {where}ok"]
-    assert [" · ".join(line.split(" · ")[:2]) for line in observed] == wanted
+        expected += [f"✓ {step_label}ok"]
+    assert [" · ".join(line.split(" · ")[:2]) for line in observed] == expected
     assert sum("insert markdown cell" in line for line in lines) == 7
     assert (
         'return days["precipitation"] >= WET_DAY_MM' in demo_run.out

@@ -48,12 +48,12 @@ def test_links_have_targets(page: Path) -> None:
 
 
 def test_every_page_is_reachable_from_the_readme() -> None:
-    reached, found = set[Path](), [README]
-    while found:
-        page = found.pop()
+    reached, queue = set[Path](), [README]
+    while queue:
+        page = queue.pop()
         if page not in reached and page.suffix == ".md":
             reached.add(page)
-            found += [
+            queue += [
                 (page.parent / link.partition("#")[0]).resolve()
                 for link in links(page)
                 if not link.startswith("https:")
@@ -64,15 +64,15 @@ def test_every_page_is_reachable_from_the_readme() -> None:
 def test_readme_fits_one_screen() -> None:
     text = README.read_text()
     assert len(text.splitlines()) <= 50
-    (picture,) = re.findall(r'<img src="([^"]+)"', text)
-    drawing = ElementTree.parse(ROOT / picture)
+    (image,) = re.findall(r'<img src="([^"]+)"', text)
+    drawing = ElementTree.parse(ROOT / image)
     drawn_text = "".join(drawing.getroot().itertext()).replace("\xa0", " ")
     for line in (
         '✗ step 2 of 2 "Mean price in Oslo" · KeyError',
         '✓ step 2 of 2 "Mean price in Oslo" · ok',
     ):
         assert line in drawn_text
-    assert "http" not in (ROOT / picture).read_text().replace(
+    assert "http" not in (ROOT / image).read_text().replace(
         "http://www.w3.org/2000/svg", ""
     ).replace("https://www.textualize.io", "")
     assert (
@@ -93,11 +93,11 @@ def commands(pattern: str) -> list[tuple[str, str]]:
 
 
 def test_make_targets_named_in_pages_exist() -> None:
-    named = commands(r"make [a-z]")
-    assert len(named) > 5
+    commands_in_pages = commands(r"make [a-z]")
+    assert len(commands_in_pages) > 5
     targets = {
         word
-        for page, line in named
+        for page, line in commands_in_pages
         for word in line.split("#")[0].split()[1:]
         if "=" not in word
     }
@@ -106,21 +106,27 @@ def test_make_targets_named_in_pages_exist() -> None:
 
 
 def test_install_options_named_in_pages_exist() -> None:
-    way = r"(\./install\.sh|install\.sh|(uvx |pipx run )?notebook-stepper install)\b"
-    named = commands(way)
-    assert {line.split()[0] for _, line in named} >= {"./install.sh", "uvx", "pipx"}
-    for _, line in named:
-        words = shlex.split(
-            re.sub(way, "", line.split("  #")[0].replace("…", ""), count=1)
+    pattern = (
+        r"(\./install\.sh|install\.sh|(uvx |pipx run )?notebook-stepper install)\b"
+    )
+    commands_in_pages = commands(pattern)
+    assert {line.split()[0] for _, line in commands_in_pages} >= {
+        "./install.sh",
+        "uvx",
+        "pipx",
+    }
+    for _, line in commands_in_pages:
+        arguments = shlex.split(
+            re.sub(pattern, "", line.split("  #")[0].replace("…", ""), count=1)
         )
-        if words != ["--help"]:
-            parse_arguments(words)
+        if arguments != ["--help"]:
+            parse_arguments(arguments)
 
 
 def test_scripts_named_in_pages_exist() -> None:
-    named = commands(r"python [\w/]+\.py")
-    assert len(named) > 3
-    for page, line in named:
+    commands_in_pages = commands(r"python [\w/]+\.py")
+    assert len(commands_in_pages) > 3
+    for page, line in commands_in_pages:
         assert (ROOT / line.split()[1]).is_file(), (page, line)
 
 

@@ -36,28 +36,34 @@ PACKAGES = (
 )
 
 
-class Answers(BaseHTTPRequestHandler):
+class FaultyResponses(BaseHTTPRequestHandler):
     """A server that answers as its path says: /503, /slow, /cut, /reset, /garbage, /json, /loop."""
 
     def do_GET(self) -> None:
-        what = self.path.strip("/")
-        if what == "slow":
-            self.server.over.wait(30)  # type: ignore[attr-defined]
-        elif what == "reset":
+        answer_name = self.path.strip("/")
+        if answer_name == "slow":
+            self.server.closed.wait(30)  # type: ignore[attr-defined]
+        elif answer_name == "reset":
             self.connection.setsockopt(
                 socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
             )
             self.connection.close()  # … with RST instead of FIN
-        elif what == "garbage":
+        elif answer_name == "garbage":
             self.connection.sendall(b"what is this\r\n\r\n")
-        elif what == "close":
+        elif answer_name == "close":
             pass
         else:
-            status = int(what) if what.isdigit() else 302 if what == "loop" else 200
+            status = (
+                int(answer_name)
+                if answer_name.isdigit()
+                else 302
+                if answer_name == "loop"
+                else 200
+            )
             self.send_response(status)
-            self.send_header("Content-Length", "1000" if what == "cut" else "5")
+            self.send_header("Content-Length", "1000" if answer_name == "cut" else "5")
             self.send_header("Content-Type", "application/json")
-            self.send_header("Location", "/loop") if what == "loop" else None
+            self.send_header("Location", "/loop") if answer_name == "loop" else None
             self.end_headers()
             self.wfile.write(b"{half")
         self.close_connection = True
@@ -70,8 +76,8 @@ class Server(ThreadingHTTPServer):
     """It says nothing about connections that broke: that is what they are for."""
 
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Answers)
-        self.over = threading.Event()
+        super().__init__(("127.0.0.1", 0), FaultyResponses)
+        self.closed = threading.Event()
 
     def handle_error(self, *arguments: object) -> None:
         pass
@@ -171,7 +177,7 @@ def lab() -> Iterator[Lab]:
         yield lab
     finally:
         lab.close()
-        server.over.set()
+        server.closed.set()
         server.shutdown()
         server.server_close()
         thread.join()
@@ -529,13 +535,13 @@ ENDS = (
 
 @pytest.mark.parametrize("code", mark_nightly(ENDS, "exit()", ENDS[-1]))
 def test_kernel_death_is_unrecoverable(code: str) -> None:
-    own = Lab(sys.executable)
+    lab_of_test = Lab(sys.executable)
     try:
-        result = own.run(code)
+        result = lab_of_test.run(code)
         assert result.outcome is Outcome.KERNEL_DIED and result.death is not None
         assert error_classification.classify_run(result.outcome, result.fault) is U
     finally:
-        own.close()
+        lab_of_test.close()
 
 
 def test_interrupted_timeout_is_recoverable(lab: Lab) -> None:
@@ -600,14 +606,14 @@ OLD_ROWS = [
 @pytest.mark.nightly
 @pytest.mark.skipif(not old_python(), reason="there is no Python 3.9 on this machine")
 def test_rows_of_python_39_and_ipython_8() -> None:
-    own = Lab(
+    old_lab = Lab(
         environment(
             old_python(), "ipykernel==6.29.5", "ipython==8.18.1", "pandas>=2.2,<3"
         )
     )
     try:
         for verdict, name, code in OLD_ROWS:
-            result = own.run(code)
+            result = old_lab.run(code)
             assert result.fault and result.fault.mro[0].rsplit(".", 1)[-1] == name, (
                 result.fault
             )
@@ -620,7 +626,7 @@ def test_rows_of_python_39_and_ipython_8() -> None:
                 result.fault.attributes,
             )
     finally:
-        own.close()
+        old_lab.close()
 
 
 # the pure tables
@@ -751,9 +757,9 @@ def test_decision_after_each_verdict(
 
 
 def test_decision_without_retries() -> None:
-    none = Limits(max_retries=0, network_retries=0)
+    no_retries = Limits(max_retries=0, network_retries=0)
     assert [
-        run_decisions.decide_on_verdict(verdict, 0, 0, none)[0]
+        run_decisions.decide_on_verdict(verdict, 0, 0, no_retries)[0]
         for verdict in (R, T, Verdict.FINE)
     ] == [STOP, STOP, GO_ON]
 
@@ -938,11 +944,11 @@ def test_suggestion_for_each_error(
 
 
 def test_every_suggestion_row_is_used() -> None:
-    said = {
-        stop_suggestion.suggest_action(outcome, verdict, given)
-        for outcome, verdict, given, _ in SUGGESTIONS
+    suggestions = {
+        stop_suggestion.suggest_action(outcome, verdict, hint)
+        for outcome, verdict, hint, _ in SUGGESTIONS
     }
     for _, text in stop_suggestion.ACTIONS:
-        written = stop_suggestion.fill_commands(text, filename="{filename}")
-        begin = written.split("{filename}")[0]
-        assert any(line.startswith(begin) for line in said), text
+        shown = stop_suggestion.fill_commands(text, filename="{filename}")
+        begin = shown.split("{filename}")[0]
+        assert any(line.startswith(begin) for line in suggestions), text

@@ -80,9 +80,9 @@ def test_report_with_kaleido_names_the_render_command(
     output = project.stepper("output", "1", "--figure").stdout
     path = project.folder / output.split(": ", 1)[1].strip()
     assert path.parent == Path(project.paths.figures, notebook.path.stem)
-    with Image.open(path) as picture:
-        assert (picture.format, picture.size) == ("PNG", (640, 360))
-        assert len(picture.convert("RGB").getcolors(1 << 20) or ()) > 10
+    with Image.open(path) as image:
+        assert (image.format, image.size) == ("PNG", (640, 360))
+        assert len(image.convert("RGB").getcolors(1 << 20) or ()) > 10
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert project.json("output", "1", "--figure")["figures"] == [str(path)]
     assert kernel.children() == []

@@ -78,9 +78,9 @@ def files_of(lab: Lab, source: str) -> dict[str, Any]:
 def changes(lab: Lab, source: str) -> dict[str, str]:
     """What became of which file, by names in the case's folder; `~` before what may be another cell's."""
     facts = files_of(lab, source)
-    here = str(Path(lab.value("os.getcwd()")).resolve())
+    folder = str(Path(lab.value("os.getcwd()")).resolve())
     return {
-        str(Path(change["path"]).relative_to(here)): ("" if change["own"] else "~")
+        str(Path(change["path"]).relative_to(folder)): ("" if change["own"] else "~")
         + change["change"]
         for change in facts["changes"]
     }
@@ -169,20 +169,22 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_file_changes_of_a_cell_are_recorded(empty_folder_lab: Lab, way: str) -> None:
-    source, expected = WAYS[way]
+@pytest.mark.parametrize("statement", WAYS)
+def test_file_changes_of_a_cell_are_recorded(
+    empty_folder_lab: Lab, statement: str
+) -> None:
+    source, expected = WAYS[statement]
     expected = {name: change for name, change in expected.items() if change}
-    noted = changes(empty_folder_lab, source)
-    noted.pop(".h", None)
-    assert noted == expected
+    changed = changes(empty_folder_lab, source)
+    changed.pop(".h", None)
+    assert changed == expected
 
 
 def test_file_too_large_to_hash_is_compared_by_mtime(empty_folder_lab: Lab) -> None:
     size = file_writes.MAX_HASHED_SIZE + 1
     empty_folder_lab.ok(f"Path('large').write_bytes(b'x' * {size})")
-    again = f"Path('large').write_bytes(b'x' * {size})"
-    assert changes(empty_folder_lab, again) == {"large": "written"}
+    rewrite = f"Path('large').write_bytes(b'x' * {size})"
+    assert changes(empty_folder_lab, rewrite) == {"large": "written"}
     assert changes(empty_folder_lab, "open('large', 'ab').close()") == {}
 
 
@@ -200,11 +202,11 @@ def test_writes_of_earlier_threads_and_tasks_are_not_attributed(
         "    await woken.wait(); open('by_task', 'w').close(); over.set()\n"
         "task = asyncio.create_task(later())"
     )
-    noted = changes(
+    changed = changes(
         empty_folder_lab,
         "go.set(); done.wait(); woken.set(); await over.wait(); open('own', 'w')",
     )
-    assert noted == {
+    assert changed == {
         "by_thread": "~written",
         "by_task": "~written",
         "own": "written",
@@ -225,14 +227,16 @@ def test_open_files_are_detected_without_audit_events(empty_folder_lab: Lab) -> 
         "child.stdout.readline()",
     )
     empty_folder_lab.ok("child.kill(); child.wait()")
-    assert held_open(facts) == {"held": False, "in_c": False, "by_child": True}
+    assert list_open_files(facts) == {"held": False, "in_c": False, "by_child": True}
     empty_folder_lab.ok("held.close(); libc.fclose(ctypes.c_void_p(stream))")
 
 
-def held_open(facts: dict[str, Any]) -> dict[str, bool]:
+def list_open_files(facts: dict[str, Any]) -> dict[str, bool]:
     """The files that were open for writing, but for those of the kernel's own in which it tells why it died."""
-    names = {Path(path).name: own for path, own in facts["open"]}
-    return {name: own for name, own in names.items() if not name.startswith("kernel.")}
+    names = {Path(path).name: is_own for path, is_own in facts["open"]}
+    return {
+        name: is_own for name, is_own in names.items() if not name.startswith("kernel.")
+    }
 
 
 def test_process_of_earlier_cell_is_not_attributed(empty_folder_lab: Lab) -> None:
@@ -244,7 +248,7 @@ def test_process_of_earlier_cell_is_not_attributed(empty_folder_lab: Lab) -> Non
     )
     facts = files_of(empty_folder_lab, "subprocess.run(['true'])")
     empty_folder_lab.ok("child.kill(); child.wait()")
-    assert held_open(facts) == {"by_child": False}
+    assert list_open_files(facts) == {"by_child": False}
 
 
 def test_file_of_previous_cell_is_not_an_external_change(
@@ -328,11 +332,11 @@ def test_interrupted_cell_changes_are_recorded(empty_folder_lab: Lab) -> None:
         "open('new', 'w').close()\nimport time; time.sleep(60)", timeout=1
     )
     assert result.outcome is Outcome.TIMEOUT
-    noted = [
+    changed = [
         Path(change["path"]).name
         for change in result.diagnosis_data["files"]["changes"]
     ]
-    assert noted == ["new"]
+    assert changed == ["new"]
 
 
 # --- the hook itself
@@ -343,12 +347,12 @@ def test_kernel_without_file_writes_has_no_audit_hook(fresh_project: Project) ->
     notebook = fresh_project.new("One", "Two", "Three")
     notebook.insert("import copy\nx = copy.deepcopy([1])\n" + HOOKS + "print(hooks)")
     second, _ = notebook.insert(HOOKS + "print(hooks)")
-    assert printed(notebook, second) == "0"
+    assert run_and_read(notebook, second) == "0"
     third, _ = notebook.insert(HOOKS + "open('a.txt', 'w').close()\nprint(hooks)")
-    assert printed(notebook, third) == "1"
+    assert run_and_read(notebook, third) == "1"
 
 
-def printed(notebook: Notebook, cell: str) -> str:
+def run_and_read(notebook: Notebook, cell: str) -> str:
     return "".join(notebook.cell(cell)["outputs"][0]["text"]).strip()
 
 
@@ -378,7 +382,7 @@ def test_new_helper_takes_over_the_audit_hook(
         "helper_is_new = sys.modules['_stepper_helper'] is not helper\n"
         "print(helper_is_new, len(table))"
     )
-    assert printed(notebook, second) == "True 0"
+    assert run_and_read(notebook, second) == "True 0"
     _, answer = notebook.insert(
         HOOKS + "open('b.txt', 'w').close()\n"
         "raise ValueError(hooks, sys.modules['_stepper_helper'].audit_handlers is table)"
@@ -431,8 +435,8 @@ def test_report_separates_cell_writes_from_other_changes(
 
 
 def write_other_file(folder: Path) -> None:
-    until = time.monotonic() + 60
-    while not (folder / "out.csv").exists() and time.monotonic() < until:
+    deadline = time.monotonic() + 60
+    while not (folder / "out.csv").exists() and time.monotonic() < deadline:
         time.sleep(0.01)
     (folder / "other.csv").write_text("xy")
 
@@ -471,8 +475,8 @@ def test_concurrent_notebooks_are_not_confused(
     for name, other in (names, tuple(reversed(names))):
         lines = notes(answers[name])
         assert len(lines) == 2, answers[name].text
-        own = set(lines[0].removeprefix(f"{CELL}wrote ").split(", "))
-        assert own == {
+        own_files = set(lines[0].removeprefix(f"{CELL}wrote ").split(", "))
+        assert own_files == {
             f"notebooks/{name}.csv (2 bytes)",
             "notebooks/shared.csv (9 bytes)",
         }

@@ -185,10 +185,10 @@ def test_each_shell_runs_the_script(script: Path, shell: str) -> None:
     notebook.parent.mkdir()
     notebook.touch()
     marker = folder / ".stepper/seen"
-    for listed, is_checked in ((".", True), ("/.", False), ("a b", True)):
-        marker.write_text(f"{listed}\n")
+    for path, is_checked in ((".", True), ("/.", False), ("a b", True)):
+        marker.write_text(f"{path}\n")
         os.utime(marker, (1, 1))
-        assert bool(run_in_shell("PostToolBatch")) is is_checked, listed
+        assert bool(run_in_shell("PostToolBatch")) is is_checked, path
 
 
 def test_script_prefers_the_compiled_client(script: Path) -> None:
@@ -286,20 +286,20 @@ def test_socket_path_fits_and_depends_only_on_the_project(
 ) -> None:
     deep = tmp_path / ("é" * 60) / ("x" * 80)
     deep.mkdir(parents=True)
-    there = Paths(str(deep)).socket
-    assert len(there.encode()) <= 103
+    socket_path = Paths(str(deep)).socket
+    assert len(socket_path.encode()) <= 103
     for name in ("HOME", "TMPDIR", "XDG_RUNTIME_DIR"):
         monkeypatch.setenv(name, str(tmp_path))
     (tmp_path / "link").symlink_to(deep)
-    assert Paths(str(tmp_path / "link")).socket == there
-    assert Paths(str(tmp_path)).socket != there
+    assert Paths(str(tmp_path / "link")).socket == socket_path
+    assert Paths(str(tmp_path)).socket != socket_path
     assert (
         fnv1a(b"") == "cbf29ce484222325" and fnv1a(b"a") == "af63dc4c8601ec8c"
     )  # the published test vectors
 
 
 def make_payload(**options: object) -> bytes:
-    answered = {
+    tool_response = {
         "new_source": "x",
         "cell_id": "ab",
         "error": "",
@@ -307,20 +307,20 @@ def make_payload(**options: object) -> bytes:
         "original_file": 'a"}\\',
         "updated_file": "b" * 99,
     }
-    said = {
+    payload = {
         "tool_name": "NotebookEdit",
         "tool_input": {"notebook_path": "/n"},
-        "tool_response": answered,
+        "tool_response": tool_response,
         "tool_use_id": "t",
     }
-    return json.dumps(said, separators=(",", ":")).encode()
+    return json.dumps(payload, separators=(",", ":")).encode()
 
 
 def test_notebook_copies_are_dropped_from_the_payload() -> None:
-    lean = hook_json.remove_notebook_copies(make_payload())
-    assert len(lean) < len(make_payload()) - 99
+    reduced = hook_json.remove_notebook_copies(make_payload())
+    assert len(reduced) < len(make_payload()) - 99
     assert (
-        claude_code_json.Event(json.loads(lean)).change
+        claude_code_json.Event(json.loads(reduced)).change
         == claude_code_json.Event(json.loads(make_payload())).change
     )
 
@@ -340,22 +340,22 @@ def test_notebook_copies_are_dropped_from_the_payload() -> None:
 )
 def test_payload_of_another_shape_is_unchanged(data: bytes) -> None:
     try:
-        whole = json.loads(data)
+        original = json.loads(data)
     except ValueError:
         return  # what is no JSON stays none; the daemon says so
-    lean = json.loads(hook_json.remove_notebook_copies(data))
-    for item in (whole, lean):
+    reduced = json.loads(hook_json.remove_notebook_copies(data))
+    for item in (original, reduced):
         if isinstance(item, dict) and "tool_response" in item:
             item["tool_response"].pop("updated_file", None)
             item["tool_response"].pop("original_file", None)
-    assert lean == whole
+    assert reduced == original
 
 
 def wait_until(received: Callable[[], bool], seconds: float = 20.0) -> None:
     """Wait for a condition; the time is a bound of hangs only."""
-    until = time.monotonic() + seconds
+    deadline = time.monotonic() + seconds
     while not received():
-        assert time.monotonic() < until, "it never came"
+        assert time.monotonic() < deadline, "it never came"
         time.sleep(0.05)
 
 
@@ -383,22 +383,22 @@ def test_hook_exits_when_its_output_is_closed(
     project: Project, pair: Callable[[], tuple[Any, Any]]
 ) -> None:
     payload = sleeping(project)
-    ours, theirs = pair()
+    reading_end, writing_end = pair()
     with subprocess.Popen(
-        project.client("PostToolUse"), stdin=subprocess.PIPE, stdout=theirs
+        project.client("PostToolUse"), stdin=subprocess.PIPE, stdout=writing_end
     ) as hook:
-        close(theirs)
+        close(writing_end)
         hook.stdin.write(payload)
         hook.stdin.close()
         wait_until(lambda: project.json("status")["kernel"]["state"] == "busy")
         assert hook.poll() is None
-        close(ours)
+        close(reading_end)
         assert hook.wait(20) == 0
     was_cancelled(project)
 
 
-def close(end: Any) -> None:
-    os.close(end if isinstance(end, int) else end.detach())
+def close(stream: Any) -> None:
+    os.close(stream if isinstance(stream, int) else stream.detach())
 
 
 @ONE_CLIENT
@@ -477,9 +477,9 @@ def test_connection_lost_to_an_exiting_daemon_is_retried(project: Project) -> No
         listener.listen()
 
         def die() -> None:
-            taken, _ = listener.accept()
+            connection, _ = listener.accept()
             os.unlink(project.paths.socket)
-            taken.close()
+            connection.close()
 
         thread = threading.Thread(target=die)
         thread.start()
@@ -511,9 +511,9 @@ def test_hook_waits_if_the_daemon_backlog_is_full(project: Project) -> None:
             with pytest.raises(subprocess.TimeoutExpired):
                 hook.wait(0.5)
             links.enter_context(listener.accept()[0])
-            with listener.accept()[0] as taken:
-                assert taken.recv(1000).startswith(wire_format.MAGIC)
-                taken.sendall(wire_format.pack(wire_format.OK, b"its turn"))
+            with listener.accept()[0] as connection:
+                assert connection.recv(1000).startswith(wire_format.MAGIC)
+                connection.sendall(wire_format.pack(wire_format.OK, b"its turn"))
                 assert hook.stdout.read() == b"its turn"
 
 

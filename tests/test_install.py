@@ -48,11 +48,11 @@ def snapshot(root):
     """Return every file, link and folder below `root` with mode and content: equal means byte-identical."""
     contents = {}
     for path in sorted(root.rglob("*")):
-        about = path.lstat()
+        status = path.lstat()
         content = str(path.readlink()) if path.is_symlink() else ""
         if path.is_file() and not path.is_symlink():
             content = hashlib.sha256(path.read_bytes()).hexdigest()
-        contents[str(path.relative_to(root))] = (stat.S_IMODE(about.st_mode), content)
+        contents[str(path.relative_to(root))] = (stat.S_IMODE(status.st_mode), content)
     return contents
 
 
@@ -185,7 +185,7 @@ def test_install_with_venv_and_pip(checkout, repo, path, kernel):
     assert "/new-notebook" in result.stdout
     paths = Paths(str(repo))
     env = Path(paths.env)
-    first, beside = snapshot(repo), snapshot(env)
+    first, env_before = snapshot(repo), snapshot(env)
 
     # what a hook and a person start
     assert (repo / ".stepper/env").readlink() == env
@@ -211,20 +211,20 @@ def test_install_with_venv_and_pip(checkout, repo, path, kernel):
     assert first[".stepper/token"][0] == 0o600
     assert stat.S_IMODE(Path(paths.install_record).stat().st_mode) == 0o600
     assert first[".claude/hooks/stepper"][0] == 0o755
-    noted = json.loads(Path(paths.install_record).read_text())
-    assert (noted["python"], noted["version"]) == (str(kernel), 1)
-    merged = json.loads((repo / ".claude/settings.json").read_text())
-    assert merged["permissions"]["allow"] == [
+    record = json.loads(Path(paths.install_record).read_text())
+    assert (record["python"], record["version"]) == (str(kernel), 1)
+    settings = json.loads((repo / ".claude/settings.json").read_text())
+    assert settings["permissions"]["allow"] == [
         "Bash(ls *)",
         "Edit(notebooks/**)",
         "Bash(stepper *)",
     ]
-    assert list(merged) == ["model", "hooks", "permissions", "неизвестный"]
+    assert list(settings) == ["model", "hooks", "permissions", "неизвестный"]
 
-    again = sh(checkout, str(repo), "--allow", path=path)
-    assert again.returncode == 0, again.stderr
-    assert (snapshot(repo), snapshot(env)) == (first, beside), again.stdout
-    assert "created" not in again.stdout
+    second_run = sh(checkout, str(repo), "--allow", path=path)
+    assert second_run.returncode == 0, second_run.stderr
+    assert (snapshot(repo), snapshot(env)) == (first, env_before), second_run.stdout
+    assert "created" not in second_run.stdout
     process_result = subprocess.run(
         [repo / ".stepper/env/bin/stepper", "shutdown"], cwd="/", capture_output=True
     )
@@ -256,9 +256,9 @@ def test_install_and_uninstall_with_uv(checkout, tmp_path):
     assert result.returncode == 0, result.stderr
     assert "ipykernel added" in result.stdout
     assert "uv add --dev ipykernel" in result.stdout
-    noted = json.loads(Path(Paths(str(target)).install_record).read_text())
-    assert noted["python"] == str(target / ".venv/bin/python")
-    assert "ipykernel" in python_probe.probe(noted["python"]).modules
+    record = json.loads(Path(Paths(str(target)).install_record).read_text())
+    assert record["python"] == str(target / ".venv/bin/python")
+    assert "ipykernel" in python_probe.probe(record["python"]).modules
     assert python_probe.probe(str(target / ".stepper/env/bin/python")).modules == ()
     first = snapshot(target)
     assert sh(checkout, str(target), path=path).returncode == 0
@@ -305,14 +305,14 @@ def test_failed_environment_creation_leaves_nothing(checkout, tmp_path):
 
 
 def python38():
-    found = sorted(
+    candidates = sorted(
         Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")).glob(
             "versions/3.8.*/bin/python3.8"
         )
     )
     return (
-        forward(found[0])
-        if found
+        forward(candidates[0])
+        if candidates
         else 'case "$*" in *version_info*) echo 3.8;; *) exit 1;; esac'
     )
 
@@ -321,7 +321,7 @@ BARE = f'case "$*" in *ensurepip*|*"-m venv"*) echo "No module named ensurepip" 
 
 
 @pytest.mark.parametrize(
-    ("commands", "says"),
+    ("commands", "messages"),
     [
         ({}, ("3.10 or newer", "python3 is not on the PATH", "uv")),
         ({"python3": python38()}, ("3.10 or newer", "python3 is Python 3.8")),
@@ -343,12 +343,14 @@ BARE = f'case "$*" in *ensurepip*|*"-m venv"*) echo "No module named ensurepip" 
         "no venv, broken uv",
     ],
 )
-def test_missing_requirements_are_reported(checkout, tmp_path, repo, commands, says):
+def test_missing_requirements_are_reported(
+    checkout, tmp_path, repo, commands, messages
+):
     before = snapshot(repo)
     result = sh(checkout, str(repo), path=bin_folder(tmp_path / "bin", **commands))
     assert result.returncode == 1
-    for words in says:
-        assert words in result.stderr
+    for message in messages:
+        assert message in result.stderr
     assert snapshot(repo) == before
 
 
@@ -404,9 +406,9 @@ def test_conflicting_files_are_named_and_kept(repo, monkeypatch, capsys, name, c
     replace_with_foreign(repo, name, content)
     before = snapshot(repo)
     assert call(monkeypatch, "plan", str(repo)) == 1
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert str(repo / name) in said.err
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert str(repo / name) in captured.err
     assert snapshot(repo) == before
 
 
@@ -426,7 +428,7 @@ def test_uninstall_refuses_unreadable_settings(repo, monkeypatch, capsys, conten
 
 @pytest.mark.nightly_after(5)
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         (["{tmp}/missing"], "does not exist"),
         (["{tmp}/file"], "is not a folder"),
@@ -442,7 +444,7 @@ def test_uninstall_refuses_unreadable_settings(repo, monkeypatch, capsys, conten
         (["{tmp}", "--demo", "--uninstall"], "exclude"),
     ],
 )
-def test_invalid_arguments(checkout, tmp_path, path, arguments, says):
+def test_invalid_arguments(checkout, tmp_path, path, arguments, message):
     (tmp_path / "file").touch()
     (tmp_path / "a:b").mkdir()
     (tmp_path / "closed").mkdir(mode=0o500)
@@ -451,15 +453,15 @@ def test_invalid_arguments(checkout, tmp_path, path, arguments, says):
         "/proc" if os.access(tmp_path / "closed", os.W_OK) else f"{tmp_path}/closed"
     )
     before = snapshot(tmp_path)
-    words = [
-        word.replace("{tmp}/closed", closed)
+    command = [
+        argument.replace("{tmp}/closed", closed)
         .replace("{tmp}", str(tmp_path))
         .replace("{home}", str(Path.home()))
-        for word in arguments
+        for argument in arguments
     ]
-    result = sh(checkout, *words, path=path)
+    result = sh(checkout, *command, path=path)
     assert result.returncode in (1, 2)
-    assert says in result.stderr
+    assert message in result.stderr
     assert result.stdout == ""
     assert snapshot(tmp_path) == before
 
@@ -467,7 +469,7 @@ def test_invalid_arguments(checkout, tmp_path, path, arguments, says):
 def test_help_works_without_python(checkout, tmp_path):
     result = sh(checkout, "--help", path=bin_folder(tmp_path / "bin"))
     assert result.returncode == 0
-    for word in (
+    for heading in (
         "--python PATH",
         "--notebooks PATTERN…",
         "--allow",
@@ -477,7 +479,7 @@ def test_help_works_without_python(checkout, tmp_path):
         "--demo",
         "approving its execution",
     ):
-        assert word.lower() in result.stdout.lower()
+        assert heading.lower() in result.stdout.lower()
 
 
 # --- in this process -----------------------------------------------------------------------------------------
@@ -527,14 +529,14 @@ def test_agent_shell_path_has_only_the_stepper_command(tmp_path, kernel):
     (repo := tmp_path / ODD).mkdir()
     setup(repo, kernel=kernel)
     env = Path(Paths(str(repo)).env)
-    for name in (others := ("python", "python3", "pip", "jupyter", "ipython")):
+    for name in (other_commands := ("python", "python3", "pip", "jupyter", "ipython")):
         script(env / "bin" / name, "echo stepper's own")
     (env / "session.sh").write_text(
         f"export PATH='/x':\"$PATH\":'{env}/bin'\n"
     )  # as earlier versions left it
     setup(repo, kernel=kernel)
     commands_in_agent_shell = find_commands_in_agent_shell(
-        env, tmp_path / "nothing", "stepper", *others
+        env, tmp_path / "nothing", "stepper", *other_commands
     )
     assert [Path(result).resolve() for result in commands_in_agent_shell] == [
         env / "bin/stepper"
@@ -542,10 +544,10 @@ def test_agent_shell_path_has_only_the_stepper_command(tmp_path, kernel):
 
 
 def test_uninstall_leaves_an_empty_folder_empty(tmp_path, kernel):
-    for found in ((), (".claude/skills",), (".claude/hooks",), ("notebooks",)):
+    for existing in ((), (".claude/skills",), (".claude/hooks",), ("notebooks",)):
         repo = tmp_path / f"repo {len(list(tmp_path.iterdir()))}"
         repo.mkdir()
-        for name in found:
+        for name in existing:
             (repo / name).mkdir(parents=True)
         before = snapshot(repo)
         setup(repo, kernel=kernel)
@@ -576,13 +578,15 @@ def test_later_user_edits_survive_uninstall(repo, kernel):
     assert (repo / ".claude/skills/theirs/SKILL.md").exists()
 
 
-@pytest.mark.parametrize("again", [False, True])
-def test_uninstall_without_a_record(repo, kernel, capsys, again):
+@pytest.mark.parametrize("reinstall", [False, True])
+def test_uninstall_without_a_record(repo, kernel, capsys, reinstall):
     before = snapshot(repo)
     data = json.loads((repo / ".claude/settings.json").read_text())
     setup(repo, "--allow", kernel=kernel)
     shutil.rmtree(repo / ".stepper")
-    if again:  # a clone, or a lost .stepper/: install knows no more of what was before
+    if (
+        reinstall
+    ):  # a clone, or a lost .stepper/: install knows no more of what was before
         setup(repo, kernel=kernel)
     uninstall_from(repo)
     document = json.loads((repo / ".claude/settings.json").read_text())
@@ -594,7 +598,7 @@ def test_uninstall_without_a_record(repo, kernel, capsys, again):
         ".claude/settings.json"
     }
     assert after.keys() == before.keys()
-    if not again:
+    if not reinstall:
         assert "Edit(notebooks/**)" in capsys.readouterr().out
 
 
@@ -620,15 +624,15 @@ def test_environment_of_older_installation_is_replaced(repo, kernel):
 def test_moved_checkout_gets_a_new_environment(repo, kernel):
     """Its link leads to the environment of where it was."""
     setup(repo, kernel=kernel)
-    there = repo.rename(repo.with_name("moved"))
-    assert read_install_record(str(there)) == {}
-    setup(there, kernel=kernel)
-    assert (there / ".stepper/env").readlink() == Path(Paths(str(there)).env)
+    moved_repo = repo.rename(repo.with_name("moved"))
+    assert read_install_record(str(moved_repo)) == {}
+    setup(moved_repo, kernel=kernel)
+    assert (moved_repo / ".stepper/env").readlink() == Path(Paths(str(moved_repo)).env)
     env = Paths(str(repo)).env
-    assert resolve_project(str(there), env) == str(
-        there
+    assert resolve_project(str(moved_repo), env) == str(
+        moved_repo
     )  # that of a project that is gone tells none
-    assert resolve_project("/", Paths(str(there)).env) == str(there)
+    assert resolve_project("/", Paths(str(moved_repo)).env) == str(moved_repo)
     trust.remove_record(Paths(str(repo)))
 
 
@@ -784,15 +788,15 @@ def test_link_installs_the_command_for_the_users_shell(home, tmp_path, kernel, c
         check=True,
     )
     assert called(tmp_path / "tree", "status").stdout == "econd status\n"
-    stranger = tmp_path / "cloned/.stepper/env/bin"
-    stranger.mkdir(parents=True)
-    (stranger / "stepper").write_text("#!/bin/sh\necho harm\n")
-    (stranger / "stepper").chmod(0o755)
-    lost = called(tmp_path / "cloned", "status")
-    assert (lost.returncode, lost.stdout) == (
+    clone_bin = tmp_path / "cloned/.stepper/env/bin"
+    clone_bin.mkdir(parents=True)
+    (clone_bin / "stepper").write_text("#!/bin/sh\necho harm\n")
+    (clone_bin / "stepper").chmod(0o755)
+    result = called(tmp_path / "cloned", "status")
+    assert (result.returncode, result.stdout) == (
         2,
         "",
-    ) and "not set up in this folder" in lost.stderr
+    ) and "not set up in this folder" in result.stderr
     assert called(tmp_path, "--help").stdout == "first --help\n"
     assert called(tmp_path, _STEPPER_COMPLETE="bash_complete").returncode == 0
 
@@ -891,9 +895,9 @@ def test_notebooks_in_several_folders(repo, kernel, capsys):
         "Bash(stepper *)",
     ]
     assert data["permissions"]["allow"] == ["Bash(ls *)", *rules]
-    made = snapshot(repo)
+    installed = snapshot(repo)
     setup(repo, "--allow", kernel=kernel)  # the existing configuration is kept
-    assert snapshot(repo) == made
+    assert snapshot(repo) == installed
     uninstall_from(repo)
     assert snapshot(repo) == before
 
@@ -915,16 +919,16 @@ def test_user_config_is_kept(repo, kernel):
 
 
 @pytest.mark.parametrize(
-    ("pattern", "says"),
+    ("pattern", "message"),
     [
         ("/abs", "must be relative"),
         ("../x", "inside the repository"),
         (".claude", "inside the repository"),
     ],
 )
-def test_pattern_outside_the_project_is_refused(repo, kernel, pattern, says):
+def test_pattern_outside_the_project_is_refused(repo, kernel, pattern, message):
     before = snapshot(repo)
-    with pytest.raises(StepperError, match=says):
+    with pytest.raises(StepperError, match=message):
         setup(repo, "--notebooks", "nb", pattern, kernel=kernel)
     assert snapshot(repo) == before
 
@@ -942,18 +946,18 @@ def test_edited_skill_is_kept(repo, kernel, capsys):
 
 
 def test_skill_name_used_by_the_user_is_skipped(repo, kernel, capsys):
-    theirs = repo / skill_states.SKILLS / "fix" / "SKILL.md"
-    installer.write(theirs, b"---\nname: fix\n---\nmine\n")
+    user_skill = repo / skill_states.SKILLS / "fix" / "SKILL.md"
+    installer.write(user_skill, b"---\nname: fix\n---\nmine\n")
     setup(repo, kernel=kernel)
     out = capsys.readouterr().out
     assert "not installed, because you have skills with these names: fix" in out
     assert "instead of /fix, use in a terminal: stepper fix" in out
-    assert theirs.read_text().endswith("mine\n")
+    assert user_skill.read_text().endswith("mine\n")
     assert {*skill_states.list_our_skills(repo)} == {
         *skill_states.load_shipped_skills()
     } - {"fix"}
     uninstall_from(repo)
-    assert theirs.exists() and not skill_states.list_our_skills(repo)
+    assert user_skill.exists() and not skill_states.list_our_skills(repo)
 
 
 def test_older_skills_and_scripts_are_replaced(repo, kernel, capsys):
@@ -965,8 +969,10 @@ def test_older_skills_and_scripts_are_replaced(repo, kernel, capsys):
     )
     old = b"#!/bin/sh\n# notebook-stepper 0.0.1\n"
     script_path.write_bytes(old)
-    noted = json.loads(record.read_text())
-    record.write_text(json.dumps({**noted, "script": hashlib.sha256(old).hexdigest()}))
+    install_record = json.loads(record.read_text())
+    record.write_text(
+        json.dumps({**install_record, "script": hashlib.sha256(old).hexdigest()})
+    )
     for name in ("new-notebook", "gone"):
         for file, content in skill_states.add_mark({"SKILL.md": b"older"}).items():
             installer.write(repo / skill_states.SKILLS / name / file, content)
@@ -980,23 +986,23 @@ def test_older_skills_and_scripts_are_replaced(repo, kernel, capsys):
 def test_edited_hook_script_is_backed_up(repo, kernel):
     setup(repo, kernel=kernel)
     path = repo / claude_settings.SCRIPT
-    ours = path.read_bytes()
-    path.write_bytes(ours + b"# mine\n")
+    installed = path.read_bytes()
+    path.write_bytes(installed + b"# mine\n")
     setup(repo, kernel=kernel)
-    assert path.read_bytes() == ours
-    assert path.with_name("stepper.orig").read_bytes() == ours + b"# mine\n"
+    assert path.read_bytes() == installed
+    assert path.with_name("stepper.orig").read_bytes() == installed + b"# mine\n"
 
 
 def test_symlinked_settings_stay_a_symlink(repo, kernel):
     path = repo / ".claude/settings.json"
-    real = repo / "dotfiles.json"
-    path.rename(real)
-    real.chmod(0o640)
-    path.symlink_to(real)
+    target = repo / "dotfiles.json"
+    path.rename(target)
+    target.chmod(0o640)
+    path.symlink_to(target)
     before = snapshot(repo)
     setup(repo, kernel=kernel)
     assert path.is_symlink()
-    assert "hooks/stepper" in real.read_text()
+    assert "hooks/stepper" in target.read_text()
     uninstall_from(repo)
     assert snapshot(repo) == before
 
@@ -1038,7 +1044,7 @@ def test_closed_stdout_does_not_stop_the_installation(checkout, repo, kernel):
 
 
 @pytest.fixture
-def place(tmp_path):
+def make_interpreter(tmp_path):
     """Return a function that makes an environment's interpreter below the project's neighbour."""
     (tmp_path / "repo").mkdir()
 
@@ -1048,20 +1054,20 @@ def place(tmp_path):
     return make
 
 
-def note(project, python, given):
-    trust.save_record(Paths(str(project)), {"python": python, "given": given})
+def note(project, python, option):
+    trust.save_record(Paths(str(project)), {"python": python, "given": option})
 
 
-def test_interpreter_precedence(tmp_path, place):
+def test_interpreter_precedence(tmp_path, make_interpreter):
     project = tmp_path / "repo"
     paths = Paths(str(project))
 
-    def chosen(given=None, **active):
-        return install_checks.choose_interpreter(paths, given, active)
+    def chosen(option=None, **active):
+        return install_checks.choose_interpreter(paths, option, active)
 
     new = chosen(VIRTUAL_ENV=str(tmp_path / "gone"))
     assert (new.python, new.make) == (str(project / ".venv/bin/python"), True)
-    conda, active = place("conda"), place("active")
+    conda, active = make_interpreter("conda"), make_interpreter("active")
     roots = {
         "CONDA_PREFIX": str(tmp_path / "conda"),
         "VIRTUAL_ENV": str(tmp_path / "active"),
@@ -1069,22 +1075,22 @@ def test_interpreter_precedence(tmp_path, place):
     assert chosen(CONDA_PREFIX=roots["CONDA_PREFIX"]).python == conda
     assert chosen(**roots).python == active
     assert "VIRTUAL_ENV" in chosen(**roots).why
-    own = place("repo/.stepper/env")
-    assert chosen(VIRTUAL_ENV=str(Path(own).parent.parent)).make
-    other = place(Paths(str(tmp_path / "other")).env)
+    own_env = make_interpreter("repo/.stepper/env")
+    assert chosen(VIRTUAL_ENV=str(Path(own_env).parent.parent)).make
+    other = make_interpreter(Paths(str(tmp_path / "other")).env)
     (tmp_path / "named").symlink_to(Path(other).parent.parent)
     for name in (str(Path(other).parent.parent), str(tmp_path / "named")):
         assert chosen(VIRTUAL_ENV=name).make
     shutil.rmtree(project / ".stepper")
-    venv = place("repo/.venv")
+    venv = make_interpreter("repo/.venv")
     assert chosen(**roots).python == venv
     assert chosen("/given", **roots)[:3] == ("/given", "--python", True)
 
     # a re-run: only what --python gave before outlives the rules
-    note(project, conda, given=False)
+    note(project, conda, option=False)
     assert chosen(**roots).python == venv
     shutil.rmtree(project / ".stepper")
-    note(project, conda, given=True)
+    note(project, conda, option=True)
     assert chosen(**roots).python == conda
     Path(conda).unlink()
     assert chosen(**roots).python == venv
@@ -1106,7 +1112,7 @@ def answer(version, modules=""):
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         (answer("3.8.18", "ipykernel pip"), "is Python 3.8.18: kernels need 3.9"),
         (answer("2.7.18"), "is Python 2.7.18"),
@@ -1119,14 +1125,14 @@ def answer(version, modules=""):
         ),
     ],
 )
-def test_unsuitable_interpreter_is_refused(repo, tmp_path, monkeypatch, text, says):
+def test_unsuitable_interpreter_is_refused(repo, tmp_path, monkeypatch, text, message):
     python = script(tmp_path / "python", text)
     monkeypatch.setenv("PATH", str(bin_folder(tmp_path / "bin")))
-    with pytest.raises(StepperError) as caught:
+    with pytest.raises(StepperError) as error:
         install_checks.check_and_choose_interpreter(
             install_options.parse_arguments([str(repo), "--python", str(python)])
         )
-    assert says in str(caught.value)
+    assert message in str(error.value)
     assert not (repo / ".stepper").exists()
 
 
@@ -1136,10 +1142,10 @@ def test_failed_ipykernel_installation_names_the_command(repo, tmp_path, monkeyp
         f'case "$*" in *"-m pip"*) echo "no network" >&2; exit 1;; esac\n{answer("3.12.1", "pip")}',
     )
     monkeypatch.setenv("PATH", str(bin_folder(tmp_path / "bin")))
-    with pytest.raises(StepperError) as caught:
+    with pytest.raises(StepperError) as error:
         setup(repo, kernel=python)
-    assert "no network" in str(caught.value)
-    assert "pip install ipykernel" in str(caught.value)
+    assert "no network" in str(error.value)
+    assert "pip install ipykernel" in str(error.value)
     assert not (repo / claude_settings.SCRIPT).exists()
 
 
@@ -1183,8 +1189,8 @@ def test_incomplete_or_broken_environment_is_not_ready(repo, kernel):
 def test_install_plan_is_parseable_lines(repo, kernel, monkeypatch, capfdbinary):
     assert call(monkeypatch, "plan", str(repo), "--allow", "--python", str(kernel)) == 0
     lines = capfdbinary.readouterr().out.decode().splitlines()
-    told = dict(line.split("=", 1) for line in lines)
-    assert list(told) == [
+    plan = dict(line.split("=", 1) for line in lines)
+    assert list(plan) == [
         "target",
         "env",
         "state",
@@ -1195,7 +1201,7 @@ def test_install_plan_is_parseable_lines(repo, kernel, monkeypatch, capfdbinary)
         "uninstall",
         "mcp",
     ]
-    assert (told["target"], len(told["stamp"]), told["uninstall"]) == (
+    assert (plan["target"], len(plan["stamp"]), plan["uninstall"]) == (
         str(repo),
         64,
         "",
@@ -1224,25 +1230,36 @@ HOSTILE = 'it\'s "q" $(touch ran) `touch ran`; touch ran #\\ *$IFS=&|<>'
 )
 def test_hostile_path_is_not_executed(checkout, tmp_path, path, options):
     """As the target, as the checkout's own place and as the interpreter's: nothing in it is run or taken for a line."""
-    own, repo, cwd = (tmp_path / f"{name} {HOSTILE}" for name in ("own", "repo", "cwd"))
-    shutil.copytree(checkout, own)
+    home, repo, cwd = (
+        tmp_path / f"{name} {HOSTILE}" for name in ("own", "repo", "cwd")
+    )
+    shutil.copytree(checkout, home)
     cwd.mkdir()
     repo.mkdir()
     stand_in(path)
     kernel = script(tmp_path / f"kernel {HOSTILE}{options}" / "python", forward())
     before = snapshot(tmp_path)
-    result = sh(own, str(repo), "--allow", "--python", str(kernel), path=path, cwd=cwd)
+    result = sh(home, str(repo), "--allow", "--python", str(kernel), path=path, cwd=cwd)
     assert (result.returncode, result.stderr) == (0, "")
-    words = ["--source", own, "--planned", repo, repo, "--allow", "--python", kernel]
+    arguments = [
+        "--source",
+        home,
+        "--planned",
+        repo,
+        repo,
+        "--allow",
+        "--python",
+        kernel,
+    ]
     assert result.stdout.endswith(
         "<called:> "
-        + "".join(f"<{word}> " for word in make_apply_arguments(*words))
+        + "".join(f"<{argument}> " for argument in make_apply_arguments(*arguments))
         + "\n"
     )
     if options:  # PATH cannot contain a line break
         target = tmp_path / f"repo {options}"
         target.mkdir()
-        result = sh(own, str(target), path=path, cwd=cwd)
+        result = sh(home, str(target), path=path, cwd=cwd)
         assert (result.returncode, result.stdout) == (
             2,
             "",
@@ -1253,9 +1270,17 @@ def test_hostile_path_is_not_executed(checkout, tmp_path, path, options):
     assert snapshot(tmp_path) == before and not list(tmp_path.rglob("ran"))
 
 
-def make_apply_arguments(*words):
+def make_apply_arguments(*arguments):
     """Return the arguments with which install.sh calls an environment's `apply`."""
-    return ["-I", "-B", "-m", "stepper.install.installer", "apply", "--remade", *words]
+    return [
+        "-I",
+        "-B",
+        "-m",
+        "stepper.install.installer",
+        "apply",
+        "--remade",
+        *arguments,
+    ]
 
 
 @pytest.mark.nightly
@@ -1268,10 +1293,10 @@ def test_demo_creates_the_given_folder(checkout, tmp_path, path):
         == f"<called:> <-I> <{checkout}/examples/demo.py> <{folder}> "
     ), result.stderr
     (tmp_path / "file").touch()
-    refused = sh(checkout, str(tmp_path / "file" / "demo"), "--demo", path=path)
+    refusal = sh(checkout, str(tmp_path / "file" / "demo"), "--demo", path=path)
     assert (
-        refused.returncode == 2
-        and "could not be created: Not a directory" in refused.stderr
+        refusal.returncode == 2
+        and "could not be created: Not a directory" in refusal.stderr
     )
 
 
@@ -1291,21 +1316,25 @@ def test_demo_runs_in_the_scratch_folder(checkout, tmp_path, path):
 
 @pytest.mark.nightly
 def test_checkout_can_be_its_own_target(checkout, tmp_path, kernel):
-    own = tmp_path / "own"
-    shutil.copytree(checkout, own)
-    before = snapshot(own)
-    wanted = install_checks.compute_stamp(
-        install_options.parse_arguments([str(own), "--source", str(own)])
+    checkout_copy = tmp_path / "own"
+    shutil.copytree(checkout, checkout_copy)
+    before = snapshot(checkout_copy)
+    expected = install_checks.compute_stamp(
+        install_options.parse_arguments(
+            [str(checkout_copy), "--source", str(checkout_copy)]
+        )
     )
-    setup(own, "--source", str(own), kernel=kernel)
-    first = snapshot(own)
-    setup(own, "--source", str(own), kernel=kernel)
-    assert snapshot(own) == first
+    setup(checkout_copy, "--source", str(checkout_copy), kernel=kernel)
+    first = snapshot(checkout_copy)
+    setup(checkout_copy, "--source", str(checkout_copy), kernel=kernel)
+    assert snapshot(checkout_copy) == first
     assert (
         install_checks.compute_stamp(
-            install_options.parse_arguments([str(own), "--source", str(own)])
+            install_options.parse_arguments(
+                [str(checkout_copy), "--source", str(checkout_copy)]
+            )
         )
-        == wanted
+        == expected
     )
-    uninstall_from(own)
-    assert snapshot(own) == before
+    uninstall_from(checkout_copy)
+    assert snapshot(checkout_copy) == before
