@@ -50,7 +50,7 @@ forked_kernels.fork_kernels()
 ROOT = Path(__file__).resolve().parent.parent
 CLIENTS = ("python", "compiled")
 NIGHTLY_MODULE = re.compile(
-    r"^pytestmark = (\[\s*)?pytest\.mark\.nightly", re.MULTILINE
+    r"^pytestmark = (\[\s*)?pytest\.mark\.nightly\b(?!_)", re.MULTILINE
 )
 CLIENT = "import sys; sys.path.append(sys.argv[1]); from stepper.hook.process import hook; hook()"
 
@@ -432,6 +432,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if is_nightly else None
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest selects the tests by their markers
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the cases after the first N of a test with `nightly_after(N)` as nightly."""
     counts: collections.Counter[str] = collections.Counter()

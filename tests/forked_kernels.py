@@ -43,6 +43,8 @@ class ForkServers:
 
     def __init__(self) -> None:
         self.folder = tempfile.mkdtemp(prefix="kernel-forks-")
+        # A test may change the environment after a server has started.
+        self.environ = dict(os.environ)
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self, python: str) -> None:
@@ -51,7 +53,7 @@ class ForkServers:
             return
         script_path = str(Path(__file__).with_name("kernel_fork_server.py"))
         script = SCRIPT.format(path=script_path)
-        environ = {**os.environ, "ROOM": "-" * ENVIRONMENT_ROOM}
+        environ = {**self.environ, "ROOM": "-" * ENVIRONMENT_ROOM}
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(get_socket_path(self.folder, python))
             listener.listen(64)
@@ -108,6 +110,17 @@ def select_start_variables(environ: Mapping[str, str]) -> dict[str, str]:
     }
 
 
+def receive_number(connection: socket.socket) -> int:
+    """Receive a number of 8 bytes; raise EOFError if the server exited."""
+    data = b""
+    while len(data) < 8:
+        part = connection.recv(8 - len(data))
+        if not part:
+            raise EOFError("the server that forks kernels closed the connection")
+        data += part
+    return int.from_bytes(data, "big", signed=True)
+
+
 class ForkedKernel:
     """The process of a kernel, with the part of Popen that stepper uses."""
 
@@ -119,8 +132,7 @@ class ForkedKernel:
     def poll(self) -> int | None:
         """Return the exit code, or None while the kernel is running."""
         if self.returncode is None and select.select([self.connection], [], [], 0)[0]:
-            code = self.connection.recv(8)
-            self.returncode = int.from_bytes(code, "big", signed=True)
+            self.returncode = receive_number(self.connection)
             self.connection.close()
         return self.returncode
 
@@ -145,15 +157,15 @@ def fork_kernel(
     size = len(request).to_bytes(8, "big")
     socket.send_fds(connection, [size], [stdout.fileno(), stdout.fileno()])
     connection.sendall(request)
-    return ForkedKernel(connection, int.from_bytes(connection.recv(8), "big"))
+    return ForkedKernel(connection, receive_number(connection))
 
 
 def get_address() -> Address | None:
     """Return the servers of this process, or None if kernels are spawned."""
     if kernel_command.Popen is subprocess.Popen:
         return None
-    folder = create_servers(os.getpid()).folder
-    return Address(folder, select_start_variables(os.environ))
+    servers = create_servers(os.getpid())
+    return Address(servers.folder, select_start_variables(servers.environ))
 
 
 def spawn_kernels() -> None:
@@ -179,6 +191,10 @@ def fork_kernels(address: Address | None = None) -> None:
             and kernel_command.PARENT_PID not in environ
             and os.path.exists(socket_path)
         ):
+            # The server starts every kernel like this.
+            assert options["stdin"] == subprocess.DEVNULL
+            assert options["stderr"] is options["stdout"]
+            assert options["start_new_session"]
             cwd = options["cwd"]
             return fork_kernel(socket_path, argv, options["stdout"], cwd, environ)
         return subprocess.Popen(argv, **options)

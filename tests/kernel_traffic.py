@@ -22,7 +22,7 @@ from zmq import Again
 from tests.conftest import Notebook, Project, text_of
 from tests.stream_folding import folded
 
-GAP = re.compile(r"\n… [\d,]+ characters left out by stepper \(max_output_bytes\) …\n")
+GAP = re.compile(r"\n… [\d,]+ characters? left out by stepper \(max_output_bytes\) …\n")
 GAPS = re.compile(r"… .* left out by stepper \(max_output_bytes\) …\n")
 
 

@@ -114,6 +114,11 @@ def test_unsupported_add_ipykernel_is_refused_before_any_change(
             install_options.parse_arguments([str(shop), "--add-ipykernel"])
         )
     (shop / "uv.lock").unlink()
+    with pytest.raises(UsageError, match="uv is not on the PATH"):
+        install_checks.print_plan(
+            install_options.parse_arguments([str(shop), "--add-ipykernel"])
+        )
+    (shop / "pyproject.toml").write_text("[tool.x]\n")
     with pytest.raises(UsageError, match="uv does not manage"):
         install_checks.print_plan(
             install_options.parse_arguments([str(shop), "--add-ipykernel"])

@@ -157,7 +157,7 @@ def test_killed_proxy_loses_no_output(hub: Hub, project_with_server: Project) ->
     assert "was CANCELLED" in response and "it was interrupted" in response, response
     assert "| 20" in notebook.insert("print(x)")[1].text
     assert (
-        "the look into the kernel went wrong"
+        "the diagnosis failed"
         not in (project_with_server.folder / ".stepper/daemon.log").read_text()
     )
 
@@ -199,7 +199,7 @@ def test_server_stopped_during_a_cell_is_reported(
     assert (
         f"{hub.url} is not running" in output
         and starts in output
-        and "may live on" not in output
+        and "may still be running" not in output
     ), output
     hub.server("POST")
     assert "ran ok" in project_with_server.stepper("restore").stdout

@@ -47,7 +47,7 @@ def update_display(data, raw, display_id): display(data, raw=raw, display_id=dis
 """
 LIMITS = Limits(max_memory_percent=100)
 GAP = re.compile(
-    r"\n… ([\d,]+) characters left out by stepper \(max_output_bytes\) …\n"
+    r"\n… ([\d,]+) characters? left out by stepper \(max_output_bytes\) …\n"
 )
 
 

@@ -17,7 +17,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from stepper.common.errors import NotebookError
-from stepper.notebooks import background_io, new_notebook, notebook_json
+from stepper.notebooks import (
+    background_io,
+    new_notebook,
+    notebook_document,
+    notebook_json,
+)
 from stepper.notebooks import notebook_file as notebook
 from stepper.policy.execution_result import CellVersion, Execution, WidgetState
 from stepper.policy.model import Cell, Outcome, Plan, Step
@@ -589,3 +594,18 @@ def test_long_digits_in_a_source_change_no_other_cell(tmp_path: Path) -> None:
         == ""
     )
     assert "é–中" in Path(file.path).read_text()
+
+
+@pytest.mark.parametrize(
+    ("raw", "hint"),
+    [
+        ({"cells": []}, "Restore the notebook"),
+        ({"nbformat": 3}, "jupyter nbconvert --to notebook --inplace 'a b.ipynb'"),
+        ({"nbformat": 5}, "Save the notebook in nbformat 4"),
+        ({"nbformat": 4, "cells": [{}]}, "Each cell must be a JSON object"),
+    ],
+)
+def test_hint_for_an_invalid_notebook(raw: dict[str, object], hint: str) -> None:
+    with pytest.raises(NotebookError) as caught:
+        notebook_document.validate_notebook(raw, "a b.ipynb")
+    assert caught.value.hint.startswith(hint)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import asyncio
+import contextlib
+from dataclasses import fields, replace
+from types import SimpleNamespace
 
 import orjson
 import pytest
 
 from stepper.policy import journal_events, journal_reducer, plan, run_decisions
 from stepper.policy.changed_cells import hash_source
+from stepper.policy.dataflow.name_effects import NameUsage
 from stepper.policy.model import (
     Cell,
     Consent,
@@ -22,6 +26,10 @@ from stepper.policy.model import (
 )
 from stepper.policy.notebook_state import State
 from stepper.policy.run_decisions import CellAction, NextAction
+from stepper.session.caller import Caller
+from stepper.session.session_state.notebook_journal import NotebookJournal
+from stepper.session.session_state.notices import Notices
+from stepper.session.session_state.request_queue import RequestQueue
 
 AT = "2026-01-01T00:00:00Z"
 GIVEN, ASKED, WITHHELD = Consent.GIVEN, Consent.ASKED, Consent.WITHHELD
@@ -491,3 +499,69 @@ def test_cell_with_two_keys_is_found_in_the_order_of_the_plan() -> None:
     assert current.find_cell_key("id0") == 1
     assert state(run(1, FINE, key="id0")).find_cell_key("id0") == "id0"
     assert current.find_cell_key("id1") is None
+
+
+def make_failed_preflight(call_id: str | None) -> journal_events.PreflightFailed:
+    failed = vars(run(0, FIXABLE))
+    names = {field.name for field in fields(journal_events.PreflightFailed)}
+    values = {name: value for name, value in failed.items() if name in names}
+    return journal_events.PreflightFailed(
+        **{**values, "at": AT, "tool_use_id": call_id}
+    )
+
+
+def test_report_without_a_run_belongs_to_one_call() -> None:
+    events = [
+        make_failed_preflight("call-1"),
+        journal_events.RunReported(run=0, text="first"),
+    ]
+    journal = make_journal(events)
+    report = journal.deliver_report("call-1")
+    assert report is not None and report.text == "first"
+    assert journal.deliver_report("call-2") is None
+    assert journal.deliver_report(None) is None
+    # The daemon exited before it reported the second check.
+    journal = make_journal([*events, make_failed_preflight("call-2")])
+    assert journal.deliver_report("call-1") is None
+    assert journal.deliver_report("call-2") is None
+
+
+def make_journal(events: list[journal_events.Event]) -> NotebookJournal:
+    file = SimpleNamespace(load=lambda: ([event.to_json() for event in events], ""))
+    return NotebookJournal(file, Notices(), lambda source: NameUsage(), print)
+
+
+def test_cancelled_request_does_not_keep_the_turn() -> None:
+    async def cancel_while_waiting(yields: int) -> None:
+        queue = RequestQueue()
+        await queue.acquire()
+        waiting = asyncio.create_task(queue.acquire(Caller()))
+        await asyncio.sleep(0.01)
+        queue.release()
+        for _ in range(yields):
+            await asyncio.sleep(0)
+        was_done = waiting.done()
+        waiting.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await waiting
+        await asyncio.sleep(0.01)
+        assert queue.is_locked == was_done
+
+    for yields in range(6):
+        asyncio.run(cancel_while_waiting(yields))
+
+
+def test_cancelled_request_leaves_the_queue() -> None:
+    async def cancel_before_the_turn() -> None:
+        queue = RequestQueue()
+        await queue.acquire()
+        waiting = asyncio.create_task(queue.acquire(Caller()))
+        await asyncio.sleep(0.01)
+        waiting.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await waiting
+        queue.release()
+        await asyncio.sleep(0.01)
+        assert not queue.is_locked
+
+    asyncio.run(cancel_before_the_turn())

@@ -992,7 +992,10 @@ def test_job_that_cannot_be_cancelled_is_cancelled_by_the_next_daemon(
     other.begin(make_backend())
     os.kill(int(text(other.run("import os\nprint(os.getpid())"))), signal.SIGSTOP)
     monkeypatch.setattr(slurm_cli, "COMMAND_SECONDS", 1)
-    with other.lab.frozen(), pytest.raises(KernelError, match="may live on"):
+    with (
+        other.lab.frozen(),
+        pytest.raises(KernelError, match="may still be running; stepper cancels it"),
+    ):
         other.wait(other.kernel.shutdown())
     monkeypatch.setattr(slurm_cli, "COMMAND_SECONDS", 15)
     assert list(other.jobs.values()) == ["RUNNING"] and other.record.exists()

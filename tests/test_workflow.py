@@ -279,7 +279,7 @@ def test_continue_lifts_a_stop_and_names_the_next_step(project: Project) -> None
     cell_id, response = notebook.insert("raise ValueError('please STOP here')")
     assert response.stop
     output = project.stepper("continue").stdout
-    assert "The notebook is resumed" in output and "The person" not in output
+    assert "The notebook is resumed" in output and "The user" not in output
     assert 'Next: step 2 of 2 "Plot"' in output
     assert (
         "math" in output

@@ -75,9 +75,13 @@ def is_uv_project(project: Path) -> bool:
     """Return whether uv manages the project or could manage it."""
     if (project / "uv.lock").exists():
         return True
+    return has_project_table(project) and shutil.which("uv") is not None
+
+
+def has_project_table(project: Path) -> bool:
+    """Return whether the project's pyproject.toml has a [project] table."""
     pyproject = read(project / "pyproject.toml")
-    has_project_table = re.search(rb"^\[project\]", pyproject, re.MULTILINE)
-    return bool(has_project_table and shutil.which("uv"))
+    return re.search(rb"^\[project\]", pyproject, re.MULTILINE) is not None
 
 
 def install_ipykernel(project: Path, *pip: str) -> CompletedProcess[str]:
@@ -102,7 +106,7 @@ def install_ipykernel(project: Path, *pip: str) -> CompletedProcess[str]:
 
 def check_add(project: Path) -> None:
     """Raise UsageError if the project does not support `--add-ipykernel`."""
-    if not is_uv_project(project):
+    if not has_project_table(project) and not (project / "uv.lock").exists():
         raise UsageError(
             f"--add-ipykernel: uv does not manage {project}, because the project has no"
             " pyproject.toml with a [project] table",

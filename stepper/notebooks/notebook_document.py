@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from stepper.common.errors import NotebookError
+from stepper.common.text import shell_quote
 from stepper.notebooks.cell_updates import get_tags
 from stepper.policy.changed_cells import hash_source
 from stepper.policy.execution_result import CellVersion
@@ -21,6 +22,7 @@ from stepper.policy.model import Cell
 # The form of the ids that stepper gives to cells of notebooks without cell ids.
 GENERATED_ID = re.compile(r"cell-(\d+)")
 NBFORMAT = 4
+OLD_NBFORMATS = (1, 2, 3)  # which nbconvert converts
 
 
 class Document:
@@ -180,18 +182,22 @@ def validate_notebook(raw: Any, name: str) -> None:
     if not isinstance(raw, dict) or "nbformat" not in raw:
         raise NotebookError(
             f"{name} is JSON, but not a notebook: it has no `nbformat`",
-            "jupyter nbconvert --to notebook …",
+            "Restore the notebook, or create a new one",
         )
-    if raw["nbformat"] != NBFORMAT:
+    version = raw["nbformat"]
+    if version != NBFORMAT:
+        hint = "Save the notebook in nbformat 4"
+        if version in OLD_NBFORMATS:
+            hint = f"jupyter nbconvert --to notebook --inplace {shell_quote(name)}"
         raise NotebookError(
-            f"{name} has nbformat {raw['nbformat']!r}; stepper requires nbformat 4",
-            f"jupyter nbconvert --to notebook --nbformat 4 {name}",
+            f"{name} has nbformat {version!r}; stepper requires nbformat 4", hint
         )
     cells = raw.get("cells")
     if not isinstance(cells, list) or not all(map(_is_valid_cell, cells)):
         raise NotebookError(
             f"{name} is not a valid notebook: its list of cells is invalid",
-            f"jupyter nbconvert --validate {name}",
+            "Each cell must be a JSON object with a `cell_type`. Its `source` must be a"
+            " string or a list of strings, and its `metadata` an object",
         )
     if not isinstance(raw.get("metadata", {}), dict):
         raise NotebookError(

@@ -212,6 +212,8 @@ def _apply_preflight_failure(
     """Record a failed preflight check; every third in a row counts as an attempt."""
     if event.tool_use_id:
         state.tool_use_ids.add(event.tool_use_id)
+    state.preflight_call_id = event.tool_use_id
+    state.reports.pop(0, None)  # of an earlier check
     progress = state.get_or_add_progress(event.key)
     count = state.count_attempts_after_preflight(event.key)
     progress.attempts = count.attempts

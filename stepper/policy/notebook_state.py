@@ -156,6 +156,8 @@ class State:
     # Delivered reports by run; 0 is the last report without a run.
     reports: dict[int, str] = field(default_factory=dict)
     last_report: int | None = None
+    # The tool call of the last failed preflight check, which `reports[0]` is about.
+    preflight_call_id: str | None = None
     # The step or cell that ran last, or failed its preflight check last.
     last_key: Key | None = None
     # Cells that were changed or deleted since they ran, as of the last comparison.

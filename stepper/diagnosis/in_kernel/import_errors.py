@@ -231,10 +231,10 @@ def find_loaded_modules(module_name: str, name: str) -> list[str]:
 
 
 def explain_changed_file(module_name: str, name: str) -> str:
-    """Return a sentence on a name that was added to a module's file after the import.
+    """Return a sentence on a name that a module lacks and its changed file defines.
 
-    Return an empty string if the file did not change after the import, or does not
-    define the name.
+    Return an empty string if the file has not changed since the helper started, or does
+    not define the name.
     """
     module = sys.modules.get(module_name)
     if module is None or peek(module, name, missing) is not missing:
@@ -256,9 +256,9 @@ def explain_changed_file(module_name: str, name: str) -> str:
     number = text.count("\n", 0, definition.start()) + 1
     file = shorten(os.path.relpath(path), 200)
     return (
-        f"line {number} of {file} defines `{name}`, but the file changed after the"
-        " kernel imported the module: to load the new version, use importlib.reload or"
-        " restart the kernel"
+        f"line {number} of {file} defines `{name}`, but the imported module does not,"
+        " and the file changed after the kernel started: to load the new version, use"
+        " importlib.reload or restart the kernel"
     )
 
 

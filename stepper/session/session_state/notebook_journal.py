@@ -97,15 +97,18 @@ class NotebookJournal:
     def deliver_report(self, tool_use_id: str | None) -> Report | None:
         """Return the report on the last run of a tool call, or None if there is none.
 
-        If no cell of the call ran, return the report on the last cell that did not run.
-        Discard the notice on the run, because the report replaces the notice.
+        If no cell of the call ran, return the report on its failed preflight check, if
+        this check was the last one that failed. Discard the notice on the run, because
+        the report replaces the notice.
         """
         last_run = None
         for run in self.state.runs:
             if run.tool_use_id == tool_use_id:
                 last_run = run
         if last_run is None:
-            text = self.state.reports.get(0)  # on the last cell that did not run
+            if tool_use_id != self.state.preflight_call_id:
+                return None
+            text = self.state.reports.get(0)
             return None if text is None else Report(text, "", ok=False)
         text = self.state.reports.get(last_run.run)
         self._notices.discard(last_run.run)

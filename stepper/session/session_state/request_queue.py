@@ -45,11 +45,17 @@ class RequestQueue:
             return await self._lock.acquire()
         acquire = asyncio.create_task(self._lock.acquire())
         disconnected = asyncio.create_task(caller.disconnected.wait())
-        await asyncio.wait([acquire, disconnected], return_when=asyncio.FIRST_COMPLETED)
-        is_acquired = acquire.done()
-        acquire.cancel()
-        disconnected.cancel()
-        return is_acquired
+        tasks = [acquire, disconnected]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            return acquire.done()
+        except asyncio.CancelledError:
+            if acquire.done():
+                self._lock.release()
+            raise
+        finally:
+            acquire.cancel()
+            disconnected.cancel()
 
     def release(self) -> None:
         """Give the turn to the next request."""
