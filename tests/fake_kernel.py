@@ -26,12 +26,14 @@ from typing import Any
 from stepper.policy.execution_result import Execution
 from stepper.policy.model import Death, Fault, Frame, Limits, Outcome
 from stepper.policy.namespace_model import UNKNOWN_NAMESPACE, Namespace, Variable
+from stepper.policy.undo_model import RestoreRequest, RestoreResult, UndoRequest
 from stepper.session.protocols import (
     ExternalExecution,
     KernelDescription,
     LaunchConfig,
     QueueStatus,
 )
+from tests.fake_undo import FakeUndo
 
 TICK_SECONDS, GRACE_SECONDS = 0.001, 0.5
 EXIT = "ended by exit() or quit()"
@@ -55,6 +57,7 @@ class FakeRun:
     outcome: Outcome = Outcome.OK
     fault: Fault | None = None
     died: str = ""
+    keeps_image: bool = False  # the state before it
     over: threading.Event = field(default_factory=threading.Event)
     thread: int | None = None
 
@@ -197,6 +200,7 @@ class FakeKernel:
             "__name__": "__main__",
             "__builtins__": {**vars(builtins), **own},
         }
+        self.undoes = FakeUndo(self.names)
 
     def _print(
         self,
@@ -266,9 +270,13 @@ class FakeKernel:
         scratch: bool = False,
         criterion: str = "",
         wake: str = "",
+        undo: UndoRequest | None = None,
     ) -> Execution:
+        if undo is not None:
+            self.undoes.start(undo)
         self.count += not scratch
         run = FakeRun(request or uuid.uuid4().hex, self.count)
+        run.keeps_image = undo is not None
         self.now = self.runs[run.request] = run
         self.interrupted, self.is_connected = "", True
         threading.Thread(target=self._run, args=(run, code), daemon=True).start()
@@ -278,6 +286,10 @@ class FakeKernel:
                 value = eval(criterion, self.names)
                 response.diagnosis_data["criterion"] = {"holds": value}
         return response
+
+    async def undo(self, request: RestoreRequest) -> RestoreResult | None:
+        self.undoes.add_boundary()
+        return self.undoes.restore(request)
 
     async def take_over(self) -> Death | None:
         if not self.now.over.is_set():
@@ -445,6 +457,10 @@ class FakeKernel:
             else outcome
         )
         namespace = UNKNOWN_NAMESPACE if run.died else await self.fetch_namespace()
+        facts = None
+        if run.keeps_image and not run.died:
+            run.keeps_image = False
+            facts = self.undoes.finish()
         return Execution(
             outcome,
             run.outputs,
@@ -453,6 +469,7 @@ class FakeKernel:
             death=self.ended,
             namespace=namespace,
             displays=run.displays,
+            undo=facts,
         )
 
 

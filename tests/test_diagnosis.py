@@ -434,10 +434,14 @@ def test_diagnosis_failure_does_not_prevent_the_report() -> None:
         "in_place": [["rows", 2]],
         "bound": ["x"],
     }
-    assert diagnoser.describe_side_effects({"changed": data}, 0) == [
-        "before failing, this cell rebound `df`: 3 × 2 → 3 × 1; changed in place `rows` (line 2); assigned `x`",
-        "Changed while the cell ran (by an unknown process): data/out.csv (1,200 bytes)",
+    effects = diagnoser.describe_side_effects({"changed": data}, 0)
+    assert effects.names == [
+        "before failing, this cell rebound `df`: 3 × 2 → 3 × 1; changed in place `rows` (line 2); assigned `x`"
     ]
+    assert effects.other_files == [
+        "Changed while the cell ran (by an unknown process): data/out.csv (1,200 bytes)"
+    ]
+    assert effects.commands == effects.cell_files == []
 
 
 # --- the reader -----------------------------------------------------------------------

@@ -420,6 +420,14 @@ def test_journal_event_round_trip(kind: str) -> None:
         "reopen": {"at": AT, "key": 1},
         "confirm": {"at": AT, "key": 1, "reason": "r"},
         "verified": {"at": AT, "reproduces": True, "sources": "h", "text": "2 of 2"},
+        "undone": {
+            "at": AT,
+            "run": 3,
+            "kernel": "k",
+            "cell_id": "a",
+            "runs": [1],
+            "restored": {"x": [2, 1]},
+        },
         "elsewhere": {
             "at": AT,
             "after": 1,

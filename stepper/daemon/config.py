@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import json
 import os
+import re
 import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
@@ -27,6 +28,8 @@ MAX_CHARACTERS = 20_000
 # PyYAML needs seconds for more brackets, and the daemon does not respond meanwhile.
 MAX_BRACKETS = 100
 MAX_NUMBER = 1e9  # about thirty years in seconds
+SIZE = re.compile(r"(\d{1,9}(?:\.\d{1,3})?) ?([KMG])B", re.IGNORECASE)
+SIZE_UNITS = {"K": 10**3, "M": 10**6, "G": 10**9}
 MAX_KEY_CHARACTERS = 100  # the maximum length of a key in a message
 
 
@@ -62,6 +65,21 @@ def _is_pattern_list(value: Any) -> bool:
 def _is_module_mode(value: Any) -> bool:
     # YAML reads `off` as False.
     return value is False or value in ("reload", "warn", "off")
+
+
+def _parse_size(value: Any) -> int | None:
+    """Return a size such as `536870912` or `512 MB` in bytes, or None if invalid."""
+    if _is_whole_number(value):
+        return int(value)
+    match = SIZE.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
+        return None
+    return int(float(match[1]) * SIZE_UNITS[match[2].upper()])
+
+
+def _is_switch(value: Any) -> bool:
+    # YAML reads `on` and `off` as booleans.
+    return isinstance(value, bool) or value in ("on", "off")
 
 
 NUMBER = ("a number above 0", _is_number)
@@ -108,6 +126,12 @@ RULES: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "auto_run": ("`always` or `ask`", lambda value: value in ("always", "ask")),
     "verify": ("`asked` or `auto`", lambda value: value in ("asked", "auto")),
     "verify_seconds": NUMBER,
+    "undo": ("`on` or `off`", _is_switch),
+    "undo_memory": (
+        "a size, such as `512 MB`",
+        lambda value: value is None or _parse_size(value) is not None,
+    ),
+    "recompute_seconds": NUMBER,
     "kernel": ("the name of one of `kernels:`, or `local`", _is_name),
     "kernels": (
         "a mapping of names to kernel backends",
@@ -143,6 +167,10 @@ def parse(text: str, file_name: str) -> Limits:
         values[key] = tuple(value) if isinstance(value, list) else value
     if values.get("local_modules") is False:
         values["local_modules"] = "off"
+    if "undo" in values:
+        values["undo"] = values["undo"] in (True, "on")
+    if values.get("undo_memory") is not None:
+        values["undo_memory"] = _parse_size(values["undo_memory"])
     if isinstance(values.get("notebooks"), str):
         values["notebooks"] = (values["notebooks"],)
     if "kernels" in values or "kernel" in values:

@@ -16,6 +16,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -132,13 +133,15 @@ class Daemon:
         from stepper.session.verification.replay import NullJournal
 
         figures = os.path.join(os.path.dirname(copy), "figures")
+        # No cell of a replay runs twice.
+        limits_of_replay = replace(limits, undo=False)
         return self._create_session(
             name,
             copy,
             NullJournal(),
             record,
             figures,
-            lambda: limits,
+            lambda: limits_of_replay,
             lambda environ, kernel: launch,
         )
 

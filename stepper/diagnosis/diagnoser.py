@@ -49,7 +49,11 @@ from stepper.policy.execution_result import Execution
 from stepper.policy.model import Cell, CriterionResult, Fault, Run, parse_moment
 from stepper.policy.namespace_model import Namespace
 from stepper.policy.notebook_state import State
-from stepper.session.diagnosis_protocol import Diagnosis, NoDiagnosis
+from stepper.session.diagnosis_protocol import (
+    Diagnosis,
+    NoDiagnosis,
+    SideEffects,
+)
 
 log = logging.getLogger("stepper")
 FILE_ERRORS = ("FileNotFoundError", "NotADirectoryError", "IsADirectoryError")
@@ -239,13 +243,13 @@ class Diagnoser:
             ]
         return []
 
-    @return_on_error(lambda *_: [])
+    @return_on_error(lambda *_: SideEffects())
     def describe_side_effects(
         self,
         facts: Mapping[str, Any],
         since_ns: int | None,
         event: str = "failing",
-    ) -> list[str]:
+    ) -> SideEffects:
         """Return lines on commands that failed, and on names and files that changed.
 
         `since_ns` is the start of the run in nanoseconds since the epoch. If it is
@@ -253,16 +257,18 @@ class Diagnoser:
         line on names: "failing" or "its interrupt".
         """
         command_warnings = self._list_command_warnings(facts)
-        lines = run_warnings.format_warnings([], command_warnings)
+        commands = run_warnings.format_warnings([], command_warnings)
+        names = []
         changes = decode(NamespaceChanges, facts.get("changed") or {})
         actions = format_changes(changes)
         if actions:
             line = one_line(f"before {event}, this cell {actions}", 600)
-            lines.append(line)
-        if since_ns is not None:
-            files = decode(FileFacts, facts.get("files") or {})
-            lines += format_file_lines(files, self.environment, self.path, since_ns)
-        return lines
+            names.append(line)
+        if since_ns is None:
+            return SideEffects(commands, names)
+        files = decode(FileFacts, facts.get("files") or {})
+        lines = format_file_lines(files, self.environment, self.path, since_ns)
+        return SideEffects(commands, names, lines.by_cell, lines.others)
 
     def _list_command_warnings(self, facts: Mapping[str, Any]) -> list[str]:
         commands = facts.get("commands") or []

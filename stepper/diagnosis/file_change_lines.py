@@ -20,12 +20,19 @@ BY_KERNEL = "opened for writing by this kernel, but perhaps not by this cell"
 UNKNOWN = "by an unknown process"
 
 
+class FileLines(NamedTuple):
+    """The lines on files that a cell changed, and on other changed files."""
+
+    by_cell: list[str]
+    others: list[str]
+
+
 def format_file_lines(
     facts: FileFacts,
     environment: ProjectEnvironment,
     notebook: str,
     since_ns: int,
-) -> list[str]:
+) -> FileLines:
     """Return the lines on files that changed while a cell ran.
 
     The notebook itself is not listed. `since_ns` is the start of the cell, which is
@@ -58,10 +65,15 @@ def format_file_lines(
             others.append(path)
 
     own_changes = [change for change in changes.values() if change.own]
-    lines = _format_cell_changes(own_changes, written, sizes, environment)
-    lines += _format_other_changes(BY_KERNEL, _add_sizes(opened, sizes))
-    lines += _format_other_changes(UNKNOWN, _add_sizes(others, sizes))
-    return [one_line(line, MAX_LINE) for line in lines]
+    cell_lines = _format_cell_changes(own_changes, written, sizes, environment)
+    other_lines = [
+        *_format_other_changes(BY_KERNEL, _add_sizes(opened, sizes)),
+        *_format_other_changes(UNKNOWN, _add_sizes(others, sizes)),
+    ]
+    return FileLines(
+        [one_line(line, MAX_LINE) for line in cell_lines],
+        [one_line(line, MAX_LINE) for line in other_lines],
+    )
 
 
 def _list_written_files(

@@ -8,6 +8,7 @@ the kernel records the messages that are published meanwhile, and
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import time
 from collections.abc import Mapping
@@ -33,12 +34,14 @@ from stepper.kernels.kernel_process import GRACE_SECONDS, PATIENCE_SECONDS
 from stepper.policy.execution_result import Execution
 from stepper.policy.model import Death, Limits, Outcome
 from stepper.policy.namespace_model import UNKNOWN_NAMESPACE, Namespace
+from stepper.policy.undo_model import RestoreRequest, RestoreResult, UndoRequest
 
 log = logging.getLogger("stepper")
 # How long to wait for the connection to a kernel of an earlier daemon.
 REATTACH_SECONDS = 2.0
 REQUEST_SECONDS = 0.2  # between two requests for the kernel info
 READ_SECONDS = 0.01
+MAX_UNDO_MEMORY = 512 * 1024 * 1024  # bytes
 
 
 class KernelClient(Connection):
@@ -157,6 +160,7 @@ class KernelClient(Connection):
         scratch: bool = False,
         criterion: str = "",
         wake: str = "",
+        undo: UndoRequest | None = None,
     ) -> Execution:
         """Execute code until it finishes, is interrupted or the kernel dies.
 
@@ -164,12 +168,17 @@ class KernelClient(Connection):
         `scratch` execution is not added to the history. `request` is the message id to
         use, if any. `criterion` is an expression that the helper evaluates afterwards.
         `wake` is a pattern; the first printed line that matches is stored in the
-        partial output. Raise KernelError if the kernel cannot be reached for too long.
+        partial output. `undo` is what the helper undoes before the execution, and keeps
+        to be able to undo it. Raise KernelError if the kernel cannot be reached for too
+        long.
         """
         self.widgets.limits = limits
-        metadata = {"stepper_modules": limits.local_modules}
+        metadata: dict[str, Any] = {"stepper_modules": limits.local_modules}
         if criterion:
             metadata["stepper_criterion"] = criterion
+        if undo is not None and self.has_helper:
+            memory = self._get_default_undo_memory(limits)
+            metadata["stepper_undo"] = undo.to_json(memory)
         running = RunningExecution(self, timeout, limits, wake)
         try:
             while True:
@@ -201,6 +210,23 @@ class KernelClient(Connection):
         finally:
             self.partial_output = None
             self.process.reset_oom_count()
+
+    def _get_default_undo_memory(self, limits: Limits) -> int:
+        """Return the number of bytes that before-images may use by default."""
+        total = self.process.get_memory_usage().total
+        allowed = total * limits.max_memory_percent / 100
+        return min(MAX_UNDO_MEMORY, int(allowed / 10))
+
+    async def undo(self, request: RestoreRequest) -> RestoreResult | None:
+        """Undo earlier runs; return what was restored, or None if it is unknown.
+
+        Raise KernelError if the kernel does not reply.
+        """
+        if not self.has_helper or self.external_executions.running_since:
+            return None
+        code = helper_loader.UNDO.format(json.dumps(request.to_json()))
+        reply = await self._execute_silently(code, GRACE_SECONDS)
+        return reply.undo.restore if reply.undo else None
 
     async def _run(
         self, running: RunningExecution, code: str, **options: Any

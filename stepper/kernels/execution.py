@@ -32,6 +32,7 @@ from stepper.policy import error_classification
 from stepper.policy.execution_result import Execution
 from stepper.policy.model import Death, Fault, Limits, Outcome
 from stepper.policy.reloaded_modules import ModuleChanges
+from stepper.policy.undo_model import UndoFacts
 
 # Between two checks for death, deadline and memory. A check may be late by the same
 # time again.
@@ -354,6 +355,10 @@ class RunningExecution:
             self.result.diagnosis_data = {**content, "frames": message["buffers"]}
         with contextlib.suppress(*MALFORMED_MESSAGE, LookupError, RecursionError):
             self.result.namespace = self.kernel.decode_namespace(content["namespace"])
+        if "undo" in content:
+            with contextlib.suppress(*MALFORMED_MESSAGE, LookupError, RecursionError):
+                facts = content["undo"]
+                self.result.undo = dataclass_decode.decode(UndoFacts, facts)
         if "modules" in content:
             with contextlib.suppress(*MALFORMED_MESSAGE, LookupError, RecursionError):
                 modules = dataclass_decode.decode(ModuleChanges, content["modules"])

@@ -64,6 +64,8 @@ HELPER = "__import__('sys').modules['_stepper_helper']"
 PUBLISH_FACTS = f"{HELPER}.tell()"
 # The messages of a request, which the helper has recorded.
 PUBLISH_RECORD = HELPER + ".recall({!r})"
+# A message on the runs that the helper undoes (`undo_model.RestoreRequest` as JSON).
+UNDO = HELPER + ".undo({!r})"
 
 
 def build_metadata(parts: Mapping[str, str], stack_path: str) -> dict[str, Any]:

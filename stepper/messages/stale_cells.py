@@ -15,6 +15,7 @@ from stepper.policy.dataflow.cell_dependencies import (
     INACTIVE,
     MODULE,
     UNBOUND,
+    UNDONE,
     Cause,
     MarkedCell,
     UnresolvedName,
@@ -96,6 +97,8 @@ def format_stale(marked: Sequence[MarkedCell], commands: CommandLines = UNNAMED)
         pronoun = "it" if len(numbers) == 1 else "they"
         if origin.where == MODULE:
             clauses.append(f"{subject} used {names}, which changed after {pronoun} ran")
+        elif origin.where == UNDONE:
+            clauses.append(f"what {subject} changed was undone: {names}")
         else:
             clauses.append(
                 f"{subject} read {names}, which cell {origin.number} changed after"
@@ -135,6 +138,8 @@ def _explain(causes: Sequence[Cause]) -> str:
     for names, origin in _group_names(causes):
         if origin.where == MODULE:
             clauses.append(f"used {names}, which has changed since")
+        elif origin.where == UNDONE:
+            clauses.append(f"its change of {names} was undone")
         elif origin.where:
             clauses.append(f"read {names} from {_describe_origin(origin)}")
         else:

@@ -54,19 +54,23 @@ OPTION = re.compile(
 )
 DURATION = re.compile(r"(\d+(?:\.\d+)?)(s|m|h)?")
 UNIT_SECONDS = {None: 1, "s": 1, "m": 60, "h": 3600}
-SYNTAX = 'step=NUMBER, timeout=30s|10m|6h|none, wait=45s|none, wake="PATTERN", scratch'
+SYNTAX = (
+    'step=NUMBER, timeout=30s|10m|6h|none, wait=45s|none, wake="PATTERN", scratch, keep'
+)
 
 
 @dataclass(frozen=True)
 class Directive:
     """The options of a cell's first line.
 
-    `step` assigns the cell to a step, `scratch` to no step. `problems` are messages
-    about options that are unknown or invalid.
+    `step` assigns the cell to a step, `scratch` to no step. With `keep`, names that a
+    failed version of the cell bound are kept. `problems` are messages about options
+    that are unknown or invalid.
     """
 
     step: int | None = None
     scratch: bool = False
+    keep: bool = False
     # The cell's deadline in seconds; inf for none.
     timeout: float | None = None
     problems: tuple[str, ...] = ()
@@ -123,7 +127,7 @@ def _parse_value(option: _Option) -> Any:
     """Return the value of an option, or None if it is unknown or invalid."""
     key = option.key
     value = option.value
-    if key == "scratch" and option.text == key:
+    if key in ("scratch", "keep") and option.text == key:
         return True
     if key == "step" and value.isdecimal() and len(value) < 10:
         return int(value)

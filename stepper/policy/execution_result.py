@@ -18,6 +18,7 @@ from stepper.policy.model import (
 )
 from stepper.policy.namespace_model import UNKNOWN_NAMESPACE, Namespace
 from stepper.policy.reloaded_modules import UNCHANGED, ModuleChanges
+from stepper.policy.undo_model import UndoFacts
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,8 @@ class Execution:
     # The result of the step's criterion, or None if the result is unknown.
     criterion_result: CriterionResult | None = None
     notes: list[str] = field(default_factory=list)
+    # The kernel's report on the state before the run, or None if it sent none.
+    undo: UndoFacts | None = None
     # Project modules that changed since they were imported.
     module_changes: ModuleChanges = UNCHANGED
     memory: str = ""  # the memory use when the memory guard stopped the cell

@@ -100,7 +100,7 @@ class PlanChanged(Event, kind="plan"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunStarted(Event, kind="start", optional=("by", "outside_agent")):
+class RunStarted(Event, kind="start", optional=("by", "outside_agent", "undoes")):
     """A run is about to start.
 
     The event contains everything that another daemon needs to finish the run.
@@ -120,6 +120,8 @@ class RunStarted(Event, kind="start", optional=("by", "outside_agent")):
     source: str = ""
     tags: tuple[str, ...] = ()
     kernel: str = ""
+    # Earlier runs of the cell that the kernel undoes before this run.
+    undoes: tuple[int, ...] = ()
 
     def create_run(
         self, outcome: Outcome, verdict: Verdict, fault: Fault | None, seconds: float
@@ -168,6 +170,8 @@ class RunEnded(
         "packages",
         "imports",
         "bound",
+        "changes",
+        "undo_reach",
     ),
 ):
     """A run has finished."""
@@ -188,6 +192,31 @@ class RunEnded(
     imports: dict[str, tuple[str, ...]] = field(default_factory=dict)
     # Fingerprints of the values that the run assigned, by name (see `dataflow`).
     bound: dict[str, str] = field(default_factory=dict)
+    # How the run changed names, by name (see `undo_model.UndoFacts`).
+    changes: dict[str, str] = field(default_factory=dict)
+    # The oldest run that the kernel could undo completely after this run, or 0.
+    undo_reach: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunsUndone(
+    Event, kind="undone", optional=("runs", "restored", "removed", "not_restored")
+):
+    """The kernel restored the state before earlier runs.
+
+    `run` is the run that the restore preceded, or the next run. `cell_id` is the cell
+    that ran again or was deleted, and `runs` are its runs that are undone. `restored`
+    and `removed` contain the undone runs by name, `not_restored` the reasons by name.
+    """
+
+    at: Moment = ""
+    run: int = 0
+    kernel: str = ""
+    cell_id: str = ""
+    runs: tuple[int, ...] = ()
+    restored: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    removed: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    not_restored: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from stepper.policy import error_classification, journal_events, plan
+from stepper.policy import error_classification, journal_events, plan, undo_model
 from stepper.policy.journal_events import Event
 from stepper.policy.model import Outcome, Plan, StepStatus, Verdict
 from stepper.policy.notebook_state import (
@@ -72,6 +72,7 @@ def apply(event: Event, state: State) -> None:
             _apply_late_output(event, state)
         case journal_events.ExternalExecution():
             state.external_executions.append(event)
+            state.last_run_before_other_code = event.after
             state.unchanged = False
         case journal_events.OutputsPending():
             state.pending_outputs[event.cell_id] = event
@@ -84,7 +85,10 @@ def apply(event: Event, state: State) -> None:
             state.late_outputs = {}
             state.reported_external_count = len(state.external_executions)
         case journal_events.ScratchExecuted():
+            state.last_run_before_other_code = state.next_run - 1
             state.unchanged = False
+        case journal_events.RunsUndone():
+            _apply_undo(event, state)
         case journal_events.KernelChanged():
             _apply_kernel_change(event, state)
         case journal_events.Verified():
@@ -248,6 +252,16 @@ def _apply_run(event: journal_events.RunEnded, state: State) -> None:
         progress.index = event.index
 
 
+def _apply_undo(event: journal_events.RunsUndone, state: State) -> None:
+    """Record which runs are undone, and which names could not be restored."""
+    state.undone.append(event)
+    state.undone_runs.update(event.runs)
+    for name in (*event.restored, *event.removed):
+        state.unrestored.pop(name, None)
+    state.unrestored |= event.not_restored
+    state.unchanged = False
+
+
 def _record_run(event: journal_events.RunEnded, state: State) -> None:
     """Record a finished run in the state, except for the progress of the step."""
     cell_id = event.cell_id
@@ -270,6 +284,9 @@ def _record_run(event: journal_events.RunEnded, state: State) -> None:
         state.cells_by_execution_count[event.execution_count] = cell_id
     state.last_sources[cell_id] = source_hash
     state.changed_ids.discard(cell_id)
+    for name, change in event.changes.items():
+        if change != undo_model.CHANGED:
+            state.unrestored.pop(name, None)
     state.packages |= event.packages
     state.imports |= event.imports
     if event.request:
@@ -344,6 +361,7 @@ def _apply_kernel_change(event: journal_events.KernelChanged, state: State) -> N
         state.cells_by_request = {}
         state.displayed_outputs = {}
         state.lost_reason = ""
+        state.unrestored = {}
         # The variables that other clients assigned are lost.
         state.reported_external_count = len(state.external_executions)
     elif state.succeeded_sources:

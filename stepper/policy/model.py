@@ -288,6 +288,11 @@ class Limits:
     hide_env: tuple[str, ...] = ()
     verify: str = "asked"
     verify_seconds: float = 60
+    undo: bool = True
+    # Bytes for all before-images of a kernel. None: 512 MB, or a tenth of the memory
+    # that the kernel may use if that is less.
+    undo_memory: int | None = None
+    recompute_seconds: float = 5
     # The name of a kernel backend; `local` is the project's interpreter.
     kernel: str = "local"
     kernels: Mapping[str, BackendConfig] = field(default_factory=dict)

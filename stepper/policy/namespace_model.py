@@ -6,7 +6,8 @@ The helper sends these dataclasses as JSON, so their field names are also in
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
 
 Names = tuple[str, ...]
 # Texts by name.
@@ -65,6 +66,29 @@ class Namespace:
     # Names that the last cell assigned, or whose values it visibly changed.
     rebound: Names = ()
     lasting: KernelEnvironment | None = None
+
+    def without(self, names: Collection[str]) -> Namespace:
+        """Return the namespace without some names."""
+        return replace(
+            self,
+            modules={
+                name: module
+                for name, module in self.modules.items()
+                if name not in names
+            },
+            functions={
+                name: signature
+                for name, signature in self.functions.items()
+                if name not in names
+            },
+            classes=tuple(name for name in self.classes if name not in names),
+            variables={
+                name: variable
+                for name, variable in self.variables.items()
+                if name not in names
+            },
+            names=tuple(name for name in self.names if name not in names),
+        )
 
     def __bool__(self) -> bool:
         """Return whether a kernel reported a namespace."""

@@ -19,6 +19,7 @@ from stepper.policy.journal_events import (
     OutputsPending,
     RunEnded,
     RunStarted,
+    RunsUndone,
     Stopped,
     Undelivered,
     Verified,
@@ -153,6 +154,14 @@ class State:
     # Executions by other clients; the first `reported_external_count` are reported.
     external_executions: list[ExternalExecution] = field(default_factory=list)
     reported_external_count: int = 0
+    undone: list[RunsUndone] = field(default_factory=list)
+    # The runs of cells that ran again or were deleted, whose changes are undone.
+    undone_runs: set[int] = field(default_factory=set)
+    # Names that a restore could not restore, with the reasons, until a run binds them.
+    unrestored: dict[str, str] = field(default_factory=dict)
+    # The number of the last run before other code may have changed variables: code that
+    # another client or `stepper eval` executed.
+    last_run_before_other_code: int = 0
     # Delivered reports by run; 0 is the last report without a run.
     reports: dict[int, str] = field(default_factory=dict)
     last_report: int | None = None

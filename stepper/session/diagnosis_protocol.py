@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from stepper.policy.execution_result import Execution
 from stepper.policy.model import Cell, CriterionResult, Fault, Run
 from stepper.policy.namespace_model import Namespace
 from stepper.policy.notebook_state import State
+
+
+class SideEffects(NamedTuple):
+    """Lines on the side effects of a cell that failed or was interrupted.
+
+    The lines are on commands that failed, on names that the cell changed, on files that
+    the cell changed, and on files that changed while the cell ran.
+    """
+
+    commands: Sequence[str] = ()
+    names: Sequence[str] = ()
+    cell_files: Sequence[str] = ()
+    other_files: Sequence[str] = ()
 
 
 class Diagnosis(Protocol):
@@ -52,15 +65,14 @@ class Diagnosis(Protocol):
         kernel_facts: Mapping[str, Any],
         since_ns: int | None,
         event: str = "failing",
-    ) -> list[str]:
+    ) -> SideEffects:
         """Return lines on the side effects of a cell that failed or was interrupted.
 
-        These are commands that failed, and names and files that the cell changed.
         `since_ns` is the start of the run in nanoseconds since the epoch, or None if
         file times cannot be compared. `event` completes the phrase "before …" in the
         line on names: "failing" or "its interrupt".
         """
-        return []
+        return SideEffects()
 
     def has_changed_since(self, run: Run, namespace: Namespace) -> bool:
         """Return whether files on which a run may depend have changed since the run.

@@ -19,6 +19,7 @@ from stepper.policy.model import (
     OmittedOutput,
 )
 from stepper.policy.namespace_model import UNKNOWN_NAMESPACE, Namespace
+from stepper.policy.undo_model import RestoreRequest, RestoreResult, UndoRequest
 
 if TYPE_CHECKING:
     from stepper.policy.configuration.kernel_config import BackendConfig
@@ -182,14 +183,22 @@ class Kernel(Protocol):
         scratch: bool = False,
         criterion: str = "",
         wake: str = "",
+        undo: UndoRequest | None = None,
     ) -> Execution:
         """Run code until it finishes, or a limit or an interrupt stops it.
 
         `timeout` is in seconds. `request` is the message ID of the execute request, by
         which `await_earlier_request` finds it. A `scratch` execution gets no execution
         count and is not stored in the history. `criterion` is an expression to evaluate
-        afterwards; `wake` is a pattern for `PartialOutput.matched_line`. Raise
+        afterwards; `wake` is a pattern for `PartialOutput.matched_line`. `undo` is what
+        the kernel undoes before, and keeps to be able to undo this run. Raise
         KernelUnreachableError if the result cannot be determined.
+        """
+
+    async def undo(self, request: RestoreRequest) -> RestoreResult | None:
+        """Undo earlier runs; return what was restored, or None if it is unknown.
+
+        Raise KernelError if the kernel does not answer.
         """
 
     async def take_over(self) -> Death | None:

@@ -28,8 +28,9 @@ from stepper.policy.dataflow import cell_dependencies
 from stepper.policy.dataflow.name_effects import NameUsage
 from stepper.policy.execution_result import Execution
 from stepper.policy.model import Cell, Death, Fault, Limits
-from stepper.policy.namespace_model import Namespace
+from stepper.policy.namespace_model import UNKNOWN_NAMESPACE, Namespace
 from stepper.policy.notebook_state import State
+from stepper.policy.undo_model import RestoreRequest, RestoreResult, UndoRequest
 from stepper.session.caller import Caller
 from stepper.session.diagnosis_protocol import Diagnosis
 from stepper.session.protocols import (
@@ -403,6 +404,7 @@ class Session:
         scratch: bool = False,
         criterion: str = "",
         wake: str = "",
+        undo: UndoRequest | None = None,
     ) -> Execution:
         """Execute code for a caller, and record the namespace afterwards.
 
@@ -414,10 +416,23 @@ class Session:
             loop.call_soon(self.language.analyze_names, source)
         with self.requests.track_execution(caller):
             execution = await kernel.execute(
-                source, timeout, limits, request, scratch, criterion, wake
+                source, timeout, limits, request, scratch, criterion, wake, undo
             )
         self.namespace_tracker.record_execution(execution)
         return execution
+
+    async def undo(
+        self, kernel: Kernel, request: RestoreRequest
+    ) -> RestoreResult | None:
+        """Undo earlier runs without a new run; return what was restored.
+
+        The result is None if it is unknown. Raise KernelError if the kernel does not
+        answer.
+        """
+        result = await kernel.undo(request)
+        # The next `fetch` requests the namespace from the kernel.
+        self.namespace_tracker.record_external(UNKNOWN_NAMESPACE)
+        return result
 
     async def add_suggestion(
         self,

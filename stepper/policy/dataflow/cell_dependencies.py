@@ -22,7 +22,7 @@ from stepper.policy.dataflow.name_effects import (
     NameUsage,
     list_changed_arguments,
 )
-from stepper.policy.journal_events import ExternalExecution, RunEnded
+from stepper.policy.journal_events import ExternalExecution, RunEnded, RunsUndone
 from stepper.policy.model import Cell, Outcome
 from stepper.policy.namespace_model import Namespace
 from stepper.policy.reloaded_modules import SOURCE_PREFIX
@@ -35,7 +35,9 @@ BELOW = "below"  # from a cell below
 INACTIVE = "off"  # from a cell that exists but no longer runs
 UNBOUND = "unbound"  # from a cell that no longer binds the name
 EXTERNAL = "elsewhere"  # from code that another client executed
-MODULE = "module"  # the cause of a stale cell: a module that it used changed
+# Causes of stale cells, also in `Cause.where`.
+MODULE = "module"  # a module that the cell used changed
+UNDONE = "undone"  # a change that the cell made was undone
 
 MAX_JOURNALED_NAMES = 100  # names with a fingerprint in the journal line of a run
 
@@ -230,11 +232,14 @@ class BindingTable:
         return ResolvedUsage(reads, changes, binds)
 
 
-def list_reported_bindings(usage: NameUsage, namespace: Namespace) -> dict[str, str]:
+def list_reported_bindings(
+    usage: NameUsage, namespace: Namespace, restored: Names = ()
+) -> dict[str, str]:
     """Return the names that a run bound or changed, with their fingerprints.
 
     The fingerprint of a large value is an empty string. At most MAX_JOURNALED_NAMES
-    names are returned.
+    names are returned. `restored` are names that have another value only because they
+    were restored before the run.
     """
     fingerprints = {}
     for name, variable in namespace.variables.items():
@@ -245,7 +250,7 @@ def list_reported_bindings(usage: NameUsage, namespace: Namespace) -> dict[str, 
         if fingerprint:
             bound[name] = fingerprint
     for name in namespace.rebound:
-        if not name.startswith("_"):
+        if not name.startswith("_") and name not in restored:
             bound[name] = fingerprints.get(name, "")
     names = [*bound][:MAX_JOURNALED_NAMES]
     return {name: bound[name] for name in names}
@@ -268,6 +273,13 @@ class RunRecord(NamedTuple):
     succeeded: bool
     # Modules whose names the run read, as in `NameUsage.modules`.
     uses: Names = ()
+
+
+class BindingChange(NamedTuple):
+    """A change of a name by the run `origin`; `before` is the binding before it."""
+
+    origin: int
+    before: Binding | None
 
 
 class ChangedModule(NamedTuple):
@@ -343,18 +355,24 @@ class History:
     module_imports: dict[str, Names] = field(default_factory=dict)
     # Run → its `from … import *`.
     star_imports: dict[int, StarImport] = field(default_factory=dict)
+    undo_count: int = 0
+    # Name → its changes in the current kernel, oldest first.
+    changes: dict[str, list[BindingChange]] = field(default_factory=dict)
+    # Run → the names whose changes were undone, although its cell did not run again.
+    undone_names: dict[int, dict[str, str]] = field(default_factory=dict)
 
     def catch_up(
         self,
         runs: Sequence[RunEnded],
         sources: Mapping[str, str],
         external: Sequence[ExternalExecution] = (),
+        undone: Sequence[RunsUndone] = (),
     ) -> None:
         """Apply the runs that were added since the last call.
 
         If `runs` is not the list of the last call, all of its runs are applied again.
         `sources` has the sources of the runs by hash, `external` are the executions by
-        other clients.
+        other clients, and `undone` what the kernel undid.
         """
         if runs is not self.runs:
             new_history = History(self.analyze, runs=runs)
@@ -368,13 +386,18 @@ class History:
             if run.kernel != self.kernel:
                 self.kernel = run.kernel
                 self.table = BindingTable()
+                self.changes = {}
             self._apply_external(external, run.run)
+            self._apply_undone(undone, run.run)
             self._apply_run(run, source)
+        self._apply_undone(undone)
 
     def _apply_run(self, run: RunEnded, source: str) -> None:
         succeeded = run.outcome is Outcome.OK
         usage = self.analyze(source)
+        before = {**self.table.bindings}
         reads = self.table.apply(run.run, usage, run.bound, succeeded)
+        self._record_changes(run.run, before)
         self.imports.update(usage.modules)
         if "*" in usage.modules:
             modules = usage.modules["*"]
@@ -398,6 +421,45 @@ class History:
         )
         self.last_runs[key] = record
         self.records[run.run] = record
+
+    def _record_changes(self, origin: int, before: Mapping[str, Binding]) -> None:
+        """Record the bindings that a run changed; `before` are the bindings before."""
+        bindings = self.table.bindings
+        for name in before.keys() | bindings.keys():
+            binding = before.get(name)
+            if bindings.get(name) is not binding:
+                change = BindingChange(origin, binding)
+                self.changes.setdefault(name, []).append(change)
+
+    def _apply_undone(
+        self, undone: Sequence[RunsUndone], run_number: int | None = None
+    ) -> None:
+        """Set names back to their bindings before the runs that a kernel undid.
+
+        Only what was undone before a run is applied, if `run_number` is given.
+        """
+        for event in undone[self.undo_count :]:
+            if run_number is not None and event.run > run_number:
+                return
+            self.undo_count += 1
+            if event.kernel != self.kernel:
+                continue
+            for name, runs in (*event.restored.items(), *event.removed.items()):
+                self._undo_changes(name, runs)
+                for run in runs:
+                    if run not in event.runs:
+                        names = self.undone_names.setdefault(run, {})
+                        names[name] = event.cell_id
+
+    def _undo_changes(self, name: str, runs: Sequence[int]) -> None:
+        """Set a name back to its binding before the last runs that changed it."""
+        changes = self.changes.get(name, [])
+        while changes and changes[-1].origin in runs:
+            binding = changes.pop().before
+            if binding is None:
+                self.table.bindings.pop(name, None)
+            else:
+                self.table.bindings[name] = binding
 
     def _find_bound_names(self, origin: int) -> dict[str, Version]:
         """Return the versions of the names that a run bound, by name."""
@@ -462,7 +524,9 @@ class History:
             if execution.kernel != self.kernel:
                 continue
             origin = -self.external_count
+            before = {**self.table.bindings}
             self.table.apply(origin, NameUsage(), execution.bound)
+            self._record_changes(origin, before)
             self.records[origin] = RunRecord(
                 run=origin,
                 key="",
@@ -493,7 +557,8 @@ class Cause(NamedTuple):
     `name` is a variable, and `provider_id` and `number` are the cell that bound it. If
     the cell used hidden state, `where` is DELETED, BELOW, INACTIVE, UNBOUND or
     EXTERNAL. If `where` is MODULE, `name` is a changed module, and `via` the module
-    through which the cell used it.
+    through which the cell used it. If `where` is UNDONE, the cell itself changed the
+    variable, and the change was undone.
     """
 
     name: str
@@ -659,7 +724,20 @@ class _DependencySearch:
                 hidden_cause = self._find_hidden_cause(index, name, read, provider)
                 if hidden_cause:
                     hidden.append(hidden_cause)
+        stale += self._find_undone_changes(record, {cause.name for cause in stale})
         return _CellCauses(stale, hidden)
+
+    def _find_undone_changes(self, record: RunRecord, others: Names) -> list[Cause]:
+        """Return the causes for changes of a run that were undone.
+
+        `others` are names for which the cell is stale for another reason.
+        """
+        causes = []
+        undone_names = self.history.undone_names.get(record.run, {})
+        for name, provider_id in sorted(undone_names.items()):
+            if name not in others:
+                causes.append(Cause(name, provider_id, 0, UNDONE))
+        return causes
 
     def _find_hidden_cause(
         self, index: int, name: str, read: Binding, provider: Binding | None

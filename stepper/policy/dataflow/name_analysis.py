@@ -379,12 +379,25 @@ class _NameVisitor(NameRecorder):
         self.visit_all(node.args)
         self.visit_all(node.keywords)
         self.visit(function)
+        self._record_passed_names(node)
         if name in FIRST_ARGUMENT_MUTATORS and node.args:
             self.record_change(node.args[0])
         if isinstance(function, ast.Attribute):
             self._visit_method_call(node, function)
         elif isinstance(function, ast.Name):
             self._visit_function_call(node, name)
+
+    def _record_passed_names(self, node: ast.Call) -> None:
+        """Record the notebook names that a call may change."""
+        if self.effects is not None:
+            return
+        values = [*node.args, *[keyword.value for keyword in node.keywords]]
+        if isinstance(node.func, ast.Attribute):
+            values.append(node.func.value)
+        for value in values:
+            name = get_root_name(value)
+            if name and self.find_scope(name) is None:
+                self.usage.passed.add(name)
 
     def _visit_method_call(self, node: ast.Call, function: ast.Attribute) -> None:
         is_statement = node is self.statement

@@ -114,6 +114,9 @@ class NameUsage:
     calls: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
     # Called methods as (name, method).
     methods: set[tuple[str, str]] = field(default_factory=set)
+    # Names whose methods the cell calls, or that it passes to calls, outside functions.
+    # Such a call may change the object, even if it is not in `changes`.
+    passed: set[str] = field(default_factory=set)
     # Name → the name whose call returned its value.
     created_by: dict[str, str] = field(default_factory=dict)
     # Fingerprints of imports and definitions: equal if the source lines are equal.

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
 
-from stepper.common.errors import KernelError, StepperError
+from stepper.common.errors import KernelError, NotebookError, StepperError
 from stepper.common.text import one_line
 from stepper.messages import command_messages, run_report
 from stepper.messages.run_report import Report, RunSummary
@@ -33,6 +33,7 @@ from stepper.policy.model import (
 from stepper.session import stale_cells
 from stepper.session.background import backgrounding
 from stepper.session.caller import Caller
+from stepper.session.cells import cell_undo
 from stepper.session.cells.cell_run import create_work, run_cell, summarize_run
 from stepper.session.session import Session
 from stepper.session.undelivered_reports import pop_unreported_cells
@@ -48,7 +49,9 @@ async def run_edited_cell(
     Return None if there is nothing to report. With `again`, the client repeats a call
     that an earlier daemon received. If the call was already handled, return its report.
     """
-    if edit.mode == "delete" or edit.cell_type not in (None, "code"):
+    if edit.mode == "delete":
+        return await _report_deletion(session)
+    if edit.cell_type not in (None, "code"):
         return _report_stale(session)
     caller.call_id = edit.tool_use_id
     waits_in_line = session.requests.is_locked
@@ -185,17 +188,41 @@ def format_error(error: StepperError) -> Report:
     return run_report.format_not_run(error.message, error.hint)
 
 
-def _report_stale(session: Session) -> Report | None:
+async def _report_deletion(session: Session) -> Report | None:
+    """Undo the runs of deleted cells; return a report on that and on stale cells.
+
+    While another request has the turn, nothing is undone: the next run does it. Return
+    None if there is nothing to report.
+    """
+    return _report_stale(session, await undo_deleted_cells_if_idle(session))
+
+
+async def undo_deleted_cells_if_idle(session: Session) -> list[str]:
+    """Undo the runs of deleted cells if no other request has the turn.
+
+    Return sentences on what was restored.
+    """
+    if session.requests.is_locked or session.kernel_manager.kernel is None:
+        return []
+    async with session.take_turn():
+        with contextlib.suppress(NotebookError):  # the caller reports that error
+            return await cell_undo.undo_deleted_cells(session, session.read().cells)
+    return []
+
+
+def _report_stale(session: Session, sentences: Sequence[str] = ()) -> Report | None:
     """Return a report on new stale cells after an edit that did not run a cell.
 
-    Return None if there are none. The reported cells are not reported again.
+    `sentences` precede the lines on stale cells. Return None if there is nothing to
+    report. The reported cells are not reported again.
     """
     stale_lines = stale_cells.report_new_after_edit(session)
-    if not stale_lines:
+    text = "\n".join(filter(None, [" ".join(sentences), stale_lines]))
+    if not text:
         return None
     return Report(
-        f"stepper: nothing ran. {stale_lines}",
-        f"! {one_line(stale_lines, STALE_LINE_LIMIT)}",
+        f"stepper: nothing ran. {text}",
+        f"! {one_line(text, STALE_LINE_LIMIT)}",
     )
 
 
@@ -269,13 +296,20 @@ async def _run_preflight_check(
         kernel = await session.kernel_manager.get_or_start_kernel(
             caller.environ, caller.disconnected
         )
+        for text in await cell_undo.undo_deleted_cells(session, cells):
+            session.notices.add(text)
         namespace = await session.namespace_tracker.fetch(kernel)
     except KernelError:
         return None  # running the cell reports the error
+    removed = cell_undo.find_removed_names(
+        session, kernel, cells, cell, session.limits()
+    )
+    namespace = namespace.without(removed)
     fault = session.language.diagnosis.check_before_run(cell, namespace)
     if fault is None:
         return None
     fault = await session.add_suggestion(fault, {}, namespace, cell, cells)
+    fault = cell_undo.explain_removed_name(session, fault, removed, cell, cells)
     work = create_work(session, cells, cell)
     work = replace(work, timeout=0.0, notes=session.pop_notices())
     started = work.create_started_event(0, caller)

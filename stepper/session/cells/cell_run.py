@@ -16,7 +16,12 @@ from stepper.common.errors import (
     StepperError,
 )
 from stepper.common.text import one_line
-from stepper.messages import attached_clients, command_messages, module_reloads
+from stepper.messages import (
+    attached_clients,
+    command_messages,
+    module_reloads,
+    undo_report,
+)
 from stepper.messages.quoted_output import Completeness, format_location
 from stepper.messages.run_report import RunSummary
 from stepper.notebooks.journal_file import SyncMode
@@ -41,7 +46,9 @@ from stepper.policy.model import (
     parse_moment,
 )
 from stepper.policy.namespace_model import UNKNOWN_NAMESPACE
+from stepper.policy.undo_model import UndoRequest
 from stepper.session.caller import Caller
+from stepper.session.cells import cell_undo
 from stepper.session.protocols import Kernel
 from stepper.session.session import Session
 from stepper.session.session_state.notebook_journal import format_now
@@ -66,12 +73,20 @@ class CellWork:
     repeat_count: int = 0  # how often stepper ran the cell again
 
     def create_started_event(
-        self, run: int, caller: Caller, kernel: str = ""
+        self,
+        run: int,
+        caller: Caller,
+        kernel: str = "",
+        undo: UndoRequest | None = None,
     ) -> journal_events.RunStarted:
         """Return the journal event for the start of a run.
 
-        `run` is the number of the run, and `kernel` the ID of the kernel.
+        `run` is the number of the run, and `kernel` the ID of the kernel. `undo` is
+        what the kernel undoes before.
         """
+        undoes: tuple[int, ...] = ()
+        if undo is not None and undo.restore is not None:
+            undoes = undo.restore.own_runs
         cell = self.cell
         return journal_events.RunStarted(
             run=run,
@@ -88,6 +103,7 @@ class CellWork:
             source=cell.source,
             tags=cell.tags,
             kernel=kernel,
+            undoes=undoes,
         )
 
 
@@ -155,10 +171,14 @@ async def run_cell(
             raise StepperError(
                 "interrupted before the cell ran: the client disconnected"
             )
-        started = work.create_started_event(session.state.next_run, caller, kernel.id)
+        work.notes += await cell_undo.undo_deleted_cells(session, cells)
+        undo = cell_undo.create_request(session, kernel, cells, cell, work.limits)
+        started = work.create_started_event(
+            session.state.next_run, caller, kernel.id, undo
+        )
         started_at = time.monotonic()
         session.journal.log(started, sync=SyncMode.NONE)
-        execution = await _execute(session, kernel, work, started, caller)
+        execution = await _execute(session, kernel, work, started, caller, undo)
         elapsed = time.monotonic() - started_at
         run, decision = await record_execution(
             session, work, started, execution, elapsed
@@ -193,6 +213,7 @@ async def _execute(
     work: CellWork,
     started: journal_events.RunStarted,
     caller: Caller,
+    undo: UndoRequest | None,
 ) -> Execution:
     """Execute a cell.
 
@@ -209,6 +230,7 @@ async def _execute(
             request=started.request,
             criterion=work.criterion,
             wake=work.wake,
+            undo=undo,
         )
     except KernelUnreachableError as error:
         # The journal contains the start of the run. The next turn asks the kernel for
@@ -239,6 +261,7 @@ async def record_execution(
     work.notes += run_time_measurement.note_waiting_time(
         seconds, elapsed, execution.reconnected
     )
+    work.notes += cell_undo.record_restore(session, started, execution)
     fault, verdict = await judge_execution(
         session, cell, execution, work.cells, command_messages.format_rebuild(state)
     )
@@ -285,10 +308,12 @@ def _create_run_event(
     """
     state = session.state
     bindings = {}
+    facts = execution.undo
     if session.language.is_python:
         bindings = cell_dependencies.list_reported_bindings(
             session.language.analyze_names(started.source),
             session.namespace_tracker.current,
+            cell_undo.list_only_restored(facts),
         )
     return journal_events.RunEnded(
         **vars(run),
@@ -302,6 +327,8 @@ def _create_run_event(
         imports=run_decisions.find_new_imports(state, execution.namespace),
         unmet=unmet_criterion,
         bound=bindings,
+        changes=facts.changes if facts else {},
+        undo_reach=facts.reach if facts else 0,
     )
 
 
@@ -336,6 +363,9 @@ async def judge_execution(
         fault = await session.add_suggestion(
             fault, execution.diagnosis_data, execution.namespace, cell, cells
         )
+        if execution.undo is not None and execution.undo.restore is not None:
+            removed = execution.undo.restore.removed
+            fault = cell_undo.explain_removed_name(session, fault, removed, cell, cells)
     return run_decisions.Judgement(fault, verdict)
 
 
@@ -477,11 +507,22 @@ def _describe_figures_and_effects(
         # File times are compared with this time; a remote host has another clock.
         started_ns = int(parse_moment(run.started_at).timestamp() * 1e9)
         is_cancelled = run.outcome is Outcome.CANCELLED
-        warnings = diagnosis.describe_side_effects(
+        effects = diagnosis.describe_side_effects(
             execution.diagnosis_data,
             None if session.kernel_manager.is_remote else started_ns,
             "its interrupt" if is_cancelled else "failing",
         )
+        names = effects.names
+        if execution.undo is not None:
+            names = undo_report.format_next_start(
+                execution.undo, bool(effects.cell_files)
+            )
+        warnings = [
+            *effects.commands,
+            *names,
+            *effects.cell_files,
+            *effects.other_files,
+        ]
     figure_lines = diagnosis.summarize_figures(execution, run.run)
     kernel = session.kernel_manager.kernel
     is_local = kernel is not None and not kernel.describe().location

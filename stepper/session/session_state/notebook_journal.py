@@ -185,7 +185,10 @@ class NotebookJournal:
         self.state.lost_reason = ""
 
     def update_run_history(self) -> None:
-        """Add new runs and external executions to the run history."""
+        """Add new runs, external executions and undone runs to the run history."""
         self.run_history.catch_up(
-            self.state.runs, self.state.sources_by_hash, self.state.external_executions
+            self.state.runs,
+            self.state.sources_by_hash,
+            self.state.external_executions,
+            self.state.undone,
         )

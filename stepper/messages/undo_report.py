@@ -1,0 +1,161 @@
+"""Texts about undo: what the next version of a cell starts from, what was restored."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+
+from stepper.common.text import one_line
+from stepper.messages.status_text import format_bytes
+from stepper.policy.undo_model import NEW, RestoreResult, UndoFacts, Unprotected
+
+# The maximum number of names in one list.
+MAX_NAMES = 8
+NAME_LIMIT = 60  # characters
+REASON_LIMIT = 100  # characters
+
+
+def format_next_start(facts: UndoFacts, has_files: bool) -> list[str]:
+    """Return a list with the line on what the next version of a cell starts from.
+
+    `facts` are the facts on a run that failed or was interrupted. `has_files` says that
+    the report names files that the cell changed, which are not restored. The list is
+    empty if the run changed nothing.
+    """
+    restorable: list[str] = []
+    removable: list[str] = []
+    for name, change in facts.changes.items():
+        if name in facts.unprotected:
+            continue
+        names = removable if change == NEW else restorable
+        names.append(name)
+    exceptions = [
+        _format_unprotected(name, value) for name, value in facts.unprotected.items()
+    ]
+    shown = _limit(exceptions)
+    if has_files:
+        shown.append("files")
+    actions = []
+    if restorable:
+        actions.append(f"{_join_names(restorable)} will be restored")
+    if removable:
+        actions.append(f"{_join_names(removable)} will be removed")
+    clauses = []
+    if actions:
+        clauses.append(f"starts from the state before it: {', '.join(actions)}")
+    if shown:
+        clauses.append(f"not restored: {', '.join(shown)}")
+    text = "; ".join(clauses)
+    if not text:
+        return []
+    if not actions:
+        return [f"before the next version of this cell runs, {text}"]
+    return [f"the next version of this cell {text}"]
+
+
+def _format_unprotected(name: str, value: Unprotected) -> str:
+    """Return a name that cannot be restored, with the reason in parentheses."""
+    reason = one_line(value.reason, REASON_LIMIT)
+    if value.bytes:
+        reason += f", {format_bytes(value.bytes)}"
+    change = "changed" if value.is_changed else "may have changed"
+    return f"{_quote(name)} ({reason}; {change})"
+
+
+def format_restore(result: RestoreResult) -> list[str]:
+    """Return a list with the note on what was restored before a run.
+
+    The list is empty if nothing had to be restored.
+    """
+    text = _describe_result(result)
+    return [f"before this run, {text}"] if text else []
+
+
+def format_deletion(number: int, result: RestoreResult) -> str:
+    """Return the sentence on what was restored because a cell was deleted.
+
+    The text is empty if nothing had to be restored. `number` is the number that the
+    cell had.
+    """
+    text = _describe_result(result)
+    if not text:
+        return ""
+    return f"Cell {number} was deleted, so its changes were undone: {text}."
+
+
+def _describe_result(result: RestoreResult) -> str:
+    """Return a clause on what was restored, removed and not restored."""
+    clauses = []
+    if result.restored:
+        verb = _choose_verb(result.restored)
+        clauses.append(f"{_join_names(result.restored)} {verb} restored")
+    if result.removed:
+        verb = _choose_verb(result.removed)
+        clauses.append(f"{_join_names(result.removed)} {verb} removed")
+    if result.not_restored:
+        names = [
+            f"{_quote(name)} ({one_line(reason, REASON_LIMIT)})"
+            for name, reason in result.not_restored.items()
+        ]
+        clauses.append(f"not restored: {', '.join(_limit(names))}")
+    return "; ".join(clauses)
+
+
+def _choose_verb(names: Collection[str]) -> str:
+    return "was" if len(names) == 1 and _is_name(next(iter(names))) else "were"
+
+
+def format_removed_name(name: str) -> str:
+    """Return a clause on a name that is removed before the cell runs again."""
+    return (
+        f"{_quote(name)} was bound only by an earlier version of this cell, which is"
+        " undone before this version runs"
+    )
+
+
+def format_removed_below(name: str, number: int) -> str:
+    """Return a clause on a name that is removed because a cell below bound it.
+
+    `number` is the number of that cell, or 0 if the cell was deleted.
+    """
+    binder = "by a deleted cell, whose changes are"
+    if number:
+        binder = f"below, in cell {number}, whose changes are"
+    return f"{_quote(name)} is bound only {binder} undone before this cell runs again"
+
+
+def format_unrestored(names: Iterable[str]) -> list[str]:
+    """Return a list with the note on names that keep the values of undone runs.
+
+    The list is empty if there are no such names.
+    """
+    sorted_names = sorted(names)
+    if not sorted_names:
+        return []
+    return [
+        f"{_join_names(sorted_names)} could not be restored when an earlier run was"
+        " undone, so a run from the top may give other results"
+    ]
+
+
+def _join_names(names: Iterable[str]) -> str:
+    """Return names as an enumeration; at most MAX_NAMES are named."""
+    return ", ".join(_limit([_quote(name) for name in names]))
+
+
+def _limit(items: Sequence[str]) -> list[str]:
+    """Return the first items, and the number of the others as the last item."""
+    if len(items) <= MAX_NAMES:
+        return [*items]
+    shown = [*items[: MAX_NAMES - 1]]
+    return [*shown, f"{len(items) - len(shown)} more"]
+
+
+def _is_name(name: str) -> bool:
+    """Return whether this is a variable, not a global state such as settings."""
+    return " " not in name
+
+
+def _quote(name: str) -> str:
+    """Return a variable in backticks, or the name of a global state as it is."""
+    short = one_line(name, NAME_LIMIT)
+    return f"`{short}`" if _is_name(name) else short

@@ -1,0 +1,298 @@
+"""Decide which runs and names are undone before a cell runs again, or after a deletion.
+
+The kernel returns to the state that the cell saw when it ran first: the runs of the
+cell are undone, and also the later runs of cells below it and of deleted cells. Runs of
+cells above it are not undone, because the cell must see their newer values. Only names
+that the cell uses are restored.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+from stepper.policy.changed_cells import INDEX_ID, hash_source
+from stepper.policy.dataflow.cell_dependencies import ResolvedUsage
+from stepper.policy.dataflow.name_effects import NameUsage
+from stepper.policy.journal_events import RunEnded
+from stepper.policy.model import Cell, Verdict
+from stepper.policy.undo_model import (
+    MAX_CHANGES,
+    NEW,
+    MentionedNames,
+    RestoreRequest,
+)
+
+# Builtins whose calls may read and change any name.
+DYNAMIC_NAMES = frozenset({"exec", "eval", "globals", "locals", "vars", "get_ipython"})
+# Global state by the name that the kernel uses for it → words of a source that may use
+# this state.
+GLOBAL_STATES: Mapping[str, re.Pattern[str]] = {
+    name: re.compile(pattern, re.MULTILINE)
+    for name, pattern in {
+        "random numbers": r"\brandom\b|shuffle|\bsample\b|\bchoices?\b",
+        "numpy random numbers": r"rand|shuffle|sample|permut|choice|seed|split|fit",
+        "environment variables": r"environ|getenv|putenv|dotenv|subprocess|^\s*[!%]",
+        "working directory": r"open|[Pp]ath|chdir|cwd|glob|listdir|read_|load|save|"
+        r"\bto_|subprocess|^\s*[!%]",
+        "matplotlib settings": r"plt|plot|matplotlib|\bsns\b|hist|figure",
+        "pandas options": r"\bpd\b|pandas",
+        "numpy print options": r"\bnp\b|numpy",
+        "warning filters": r"warn",
+        "torch random numbers": r"torch|rand",
+    }.items()
+}
+
+# Returns the names that a source mentions.
+ListNames = Callable[[str], MentionedNames]
+
+
+def list_mentioned_names(usage: NameUsage, resolved: ResolvedUsage) -> MentionedNames:
+    """Return the names of the user namespace that a source mentions.
+
+    `resolved` is the usage with the effects of the functions of other cells.
+    """
+    reads_everything = not usage.python or bool(DYNAMIC_NAMES & resolved.reads)
+    argument_names: set[str] = set()
+    for _, arguments in usage.calls:
+        argument_names.update(filter(None, arguments))
+    methods = {name for name, _ in usage.methods}
+    changes = frozenset(resolved.changes)
+    calls = frozenset(usage.passed | methods | argument_names) - changes
+    return MentionedNames(
+        changes=changes,
+        calls=calls,
+        reads=frozenset(resolved.reads) - changes - calls,
+        binds=frozenset(resolved.binds.keys() | usage.deletes),
+        everything=reads_everything or usage.star,
+        reads_everything=reads_everything,
+    )
+
+
+class CellPositions:
+    """Finds the cell that a run belongs to, among the notebook's current cells."""
+
+    def __init__(self, cells: Sequence[Cell]) -> None:
+        self._cells = {cell.id: cell for cell in cells}
+        self._by_hash: dict[str, list[Cell]] = {}
+        for cell in cells:
+            if cell.is_code:
+                self._by_hash.setdefault(hash_source(cell.source), []).append(cell)
+
+    def find_index(self, run: RunEnded) -> int | None:
+        """Return the index of a run's cell, or None if the cell was deleted.
+
+        A script may have written the notebook with other ids, and cells without a
+        stored id change their ids when they move: then the source is compared.
+        """
+        cell = self._cells.get(run.cell_id)
+        if cell is not None and INDEX_ID.fullmatch(run.cell_id) is None:
+            return cell.index
+        same = self._by_hash.get(run.source_hash, [])
+        if len(same) == 1 and cell not in same:
+            return same[0].index
+        return None if cell is None else cell.index
+
+
+def select_kernel_runs(
+    runs: Sequence[RunEnded], kernel: str, undone: Collection[int]
+) -> list[RunEnded]:
+    """Return the runs in a kernel that are not undone, in chronological order."""
+    selected = []
+    for run in reversed(runs):
+        if run.kernel != kernel:
+            break
+        if run.run not in undone:
+            selected.append(run)
+    selected.reverse()
+    return selected
+
+
+def select_restore(
+    cells: Sequence[Cell],
+    cell: Cell,
+    runs: Sequence[RunEnded],
+    sources: Mapping[str, str],
+    list_names: ListNames,
+    keep: bool = False,
+) -> RestoreRequest | None:
+    """Return what is undone before a cell runs again, or None if it runs first.
+
+    `runs` are the runs in the kernel that are not undone, and `sources` their sources
+    by hash. With `keep`, names that a failed version of the cell bound for the first
+    time are not removed.
+    """
+    positions = CellPositions(cells)
+    own_runs = [run for run in runs if positions.find_index(run) == cell.index]
+    if not own_runs:
+        return None
+    later_runs = _select_later_runs(positions, runs, own_runs, cell.index)
+    names = _list_used_names(own_runs, sources, list_names)
+    new_names = list_names(cell.source)
+    if names is not None and not new_names.reads_everything:
+        names |= new_names.names
+    else:
+        names = None
+    if keep:
+        names = _exclude_new_names(names, own_runs, later_runs)
+    if names is not None:
+        used_sources = [cell.source, *_list_sources(own_runs, sources)]
+        names |= _list_global_states(used_sources)
+    return _make_request(later_runs, names, own_runs)
+
+
+def select_deleted_runs(
+    cells: Sequence[Cell], runs: Sequence[RunEnded]
+) -> dict[str, list[RunEnded]]:
+    """Return the runs of each deleted cell, by cell id; see `select_restore`."""
+    positions = CellPositions(cells)
+    deleted: dict[str, list[RunEnded]] = {}
+    for run in runs:
+        if positions.find_index(run) is None:
+            deleted.setdefault(run.cell_id, []).append(run)
+    return deleted
+
+
+def select_restore_after_deletion(
+    cells: Sequence[Cell],
+    deleted_runs: Sequence[RunEnded],
+    runs: Sequence[RunEnded],
+    sources: Mapping[str, str],
+    list_names: ListNames,
+) -> RestoreRequest:
+    """Return what is undone after a cell was deleted.
+
+    `deleted_runs` are the runs of the cell among `runs`; see `select_restore`.
+    """
+    names = set[str]()
+    for run in deleted_runs:
+        names |= _list_written_names(run, sources, list_names)
+    # The cells below have moved up to the index of the deleted cell.
+    index = deleted_runs[-1].index
+    later_runs = _select_later_runs(CellPositions(cells), runs, deleted_runs, index)
+    return _make_request(later_runs, names, deleted_runs)
+
+
+def _make_request(
+    runs: Sequence[RunEnded], names: set[str] | None, own_runs: Sequence[RunEnded]
+) -> RestoreRequest:
+    return RestoreRequest(
+        tuple(run.run for run in reversed(runs)),
+        None if names is None else frozenset(names),
+        tuple(run.run for run in own_runs),
+    )
+
+
+def _select_later_runs(
+    positions: CellPositions,
+    runs: Sequence[RunEnded],
+    own_runs: Sequence[RunEnded],
+    index: int,
+) -> list[RunEnded]:
+    """Return the runs of a cell, and later runs of deleted cells and cells below it.
+
+    `own_runs` are the runs of the cell, and `index` is its position.
+    """
+    own_numbers = {run.run for run in own_runs}
+    first = own_runs[0].run
+    selected = []
+    for run in runs:
+        if run.run < first:
+            continue
+        position = positions.find_index(run)
+        if run.run in own_numbers or position is None or position >= index:
+            selected.append(run)
+    return selected
+
+
+def _list_sources(runs: Iterable[RunEnded], sources: Mapping[str, str]) -> list[str]:
+    """Return the sources of runs; unknown sources are left out."""
+    return [sources[run.source_hash] for run in runs if run.source_hash in sources]
+
+
+def _list_used_names(
+    runs: Iterable[RunEnded], sources: Mapping[str, str], list_names: ListNames
+) -> set[str] | None:
+    """Return the names that runs read, changed or bound, or None for all names."""
+    names = set[str]()
+    for run in runs:
+        source = sources.get(run.source_hash)
+        if source is None:
+            return None
+        mentioned = list_names(source)
+        if mentioned.reads_everything:
+            return None
+        names |= mentioned.names | run.bound.keys() | run.changes.keys()
+    return names
+
+
+def _list_written_names(
+    run: RunEnded, sources: Mapping[str, str], list_names: ListNames
+) -> set[str]:
+    """Return the names that a run changed or bound."""
+    names = {*run.bound, *run.changes}
+    source = sources.get(run.source_hash)
+    if source is not None:
+        mentioned = list_names(source)
+        names |= mentioned.changes | mentioned.binds
+    return names
+
+
+def _list_global_states(sources: Iterable[str]) -> set[str]:
+    """Return the global states that sources may use, by the kernel's names."""
+    used = set[str]()
+    for source in sources:
+        for name, words in GLOBAL_STATES.items():
+            if words.search(source):
+                used.add(name)
+    return used
+
+
+def _exclude_new_names(
+    names: set[str] | None, own_runs: Sequence[RunEnded], runs: Iterable[RunEnded]
+) -> set[str]:
+    """Return names without those that failed runs of the cell bound first.
+
+    If `names` is None, all names that `runs` changed are meant.
+    """
+    if names is None:
+        names = set()
+        for run in runs:
+            names |= run.bound.keys() | run.changes.keys()
+    kept = set[str]()
+    for run in own_runs:
+        if run.verdict is not Verdict.FINE:
+            kept |= {name for name, kind in run.changes.items() if kind == NEW}
+    return names - kept
+
+
+def find_removed_names(
+    request: RestoreRequest, runs: Sequence[RunEnded]
+) -> dict[str, tuple[int, ...]]:
+    """Return the names that the kernel will certainly remove, with the undone runs.
+
+    These are the names that did not exist before the undone runs. `runs` are all runs
+    in the kernel that are not undone. The result is empty if the kernel reported only a
+    part of the changes.
+    """
+    undone = frozenset(request.runs)
+    undone_changes: dict[str, list[RunEnded]] = {}
+    overwritten = set[str]()
+    for run in reversed(runs):
+        if run.run < min(undone):
+            break
+        if len(run.changes) >= MAX_CHANGES:
+            return {}
+        if run.run not in undone:
+            # The kernel does not go back behind the change of another run.
+            overwritten |= run.changes.keys() | run.bound.keys()
+            continue
+        for name in run.changes.keys() - overwritten:
+            undone_changes.setdefault(name, []).append(run)
+    removed = {}
+    for name, changes in undone_changes.items():
+        is_requested = request.names is None or name in request.names
+        is_new = changes[-1].changes[name] == NEW
+        if is_requested and is_new and name not in overwritten:
+            removed[name] = tuple(run.run for run in changes)
+    return removed

@@ -1,0 +1,239 @@
+"""Undo before a cell runs again and after a cell was deleted: requests and results.
+
+`policy/undo` decides what is undone. The kernel restores it and reports what it
+restored; only this report counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from stepper.common.errors import KernelError
+from stepper.messages import undo_report
+from stepper.notebooks.journal_file import SyncMode
+from stepper.policy import cell_directives, journal_events, undo
+from stepper.policy.execution_result import Execution
+from stepper.policy.journal_events import RunEnded
+from stepper.policy.model import Cell, Fault, Limits
+from stepper.policy.undo_model import (
+    MentionedNames,
+    RestoreRequest,
+    RestoreResult,
+    UndoFacts,
+    UndoRequest,
+)
+from stepper.session.protocols import Kernel
+from stepper.session.session import Session
+from stepper.session.session_state.notebook_journal import format_now
+
+# The time for the before-image of a run.
+IMAGE_SECONDS = 0.015
+
+
+def is_enabled(session: Session, limits: Limits) -> bool:
+    """Return whether the kernel keeps the state before the runs of this notebook."""
+    return limits.undo and session.language.is_python
+
+
+def _list_names(session: Session, source: str) -> MentionedNames:
+    """Return the names that a source mentions, also in functions of other cells."""
+    usage = session.language.analyze_names(source)
+    resolved = session.journal.run_history.table.resolve_usage(usage)
+    return undo.list_mentioned_names(usage, resolved)
+
+
+def _list_runs(session: Session, kernel: Kernel) -> list[RunEnded]:
+    """Return the runs in a kernel that are not undone."""
+    state = session.state
+    return undo.select_kernel_runs(state.runs, kernel.id, state.undone_runs)
+
+
+def _select_restore(
+    session: Session, runs: Sequence[RunEnded], cells: Sequence[Cell], cell: Cell
+) -> RestoreRequest | None:
+    """Return what the kernel undoes before a cell runs again, or None.
+
+    `runs` are the runs in the kernel that are not undone.
+    """
+    return undo.select_restore(
+        cells,
+        cell,
+        runs,
+        session.state.sources_by_hash,
+        lambda source: _list_names(session, source),
+        cell_directives.parse(cell.source).keep,
+    )
+
+
+def create_request(
+    session: Session,
+    kernel: Kernel,
+    cells: Sequence[Cell],
+    cell: Cell,
+    limits: Limits,
+) -> UndoRequest | None:
+    """Return the undo part of the next run of a cell, or None if undo is off."""
+    if not is_enabled(session, limits):
+        return None
+    session.journal.update_run_history()
+    runs = _list_runs(session, kernel)
+    return UndoRequest(
+        run=session.state.next_run,
+        names=_list_names(session, cell.source),
+        seconds=IMAGE_SECONDS,
+        memory=limits.undo_memory,
+        restore=_select_restore(session, runs, cells, cell),
+    )
+
+
+def find_removed_names(
+    session: Session,
+    kernel: Kernel,
+    cells: Sequence[Cell],
+    cell: Cell,
+    limits: Limits,
+) -> Mapping[str, Sequence[int]]:
+    """Return the names that the kernel will certainly remove before a cell runs again.
+
+    The values are the undone runs. The result is empty if anything is unknown.
+    """
+    if not is_enabled(session, limits):
+        return {}
+    session.journal.update_run_history()
+    runs = _list_runs(session, kernel)
+    request = _select_restore(session, runs, cells, cell)
+    if request is None:
+        return {}
+    first_undone = min(request.runs)
+    # The kernel does not undo changes that other code may have made.
+    if session.state.last_run_before_other_code >= first_undone:
+        return {}
+    reach = runs[-1].undo_reach
+    if not reach or reach > first_undone:
+        return {}
+    return undo.find_removed_names(request, runs)
+
+
+def record_restore(
+    session: Session, started: journal_events.RunStarted, execution: Execution
+) -> list[str]:
+    """Log what the kernel undid before a run; return notes for the report."""
+    facts = execution.undo
+    if facts is None or facts.restore is None:
+        return []
+    _log_restore(
+        session,
+        facts.restore,
+        started.run,
+        started.kernel,
+        started.cell_id,
+        started.undoes,
+    )
+    return undo_report.format_restore(facts.restore)
+
+
+def list_only_restored(facts: UndoFacts | None) -> frozenset[str]:
+    """Return the names that were restored before a run and that the run did not change.
+
+    `facts` are the kernel's facts on the run, or None if it reported none.
+    """
+    if facts is None or facts.restore is None:
+        return frozenset()
+    return frozenset(facts.restore.restored.keys() - facts.changes.keys())
+
+
+def _log_restore(
+    session: Session,
+    result: RestoreResult,
+    run: int,
+    kernel: str,
+    cell_id: str,
+    undone_runs: Sequence[int],
+) -> None:
+    """Log that the kernel undid runs; `run` is the run before which it did."""
+    if not undone_runs and not result:
+        return
+    session.journal.log(
+        journal_events.RunsUndone(
+            at=format_now(),
+            run=run,
+            kernel=kernel,
+            cell_id=cell_id,
+            runs=tuple(undone_runs),
+            restored=result.restored,
+            removed=result.removed,
+            not_restored=result.not_restored,
+        ),
+        sync=SyncMode.NONE,
+    )
+
+
+def explain_removed_name(
+    session: Session,
+    fault: Fault,
+    removed: Mapping[str, Sequence[int]],
+    cell: Cell,
+    cells: Sequence[Cell],
+) -> Fault:
+    """Return a fault, with an explanation if an undefined name was removed.
+
+    `removed` are the names that were removed before `cell` ran, with the undone runs.
+    `cells` are all cells of the notebook.
+    """
+    name = str(fault.attributes.get("name", ""))
+    if fault.ename != "NameError" or name not in removed:
+        return fault
+    binding_run = session.state.find_run(min(removed[name]))
+    if binding_run is None:
+        return fault
+    if binding_run.cell_id == cell.id:
+        sentences = [undo_report.format_removed_name(name), fault.suggestion]
+        return replace(fault, suggestion="; ".join(filter(None, sentences)))
+    numbers = [other.number for other in cells if other.id == binding_run.cell_id]
+    suggestion = undo_report.format_removed_below(name, numbers[0] if numbers else 0)
+    return replace(fault, suggestion=suggestion)
+
+
+async def undo_deleted_cells(session: Session, cells: Sequence[Cell]) -> list[str]:
+    """Undo the runs of deleted cells; return sentences on what was restored.
+
+    `cells` are all cells of the notebook. The caller must have the turn.
+    """
+    kernel = session.kernel_manager.kernel
+    limits = session.limits()
+    if kernel is None or not is_enabled(session, limits):
+        return []
+    runs = _list_runs(session, kernel)
+    deleted = undo.select_deleted_runs(cells, runs)
+    if not deleted:
+        return []
+    session.journal.update_run_history()
+    sentences = []
+    # A cell below may use what a cell above it did, so it is undone first.
+    for cell_id, own_runs in sorted(
+        deleted.items(), key=lambda item: item[1][0].run, reverse=True
+    ):
+        request = undo.select_restore_after_deletion(
+            cells,
+            own_runs,
+            _list_runs(session, kernel),
+            session.state.sources_by_hash,
+            lambda source: _list_names(session, source),
+        )
+        try:
+            result = await session.undo(kernel, request)
+        except KernelError:
+            break  # the next run reports the error
+        if result is None:
+            break
+        _log_restore(
+            session,
+            result,
+            session.state.next_run,
+            kernel.id,
+            cell_id,
+            request.own_runs,
+        )
+        sentences.append(undo_report.format_deletion(own_runs[-1].number, result))
+    return [sentence for sentence in sentences if sentence]

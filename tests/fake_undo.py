@@ -1,0 +1,191 @@
+"""The undo of the fake kernel: it follows the same contract as the helper.
+
+It protects bindings, lists, dicts, sets and attributes of objects.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from stepper.policy.undo_model import (
+    CHANGED,
+    DELETED,
+    NEW,
+    REBOUND,
+    RestoreRequest,
+    RestoreResult,
+    UndoFacts,
+    UndoRequest,
+    Unprotected,
+)
+
+MISSING = object()
+OTHER_CODE = "changed by code that another client executed"
+
+
+@dataclass
+class Image:
+    """The state before a run, reduced to what the run changed."""
+
+    run: int  # 0: code that is not a run of a cell
+    bindings: dict[str, Any] = field(default_factory=dict)
+    # Name → changed objects that it reaches, with their contents before.
+    objects: dict[str, list[tuple[Any, Any]]] = field(default_factory=dict)
+
+
+def iterate_reachable(value: Any) -> Iterator[Any]:
+    """Yield the objects that a value contains and that can be protected."""
+    pending, seen = [value], set[int]()
+    while pending:
+        item = pending.pop()
+        if id(item) in seen:
+            continue
+        seen.add(id(item))
+        if isinstance(item, list | set):
+            pending += item
+        elif isinstance(item, dict):
+            pending += item.values()
+        elif type(item).__module__ == "__main__":
+            pending += vars(item).values()
+        else:
+            continue
+        yield item
+
+
+def copy_content(item: Any) -> Any:
+    if isinstance(item, list | set | dict):
+        return item.copy()
+    return dict(vars(item))
+
+
+def set_content(item: Any, content: Any) -> None:
+    if isinstance(item, list):
+        item[:] = content
+        return
+    target = item if isinstance(item, set | dict) else vars(item)
+    target.clear()
+    target.update(content)
+
+
+class FakeUndo:
+    """The images of one kernel; `names` is the namespace."""
+
+    def __init__(self, names: dict[str, Any]) -> None:
+        self.names = names
+        self.images: list[Image] = []
+        self.last: dict[str, int] = {}
+
+    def list_values(self) -> dict[str, Any]:
+        return {
+            name: value
+            for name, value in self.names.items()
+            if not name.startswith("__")
+        }
+
+    def start(self, request: UndoRequest) -> None:
+        """Restore what a request asks for, and take an image."""
+        self.add_boundary()
+        self.restored = None
+        if request.restore is not None:
+            self.restored = self.restore(request.restore)
+        self.run = request.run
+        self.before = self.list_values()
+        self.contents = {
+            name: [(item, copy_content(item)) for item in iterate_reachable(value)]
+            for name, value in self.before.items()
+        }
+        self.generators = {
+            name: value.gi_frame.f_lasti
+            for name, value in self.before.items()
+            if isinstance(value, types.GeneratorType) and value.gi_frame
+        }
+
+    def add_boundary(self) -> None:
+        """Record the names that other code has bound since the last run."""
+        present = {name: id(value) for name, value in self.list_values().items()}
+        if self.images:
+            names = {
+                name
+                for name in present.keys() | self.last.keys()
+                if present.get(name) != self.last.get(name)
+            }
+            if names:
+                self.images.append(Image(0, dict.fromkeys(names, MISSING)))
+
+    def finish(self) -> UndoFacts:
+        """Keep what the run changed; return the facts."""
+        after = self.list_values()
+        image, changes = Image(self.run), {}
+        for name in self.before.keys() | after.keys():
+            old, new = self.before.get(name, MISSING), after.get(name, MISSING)
+            if old is not new:
+                image.bindings[name] = old
+                changes[name] = (
+                    NEW if old is MISSING else DELETED if new is MISSING else REBOUND
+                )
+            changed = [
+                (item, content)
+                for item, content in self.contents.get(name, ())
+                if copy_content(item) != content
+            ]
+            if changed:
+                image.objects[name] = changed
+                changes.setdefault(name, CHANGED)
+        unprotected = {}
+        for name, position in self.generators.items():
+            value = self.before[name]
+            if not value.gi_frame or value.gi_frame.f_lasti != position:
+                unprotected[name] = Unprotected("generator", 0, True)
+                changes.setdefault(name, CHANGED)
+        self.images.append(image)
+        self.last = {name: id(value) for name, value in after.items()}
+        reach = next((image.run for image in self.images if image.run), 0)
+        return UndoFacts(
+            self.run,
+            0.001,
+            dict(sorted(changes.items())),
+            unprotected,
+            self.restored,
+            reach,
+        )
+
+    def restore(self, request: RestoreRequest) -> RestoreResult:
+        """Undo runs in place, and by binding names again."""
+        restored: dict[str, list[int]] = {}
+        refused = {}
+        mentioned = {
+            name
+            for image in self.images
+            for name in (*image.bindings, *image.objects)
+            if request.names is None or name in request.names
+        }
+        for name in sorted(mentioned):
+            for position, image in enumerate(reversed(self.images)):
+                if name not in image.bindings and name not in image.objects:
+                    continue
+                if image.run not in request.runs:
+                    older = self.images[: len(self.images) - position - 1]
+                    if not image.run and any(
+                        name in (*other.bindings, *other.objects)
+                        and other.run in request.runs
+                        for other in older
+                    ):
+                        refused[name] = OTHER_CODE
+                    break
+                for item, content in image.objects.pop(name, ()):
+                    set_content(item, content)
+                value = image.bindings.pop(name, self.names.get(name, MISSING))
+                self.names.pop(name, None)
+                if value is not MISSING:
+                    self.names[name] = value
+                restored.setdefault(name, []).append(image.run)
+        self.last = {name: id(value) for name, value in self.list_values().items()}
+        runs = {name: tuple(numbers) for name, numbers in restored.items()}
+        return RestoreResult(
+            {name: numbers for name, numbers in runs.items() if name in self.names},
+            {name: numbers for name, numbers in runs.items() if name not in self.names},
+            refused,
+        )

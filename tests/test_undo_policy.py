@@ -1,0 +1,227 @@
+"""Which runs and names are undone before a cell runs again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from stepper.common.errors import UsageError
+from stepper.daemon import config
+from stepper.policy import undo
+from stepper.policy.changed_cells import hash_source
+from stepper.policy.dataflow.cell_dependencies import BindingTable
+from stepper.policy.dataflow.name_analysis import analyze_source
+from stepper.policy.journal_events import RunEnded
+from stepper.policy.model import Cell, Outcome, Verdict
+from stepper.policy.undo_model import (
+    CHANGED,
+    NEW,
+    REBOUND,
+    MentionedNames,
+    RestoreRequest,
+)
+
+
+def list_names(source: str) -> MentionedNames:
+    usage = analyze_source(source)
+    return undo.list_mentioned_names(usage, BindingTable().resolve_usage(usage))
+
+
+def make_cells(*sources: str, ids: str = "abcdef") -> list[Cell]:
+    return [
+        Cell(cell_id, index, index + 1, "code", source)
+        for index, (cell_id, source) in enumerate(zip(ids, sources, strict=False))
+    ]
+
+
+def make_run(number: int, cell: Cell, ok: bool = True, **changes: str) -> RunEnded:
+    return RunEnded(
+        run=number,
+        cell_id=cell.id,
+        number=cell.number,
+        index=cell.index,
+        step=None,
+        key=cell.id,
+        source_hash=hash_source(cell.source),
+        started_at="2026-01-01T00:00:00Z",
+        duration_s=0.1,
+        outcome=Outcome.OK if ok else Outcome.ERROR,
+        verdict=Verdict.FINE if ok else Verdict.RECOVERABLE,
+        kernel="k",
+        changes=changes,
+    )
+
+
+def select(
+    cells: list[Cell], cell: Cell, runs: list[RunEnded], keep: bool = False
+) -> RestoreRequest | None:
+    sources = {hash_source(other.source): other.source for other in cells}
+    sources |= {hash_source(source): source for source in ("old", "x = old")}
+    return undo.select_restore(cells, cell, runs, sources, list_names, keep)
+
+
+@pytest.mark.parametrize(
+    ("source", "part", "names"),
+    [
+        ("x = a + b", "reads", "a b"),
+        ("x = a + b", "binds", "x"),
+        ("a.append(1)", "changes", "a"),
+        ("df.drop('x')", "calls", "df"),
+        ("f(a, key=b.c[0])", "calls", "a b"),
+        ("f(a, key=b.c[0])", "reads", "f"),
+        ("del a", "binds", "a"),
+        ("a[0] = b", "changes", "a"),
+        ("def f(): return g(a)\nf()", "reads", "a g"),
+    ],
+)
+def test_mentioned_names(source: str, part: str, names: str) -> None:
+    mentioned = list_names(source)
+    assert getattr(mentioned, part) >= set(names.split())
+
+
+@pytest.mark.parametrize(
+    ("source", "everything", "reads_everything"),
+    [
+        ("x = 1", False, False),
+        ("exec('x = 1')", True, True),
+        ("globals()['x'] = 1", True, True),
+        ("from math import *", True, False),
+        ("def f(): return eval('x')\nf()", True, True),
+        ("x = (", True, True),
+        ("df.eval('a + b')", False, False),
+    ],
+)
+def test_code_that_may_use_any_name(
+    source: str, everything: bool, reads_everything: bool
+) -> None:
+    names = list_names(source)
+    assert names.everything is everything
+    assert names.reads_everything is reads_everything
+
+
+def test_first_run_undoes_nothing() -> None:
+    cells = make_cells("x = 1", "y = x")
+    assert select(cells, cells[1], [make_run(1, cells[0])]) is None
+
+
+def test_runs_below_and_of_deleted_cells_are_undone_but_not_runs_above() -> None:
+    cells = make_cells("x = 1", "y = x", "z = y")
+    gone = Cell("gone", 1, 2, "code", "old")
+    runs = [
+        make_run(1, cells[0]),
+        make_run(2, gone),
+        make_run(3, cells[1]),
+        make_run(4, cells[2]),
+        make_run(5, cells[0]),
+        make_run(6, gone),
+        make_run(7, cells[1], ok=False),
+    ]
+    request = select(cells, cells[1], runs)
+    assert request is not None
+    assert request.runs == (7, 6, 4, 3)
+    assert request.own_runs == (3, 7)
+    assert request.names is not None
+    assert request.names >= {"x", "y"}
+    assert "z" not in request.names
+
+
+def test_names_of_the_old_and_the_new_version_and_of_the_kernel_are_restored() -> None:
+    cells = make_cells("new = 1")
+    earlier = Cell("a", 0, 1, "code", "x = old")
+    run = make_run(1, earlier, alias=CHANGED)
+    request = select(cells, cells[0], [run])
+    assert request is not None
+    assert request.names == {"new", "x", "old", "alias"}
+
+
+@pytest.mark.parametrize("source", ["exec('x')", "globals()"])
+def test_all_names_are_restored_if_the_source_may_read_any(source: str) -> None:
+    cells = make_cells(source)
+    request = select(cells, cells[0], [make_run(1, cells[0])])
+    assert request is not None
+    assert request.names is None
+
+
+def test_global_state_is_restored_if_the_source_may_use_it() -> None:
+    cells = make_cells("import random\nrandom.random()")
+    request = select(cells, cells[0], [make_run(1, cells[0])])
+    assert request is not None
+    assert request.names is not None
+    assert "random numbers" in request.names
+    assert "environment variables" not in request.names
+
+
+def test_keep_excludes_new_names_of_failed_versions() -> None:
+    cells = make_cells("x")
+    earlier = Cell("a", 0, 1, "code", "x = old")
+    failed = make_run(1, earlier, ok=False, x=NEW, old=CHANGED)
+    request = select(cells, cells[0], [failed], keep=True)
+    assert request is not None
+    assert request.names == {"old"}
+    request = select(cells, cells[0], [replace(failed, verdict=Verdict.FINE)], True)
+    assert request is not None
+    assert request.names == {"old", "x"}
+
+
+def test_cells_without_ids_are_found_by_their_source() -> None:
+    cells = make_cells("x = 1", "y = 2", "z = 3")
+    cells = [replace(cell, id=f"cell-{cell.index}") for cell in cells]
+    moved = make_run(1, replace(cells[2], id="cell-1"))  # now at index 2
+    replaced = make_run(2, Cell("cell-1", 1, 2, "code", "old"))
+    positions = undo.CellPositions(cells)
+    assert positions.find_index(moved) == 2
+    assert positions.find_index(replaced) == 1
+    same = [replace(cell, source="n += 1") for cell in cells]
+    assert undo.CellPositions(same).find_index(make_run(1, same[1])) == 1
+
+
+def test_deleted_cells() -> None:
+    cells = make_cells("x = 1", "z = 3")
+    gone = Cell("gone", 1, 2, "code", "x = old")
+    rewritten = Cell("other id", 0, 1, "code", "x = 1")  # the same source
+    runs = [
+        make_run(1, rewritten),
+        make_run(2, gone, deep=CHANGED),
+        make_run(3, cells[1]),
+    ]
+    deleted = undo.select_deleted_runs(cells, runs)
+    assert deleted == {"gone": [runs[1]]}
+    sources = {hash_source("x = old"): "x = old"}
+    request = undo.select_restore_after_deletion(
+        cells, deleted["gone"], runs, sources, list_names
+    )
+    assert request == RestoreRequest((3, 2), frozenset({"x", "deep"}), (2,))
+
+
+@pytest.mark.parametrize(
+    ("changes", "undone", "removed"),
+    [
+        ([{"x": NEW}], {1}, {"x": (1,)}),
+        ([{"x": NEW}, {"x": REBOUND}], {1, 2}, {"x": (2, 1)}),
+        ([{"x": NEW}, {"x": REBOUND}], {1}, {}),
+        ([{"x": NEW}, {"x": REBOUND}], {2}, {}),
+        ([{"x": NEW}, {}], {1}, {"x": (1,)}),
+        ([{"other": NEW}], {1}, {}),
+    ],
+)
+def test_names_that_the_kernel_will_remove(
+    changes: list[dict[str, str]], undone: set[int], removed: dict[str, tuple[int, ...]]
+) -> None:
+    (cell,) = make_cells("x")
+    runs = [
+        make_run(number, cell, **names) for number, names in enumerate(changes, start=1)
+    ]
+    request = RestoreRequest(tuple(sorted(undone, reverse=True)), frozenset({"x"}))
+    assert undo.find_removed_names(request, runs) == removed
+
+
+def test_undo_settings() -> None:
+    assert config.parse("undo: off", "f").undo is False
+    assert config.parse("undo: 'on'", "f").undo is True
+    assert config.parse("undo_memory: 200 MB", "f").undo_memory == 200_000_000
+    assert config.parse("undo_memory: 1.5GB", "f").undo_memory == 1_500_000_000
+    assert config.parse("undo_memory: 4096", "f").undo_memory == 4096
+    for text in ("undo: 5", "undo_memory: much", "undo_memory: -1"):
+        with pytest.raises(UsageError):
+            config.parse(text, "f")

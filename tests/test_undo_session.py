@@ -1,0 +1,231 @@
+"""Runs that are undone before a cell runs again, with a fake kernel."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.conftest import code
+from tests.test_session import Quick, project  # noqa: F401  # a fixture
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning"
+)
+
+START = "Note: the next version of this cell starts from the state before it: "
+
+
+def list_events(project: Quick, kind: str) -> list[dict[str, object]]:  # noqa: F811
+    (journal,) = (project.folder / ".stepper" / "journal").rglob("*.jsonl")
+    events = [json.loads(line) for line in journal.read_text().splitlines()]
+    return [event for event in events if event["event"] == kind]
+
+
+RETRIES = {
+    "rebound": ("n = 1", "n += 1", "n", "1"),
+    "list": ("rows = [1]", "rows.append(2)", "rows", "[1]"),
+    "nested": ("cfg = {'a': {'b': 1}}", "cfg['a']['b'] = 2", "cfg", "{'a': {'b': 1}}"),
+    "alias": ("a = [1]\nb = a", "b.append(2)", "a, a is b", "([1], True)"),
+    "attribute": (
+        "class P: pass\np = P()\np.x = 1",
+        "p.x = 2",
+        "p.x",
+        "1",
+    ),
+    "function": (
+        "rows = []\ndef clean(r): r.append(1)",
+        "clean(rows)",
+        "rows",
+        "[]",
+    ),
+    "deleted": ("kept = 1", "del kept", "kept", "1"),
+}
+
+
+@pytest.mark.parametrize("story", RETRIES)
+def test_retry_starts_from_the_state_before_the_failed_version(
+    project: Quick,  # noqa: F811
+    story: str,
+) -> None:
+    setup, change, look, value = RETRIES[story]
+    notebook = project.new("One", "Two")
+    notebook.insert(setup)
+    cell, failed = notebook.insert(f"{change}\n1 / 0")
+    assert START in failed.text
+    for attempt in range(2):
+        again = notebook.replace(cell, f"{change}\n1 / 0  # {attempt}")
+        assert "Note: before this run, " in again.text
+        assert "restored" in again.text
+    last = notebook.replace(cell, look)
+    assert "ran ok" in last.text
+    assert f"| {value}" in last.text
+
+
+def test_reports_name_what_is_restored_and_removed(project: Quick) -> None:  # noqa: F811
+    notebook = project.new("One", "Two")
+    notebook.insert("rows = [1]\nnumbers = (n for n in range(5))")
+    cell, failed = notebook.insert(
+        "rows.append(2)\nnew = 1\nnext(numbers)\nopen('out.csv', 'w').write('a')\n1 / 0"
+    )
+    assert (
+        f"{START}`rows` will be restored, `new` will be removed;"
+        " not restored: `numbers` (generator; changed)"
+    ) in failed.text
+    assert "before failing" not in failed.text
+    fixed = notebook.replace(cell, "print(rows, new)")
+    # The preflight check knows that `new` is removed.
+    assert "did NOT run" in fixed.text
+    assert (
+        "`new` was bound only by an earlier version of this cell, which is undone"
+        " before this version runs"
+    ) in fixed.text
+    fixed = notebook.replace(cell, "print(rows)")
+    assert "| [1]" in fixed.text
+    assert (
+        "Note: before this run, `rows` was restored; `new` was removed." in fixed.text
+    )
+    (event,) = list_events(project, "undone")
+    assert event["runs"] == [2]
+    assert event["removed"] == {"new": [2]}
+
+
+def test_successful_cell_that_is_replaced_does_not_apply_twice(
+    project: Quick,  # noqa: F811
+) -> None:
+    notebook = project.new("One", "Two", "Three")
+    notebook.insert("x = [1, 2]")
+    cell, first = notebook.insert("x[0] *= 10\nx")
+    assert "restored" not in first.text
+    notebook.insert("total = sum(x)")
+    again = notebook.replace(cell, "x[0] *= 10\nx  # again")
+    assert "| [10, 2]" in again.text
+    assert "Stale: cell 3" not in again.text  # it read the same value
+
+
+def test_change_of_a_cell_below_is_undone_and_makes_it_stale(
+    project: Quick,  # noqa: F811
+) -> None:
+    notebook = project.new("One", "Two", "Three", "Four")
+    notebook.insert("cfg = {'a': 1}")
+    reader, _ = notebook.insert("print(cfg)")
+    notebook.insert("cfg['a'] = 2\nmodel = [3]")
+    answer = notebook.replace(reader, "print(cfg, 'again')")
+    assert "| {'a': 1} again" in answer.text
+    assert "Note: before this run, `cfg` was restored." in answer.text
+    assert (
+        "Stale: what cell 3 changed was undone: `cfg`. To run this cell:"
+        " `stepper run --stale`."
+    ) in answer.text
+    assert project.json("eval", "model")["output"].strip() == "[3]"
+    (mark,) = project.json("status")["stale"]
+    assert mark["why"] == "stale: its change of `cfg` was undone"
+    project.kill_daemon()  # the next one knows it by the journal
+    ran = project.json("run", "--stale")
+    assert [result["cell"] for result in ran["results"]] == [3]
+    assert project.json("status")["stale"] == []
+    assert project.json("eval", "cfg")["output"].strip() == "{'a': 2}"
+
+
+def test_newer_value_of_a_cell_above_is_kept(project: Quick) -> None:  # noqa: F811
+    notebook = project.new("One", "Two")
+    above, _ = notebook.insert("x = 1")
+    below, _ = notebook.insert("y = x")
+    notebook.replace(above, "x = 2")
+    assert "| 2" in notebook.replace(below, "y = x\ny").text
+
+
+def test_deleted_cell_is_undone_at_once(project: Quick) -> None:  # noqa: F811
+    notebook = project.new("One", "Two", "Three")
+    notebook.insert("rows = [1]")
+    cell, _ = notebook.insert("rows.append(2)\nextra = 3")
+    notebook.insert("print(extra)")
+    answer = notebook.delete(cell)
+    assert (
+        "Cell 2 was deleted, so its changes were undone: `rows` was restored;"
+        " `extra` was removed." in answer.text
+    )
+    assert "Hidden state: cell 2 read `extra` from a deleted cell" in answer.text
+    assert project.json("eval", "rows")["output"].strip() == "[1]"
+    assert "NameError" in project.stepper("eval", "extra", check=None).stdout
+
+
+def test_cell_that_another_program_deleted_is_undone_before_the_next_run(
+    project: Quick,  # noqa: F811
+) -> None:
+    cells = [code("x = [1]", "a"), code("x.append(2)", "b"), code("1", "c")]
+    notebook = project.notebook("book.ipynb", cells)
+    project.json("run", "book")
+    raw = notebook.raw
+    del raw["cells"][1]
+    notebook.path.write_text(json.dumps(raw))
+    answer = notebook.replace("c", "x")
+    assert "| [1]" in answer.text
+    assert "Cell 2 was deleted, so its changes were undone" in answer.text
+
+
+def test_value_from_below_is_removed_before_its_reader_runs_again(
+    project: Quick,  # noqa: F811
+) -> None:
+    cells = [code("x = 0", "z"), code("y = x", "a"), code("del x", "b")]
+    notebook = project.notebook("book.ipynb", cells)
+    project.json("run", "book")
+    notebook.insert("x = 5")
+    answer = notebook.replace("a", "y = x\ny")
+    assert "| 0" in answer.text  # as in a run from the top
+    other = project.notebook("other.ipynb", [code("1", "a")])
+    project.json("run", "other")
+    other.insert("x = 5")
+    answer = other.replace("a", "y = x")
+    assert "did NOT run" in answer.text
+    reason = "`x` is bound only below, in cell 2, whose changes are undone before"
+    assert reason in answer.text
+
+
+def test_keep_directive_keeps_the_names_of_the_failed_version(
+    project: Quick,  # noqa: F811
+) -> None:
+    notebook = project.new("One")
+    cell, _ = notebook.insert("data = [1, 2]\n1 / 0")
+    answer = notebook.replace(cell, "# stepper: keep\nprint(data)")
+    assert "| [1, 2]" in answer.text
+
+
+def test_values_of_other_code_are_not_undone(project: Quick) -> None:  # noqa: F811
+    notebook = project.new("One", "Two")
+    notebook.insert("x = 1")
+    cell, _ = notebook.insert("x = 2\n1 / 0")
+    project.stepper("eval", "x = 5")
+    answer = notebook.replace(cell, "x")
+    assert "| 5" in answer.text
+    assert (
+        "not restored: `x` (changed by code that another client executed)"
+        in answer.text
+    )
+
+
+def test_undo_can_be_turned_off(project: Quick) -> None:  # noqa: F811
+    project.config("undo: off\n")
+    notebook = project.new("One", "Two")
+    notebook.insert("x = [1]")
+    cell, failed = notebook.insert("x.append(2)\n1 / 0")
+    assert "next version" not in failed.text
+    assert "| [1, 2]" in notebook.replace(cell, "x").text
+    assert list_events(project, "undone") == []
+
+
+def test_run_after_a_daemon_exit_is_undone(project: Quick) -> None:  # noqa: F811
+    notebook = project.new("One", "Two")
+    notebook.insert("rows = [1]")
+    cell, _ = notebook.insert("rows.append(2)\n1 / 0")
+    project.kill_daemon()
+    assert "| [1]" in notebook.replace(cell, "rows").text
+
+
+def test_transient_error_does_not_apply_twice(project: Quick) -> None:  # noqa: F811
+    notebook = project.new("One", "Two")
+    notebook.insert("rows = []\ntries = iter([1, 0])")
+    _, answer = notebook.insert(
+        "rows.append(1)\nif next(tries): raise ConnectionError('reset')\nrows"
+    )
+    assert "| [1]" in answer.text
