@@ -1,7 +1,7 @@
 """Both hook processes, Python and compiled, follow stepper/hook/PROTOCOL.md.
 
 Each scenario of the page is a test function. It runs with both processes against a
-daemon of this module.
+daemon of this module; by day, slow scenarios run with the compiled one only.
 """
 
 from __future__ import annotations
@@ -64,6 +64,7 @@ def scenario(name: str) -> Callable[[Scenario], Scenario]:
 
 def test_every_documented_scenario_has_a_function() -> None:
     assert list(SCENARIOS) == NAMES
+    assert {*SLOW} <= {*NAMES}
     numbers = re.findall(r"^(\d+)\. ", PAGE.read_text(), re.MULTILINE)
     assert numbers == [str(number) for number in range(1, len(NAMES) + 1)]
 
@@ -75,8 +76,30 @@ def hook(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Hook]:
             yield hook
 
 
-@pytest.mark.parametrize("hook", CLIENTS, indirect=True)
-@pytest.mark.parametrize("name", NAMES)
+# Scenarios that wait for a time-out or for several hook processes.
+SLOW = (
+    "Silent daemon",
+    "Nothing in progress",
+    "Message to the agent",
+    "No message to the agent",
+    "Notebook copies",
+    "Other order of keys",
+    "Late daemon",
+    "Handover",
+    "No background runs",
+)
+CASES = [
+    pytest.param(
+        name,
+        client,
+        marks=[pytest.mark.nightly] if client == "python" and name in SLOW else [],
+    )
+    for name in NAMES
+    for client in CLIENTS
+]
+
+
+@pytest.mark.parametrize(("name", "hook"), CASES, indirect=["hook"])
 def test_scenario(hook: Hook, name: str) -> None:
     SCENARIOS[name](hook)
 

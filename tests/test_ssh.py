@@ -339,7 +339,9 @@ def test_remote_notebook_survives_a_killed_daemon(
             and "box:" in kernel["python"]
         )
         payload = notebook.edited(
-            "insert", "import time\nprint('begun')\ntime.sleep(4)\nprint('over')", cell
+            "insert",
+            "import time\nprint('begun')\ntime.sleep(2.5)\nprint('over')",
+            cell,
         )
         running = threading.Thread(target=project.hook, args=("PostToolUse", payload))
         running.start()

@@ -174,6 +174,18 @@ def test_notebook_runs_and_its_kernel_survives_the_daemon(
     project.kill_daemon()
     assert "21" in project.evaluate(name, "print(x + 1)")
     assert project.get_pid(name) == pid
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("kernel", NAMES)
+def test_kernel_is_interrupted_restarted_and_restored(
+    project: Project, kernel: str
+) -> None:
+    name = f"{kernel}_restart"
+    project.write(name, kernel, "x = 20", "print(x + 1)")
+    project.stepper("run", name)
+    pid = project.get_pid(name)
+    project.kill_daemon()
     # An interrupt, from the daemon that reconnected.
     with project.popen(
         "eval", "--notebook", name, "import time; print('begun')\ntime.sleep(100)"

@@ -74,6 +74,7 @@ def test_plan_runs_to_completion(project: Project) -> None:
     assert [s["status"] for s in status["steps"]] == ["done", "done"]
 
 
+@pytest.mark.nightly
 def test_failed_cell_outside_a_finished_plan_is_reported(project: Project) -> None:
     notebook = project.new("Load")
     _, response = notebook.insert("x = 1")
