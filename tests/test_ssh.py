@@ -610,7 +610,7 @@ def test_status_while_host_is_unreachable_and_back(
                 "# stepper: timeout=4s\nruns += 1\n" + SLOW.format(8)
             )[1]
             assert (
-                "may run on, or have ended: the connection to box has been down for"
+                "may still be running or have finished: the connection to box has been down for"
                 in report.text
             ), report.text
             assert (
@@ -624,7 +624,7 @@ def test_status_while_host_is_unreachable_and_back(
             refused = notebook.insert("print('not yet')")[1].text
             assert (
                 "NOT run" in refused
-                and "The result of run 2 (cell 2) is not known yet" in refused
+                and "the result of run 2 (cell 2) is not known yet" in refused
             ), refused
             assert (
                 "cell 2 will be interrupted when the connection is restored"
