@@ -25,6 +25,7 @@ import collections
 import json
 import random
 import re
+import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -55,10 +56,12 @@ CONFIG = """
 kernel_cwd: notebook
 max_cells: 1000
 max_retries: 100
-cell_timeout_seconds: 60
+cell_timeout_seconds: 30
 """
 MIN_CELLS = 10
-MAX_EDITS = 4  # tries to change a number with an effect
+MAX_EDITS = 6  # tries to change a number with an effect
+MAX_SECONDS = 60.0  # of one run of all cells
+EXTRA = ("ipykernel>=7", "ipywidgets", "watermark")
 # Cells that need a network, a terminal, or minutes.
 UNSUITABLE = re.compile(
     r"https?://|^\s*[!%]\s*(pip|conda)|fetch_|load_example|download|input\(|"
@@ -79,6 +82,7 @@ class Story:
     wrong_names: list[str] = field(default_factory=list)
     nondeterministic: list[str] = field(default_factory=list)
     differences: list[Difference] = field(default_factory=list)
+    settings: list[str] = field(default_factory=list)  # settings that differ
     seconds: float = 0.0
 
 
@@ -152,10 +156,16 @@ def run_cells(project: Project, path: Path, sources: Sequence[str]) -> Notebook:
     cells = [code(source, f"cell{number}") for number, source in enumerate(sources)]
     name = str(path.relative_to(project.folder / "notebooks"))
     notebook = project.notebook(name, cells)
-    response = project.stepper("run", notebook.name, check=None)
+    try:
+        response = project.stepper("run", notebook.name, check=None)
+    except subprocess.TimeoutExpired as error:
+        project.stepper("interrupt", notebook.name, check=None)
+        shut_down(notebook)
+        raise UnsuitableNotebookError("takes longer than two minutes") from error
     if response.returncode:
         shut_down(notebook)
-        raise UnsuitableNotebookError(response.stdout[-300:] + response.stderr[-300:])
+        lines = (response.stdout + response.stderr).split("\n")
+        raise UnsuitableNotebookError("\n".join(lines[-3:]).strip())
     return notebook
 
 
@@ -178,7 +188,10 @@ def choose_edit(
     project: Project, path: Path, sources: list[str]
 ) -> tuple[Edit, list[str], State]:
     """Return an edit that has an effect, the edited sources and their state."""
+    started_at = time.monotonic()
     original = replay(project, path, sources)
+    if time.monotonic() - started_at > MAX_SECONDS:
+        raise UnsuitableNotebookError(f"takes longer than {MAX_SECONDS:.0f} s")
     for _, edit in zip(range(MAX_EDITS), list_edits(sources), strict=False):
         edited = [*sources]
         edited[edit.cell] = edit.source
@@ -191,19 +204,46 @@ def choose_edit(
     raise UnsuitableNotebookError("no number has an effect")
 
 
-def judge_story(
-    live: State, first: State, second: State
-) -> tuple[str, list[Difference], set[str]]:
-    """Return the outcome, the differences, and the nondeterministic names."""
+@dataclass
+class Verdict:
+    """The comparison of a live kernel with two replays.
+
+    Names decide the outcome. `settings` are differences outside the namespace.
+    """
+
+    outcome: str
+    differences: list[Difference]
+    settings: list[str]
+    nondeterministic: list[str]
+
+    @property
+    def wrong_names(self) -> list[str]:
+        """The names that differ."""
+        return sorted({root for each in self.differences for root in each.roots})
+
+
+def judge_story(live: State, first: State, second: State) -> Verdict:
+    """Compare the state of the live kernel with that of two replays."""
     unstable = {
         root
         for difference in compare_states(first, second)
         for root in difference.roots
     }
-    differences = [
+    stable_differences = [
         difference
         for difference in compare_states(live, first)
         if not unstable & {*difference.roots}
+    ]
+    settings = [
+        root
+        for difference in stable_differences
+        for root in difference.roots
+        if root in first.settings
+    ]
+    differences = [
+        difference
+        for difference in stable_differences
+        if not {*settings} & {*difference.roots}
     ]
     text = find_names_not_restored(live.reports)
     unnamed = [
@@ -211,11 +251,12 @@ def judge_story(
         for difference in differences
         if not any(is_named(root, text) for root in difference.roots)
     ]
-    if live.errors:
-        return "failed", differences, unstable
+    outcome = "named" if differences else "equal"
     if unnamed:
-        return "SILENT", unnamed, unstable
-    return ("named" if differences else "equal"), differences, unstable
+        outcome = "SILENT"
+    if live.errors:
+        outcome = "failed"
+    return Verdict(outcome, unnamed or differences, settings, sorted(unstable))
 
 
 def run_public_story(project: Project, path: Path) -> Story:
@@ -228,18 +269,22 @@ def run_public_story(project: Project, path: Path) -> Story:
         edit, edited, first = choose_edit(project, replay_path, sources)
         second = replay(project, replay_path, edited)
         live = run_live_edit(project, path, sources, edit)
-    except (UnsuitableNotebookError, InvalidRunError) as error:
+    except (
+        UnsuitableNotebookError,
+        InvalidRunError,
+        subprocess.SubprocessError,
+    ) as error:
         return Story(name, "unsuitable", str(error))
-    outcome, differences, unstable = judge_story(live, first, second)
-    wrong_names = {root for each in differences for root in each.roots}
+    verdict = judge_story(live, first, second)
     return Story(
         name,
-        outcome,
+        verdict.outcome,
         edit.text,
         len(first.names),
-        sorted(wrong_names),
-        sorted(unstable),
-        differences[:8],
+        verdict.wrong_names,
+        verdict.nondeterministic,
+        verdict.differences[:8],
+        verdict.settings,
         round(time.monotonic() - started_at, 1),
     )
 
@@ -459,16 +504,16 @@ def run_random_story(
     path = notebook.path.with_name("replay.ipynb")
     final_state = replay(project, path, [source for _, source in live.cells])
     state.errors = live.errors
-    outcome, differences, _ = judge_story(state, final_state, final_state)
-    wrong_names = {root for each in differences for root in each.roots}
+    verdict = judge_story(state, final_state, final_state)
     return Story(
         f"random {seed}",
-        outcome,
+        verdict.outcome,
         "\n".join(live.actions),
         len(final_state.names),
-        sorted(wrong_names),
+        verdict.wrong_names,
         [],
-        differences[:8],
+        verdict.differences[:8],
+        verdict.settings,
         round(time.monotonic() - started_at, 1),
     )
 
@@ -491,9 +536,9 @@ def run_random_stories(arguments: argparse.Namespace, python: str) -> list[Story
 
 
 def show_progress(stories: Sequence[Story]) -> None:
-    """Print the number of stories on a terminal."""
-    if sys.stderr.isatty():
-        sys.stderr.write(f"\r{len(stories)} notebooks ")
+    """Print the number of stories to standard error."""
+    counts = collections.Counter(story.outcome for story in stories)
+    sys.stderr.write(f"{len(stories)} notebooks: {dict(counts)}\n")
 
 
 def format_stories(stories: Sequence[Story], is_verbose: bool) -> Iterator[str]:
@@ -507,7 +552,9 @@ def format_stories(stories: Sequence[Story], is_verbose: bool) -> Iterator[str]:
     yield f"| --- |{' --- |' * (len(OUTCOMES) + 3)}"
     cells = " | ".join(str(counts[outcome]) for outcome in OUTCOMES)
     yield f"| {len(judged)} | {cells} | {names} | {wrong} | {unstable} |"
-    yield f"\n{counts['unsuitable']} notebooks cannot be run or edited here."
+    settings = collections.Counter(name for story in judged for name in story.settings)
+    yield f"\nSettings that differ, with the number of notebooks: {dict(settings)}"
+    yield f"{counts['unsuitable']} notebooks cannot be run or edited here."
     for story in stories if is_verbose else ():
         yield f"\n{story.outcome}: {story.notebook} ({story.seconds} s)\n{story.edit}"
         for difference in story.differences:
@@ -535,7 +582,7 @@ def parse_arguments() -> argparse.Namespace:
 def main() -> None:
     """Run the chosen stories and print the result."""
     arguments = parse_arguments()
-    requirements = PACKAGES if arguments.random else (*NEEDED, "ipykernel>=7")
+    requirements = PACKAGES if arguments.random else (*NEEDED, *EXTRA)
     python = arguments.python or environment(sys.executable, *requirements)
     if arguments.random:
         stories = run_random_stories(arguments, python)

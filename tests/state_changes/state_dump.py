@@ -36,7 +36,15 @@ PATCHED_CLASSES = (
     ("pandas", "Series"),
     ("collections", "Counter"),
 )
-PATCHED_MODULES = ("json", "math", "time", "random", "builtins", "numpy", "pandas")
+PATCHED_MODULES = (
+    "statistics",
+    "math",
+    "time",
+    "random",
+    "builtins",
+    "numpy",
+    "pandas",
+)
 LIBRARY_TYPES_AS_TEXT = (
     "datetime",
     "decimal",
