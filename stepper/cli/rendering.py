@@ -357,6 +357,7 @@ RENDERINGS = {
         succeeded=lambda response: response["outcome"] == "ok",
         is_output=True,
     ),
+    "show": Rendering(document=_remove_text, is_output=True),
     "output": Rendering(_format_output, is_output=True),
     "attach": Rendering(document=_remove_text),
     "interrupt": Rendering(_format_interrupt, has_json=False),

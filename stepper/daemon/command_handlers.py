@@ -446,6 +446,12 @@ async def _dispatch(request: Request, session: Session, arguments: Any) -> objec
             return status_queries.list_history(session)
         case cli_commands.Report():
             return status_queries.get_report(session, arguments.run)
+        case cli_commands.Show():
+            from stepper.session.cells import notebook_reading
+
+            return await notebook_reading.show_notebook(
+                session, request.owner, arguments.cells or ""
+            )
         case cli_commands.Output():
             return await _get_output(request, session, arguments)
         case cli_commands.Snapshot():

@@ -117,6 +117,11 @@ RULES: dict[str, tuple[str, Callable[[Any], bool]]] = {
         "`notebook` or `project`",
         lambda value: value in ("notebook", "project"),
     ),
+    "read": ("`digest` or `raw`", lambda value: value in ("digest", "raw")),
+    "read_limit": (
+        "a whole number of at least 1000",
+        lambda value: _is_whole_number(value, 1000),
+    ),
     "python": ("a path", lambda value: value is None or _is_name(value)),
     "kernel_idle_hours": NUMBER,
     "max_kernels": ("a whole number above 0", lambda value: _is_whole_number(value, 1)),

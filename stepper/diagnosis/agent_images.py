@@ -92,6 +92,45 @@ class SavedImages:
                 paths.append(path)
         return paths
 
+    def find_or_save(
+        self, outputs: Sequence[Mapping[str, Any]], run: int | None
+    ) -> list[SavedImage]:
+        """Return an entry for each image among the recorded outputs of a cell.
+
+        The files of the run with the number `run` are used if they exist. Other images
+        are saved in files with the keys of the images in their names.
+        """
+        images = []
+        saved: dict[int, SavedImage] = {}
+        for output in outputs:
+            text = get_image(output)
+            if not text:
+                continue
+            key = get_image_key(text)
+            if key not in saved and len(saved) >= MAX_SAVED_IMAGES:
+                images.append(SavedImage(why=NOT_SAVED, key=key))
+                continue
+            if key not in saved:
+                path = ""
+                if run is not None:
+                    path = os.path.join(self.folder, _format_name(run, len(saved) + 1))
+                saved[key] = self._find_or_save(text, key, path)
+            images.append(saved[key])
+        return images
+
+    def _find_or_save(self, text: str, key: int, path: str) -> SavedImage:
+        """Return the entry of an image with the file `path`, or of a new file."""
+        if path and os.path.exists(path):
+            return SavedImage(path=path, key=key)
+        name = _format_name(0, key)
+        path = os.path.join(self.folder, name)
+        if os.path.exists(path):
+            return SavedImage(path=path, key=key)
+        image = self._save_image(text, key, name)
+        with suppress(OSError):
+            self._remove_old_files()
+        return image
+
     def _save_image(self, text: str, image_key: int, name: str) -> SavedImage:
         """Save a base64 image in the file `name`, and return its description.
 

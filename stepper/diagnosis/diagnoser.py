@@ -357,6 +357,22 @@ class Diagnoser:
         """Return the paths of the saved images of a run, in order."""
         return self.images.list_paths(run)
 
+    @return_on_error(lambda outputs, run, descriptions: [])
+    def list_figure_lines(
+        self,
+        outputs: Sequence[Mapping[str, Any]],
+        run: int | None,
+        descriptions: Mapping[str, str],
+    ) -> list[str]:
+        """Return a line on each image among a cell's outputs, in order.
+
+        An image without a file is saved. `run` is the number of the run that displayed
+        the images, or None if it is unknown. `descriptions` are short descriptions of
+        figures, by image key.
+        """
+        images = self.images.find_or_save(outputs, run)
+        return figure_summary.format_recorded_images(images, descriptions)
+
 
 @dataclass
 class OtherLanguageDiagnosis(NoDiagnosis):
@@ -375,6 +391,15 @@ class OtherLanguageDiagnosis(NoDiagnosis):
     def list_saved_figures(self, run: int) -> list[str]:
         """Return the paths of the saved images of a run, in order."""
         return list(self.diagnoser.list_saved_figures(run))
+
+    def list_figure_lines(
+        self,
+        outputs: Sequence[Mapping[str, Any]],
+        run: int | None,
+        descriptions: Mapping[str, str],
+    ) -> list[str]:
+        """Return a line on each image among a cell's outputs, in order."""
+        return list(self.diagnoser.list_figure_lines(outputs, run, descriptions))
 
 
 def format_changes(changes: NamespaceChanges) -> str:

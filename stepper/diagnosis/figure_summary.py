@@ -191,6 +191,32 @@ def describe_figures(facts: list[Any]) -> dict[str, str]:
     return descriptions
 
 
+def format_recorded_images(
+    images: Sequence[SavedImage], descriptions: Mapping[str, str]
+) -> list[str]:
+    """Return a line on each image among the recorded outputs of a cell.
+
+    `descriptions` are the results of `describe_figures`, by image key.
+    """
+    lines = []
+    for number, image in enumerate(images, 1):
+        if not image.path:
+            lines.append(f"Figure {number}: no file: {one_line(image.why, 120)}")
+            continue
+        line = f"Figure {number}: {_format_path(image.path)}"
+        if image.width:
+            line += f" ({image.width:,} × {image.height:,})"
+        description = one_line(descriptions.get(str(image.key), ""), MAX_FIGURE)
+        lines.append(f"{line}: {description}" if description else line)
+    return lines
+
+
+def _format_path(path: str) -> str:
+    """Return a path for a line of the summary, quoted unless it is a plain path."""
+    path = clean(path).replace("\n", "")
+    return path if SAFE_PATH.fullmatch(path) else _quote(path, len(path))
+
+
 def _decode_figures(facts: Any) -> dict[int, Figure]:
     """Return the valid figures by the keys of their images."""
     figures = {}
@@ -213,9 +239,7 @@ def _format_image(
     if not image.path:
         reason = one_line(image.why, 120)
         return f"Figure {number}: not saved: {reason}."
-    path = clean(image.path).replace("\n", "")
-    if not SAFE_PATH.fullmatch(path):
-        path = _quote(path, len(path))
+    path = _format_path(image.path)
     size = f"{image.width:,} × {image.height:,}"
     head = f"Figure {number}: {path} ({size})"
     if times > 1:

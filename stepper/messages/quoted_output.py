@@ -64,23 +64,29 @@ def quote_message(text: str) -> str:
 
 
 def quote(
-    text: str, limit: int, completeness: Completeness = Completeness.UNKNOWN
+    text: str,
+    limit: int,
+    completeness: Completeness = Completeness.UNKNOWN,
+    max_lines: int | None = None,
 ) -> str:
     """Return a cell's text with each line quoted.
 
-    If the text has more than `limit` characters, its middle is replaced by a line that
-    counts the omitted lines and characters. `completeness` says how much of the text
-    the notebook contains.
+    If the text has more than `limit` characters or `max_lines` lines, its middle is
+    replaced by a line that counts the omitted lines and characters. `completeness` says
+    how much of the text the notebook contains.
     """
     rendered = _render_text(text).strip("\n")
     lines = _quote_lines(rendered.split("\n"), completeness)
     texts = [line.text for line in lines]
     sizes = [len(text) - 1 for text in texts]
-    if sum(sizes) <= limit:
+    if sum(sizes) <= limit and (max_lines is None or len(lines) <= max_lines):
         return "\n".join(texts)
     head_length = _count_fitting_lines(sizes, limit * HEAD_SHARE)
     sizes.reverse()
     tail_length = _count_fitting_lines(sizes, limit * TAIL_SHARE)
+    if max_lines is not None:
+        head_length = min(head_length, int(max_lines * HEAD_SHARE))
+        tail_length = min(tail_length, int(max_lines * TAIL_SHARE))
     tail_start = len(lines) - tail_length
     gap = _format_gap(lines[head_length:tail_start], completeness)
     return "\n".join([*texts[:head_length], gap, *texts[tail_start:]])
@@ -230,9 +236,9 @@ def _get_text(output: Mapping[str, Any]) -> str:
 
 def _join_text(value: Any, separator: str = "") -> str:
     """Return a multi-line string of nbformat, which may be stored as a list."""
-    if isinstance(value, str):
-        return value
-    return separator.join(map(str, value))
+    if isinstance(value, list):
+        return separator.join(map(str, value))
+    return value if isinstance(value, str) else ""
 
 
 def get_output_text(output: Mapping[str, Any]) -> str:

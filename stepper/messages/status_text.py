@@ -172,9 +172,9 @@ def format_progress(status: Document, max_rows: int = NO_LIMIT) -> list[str]:
 
     Each list has at most `max_rows` rows.
     """
-    lines = [_format_headline(status)]
+    lines = [format_headline(status)]
     if status["running"]:
-        lines.append(_format_running_cell(status["running"]))
+        lines.append(format_running_cell(status["running"]))
     # Cell id → why the cell is stale or has hidden state.
     reasons = {}
     for cell in [*status["hidden"], *status["stale"]]:
@@ -198,7 +198,8 @@ def format_progress(status: Document, max_rows: int = NO_LIMIT) -> list[str]:
     return lines
 
 
-def _format_running_cell(running: Document) -> str:
+def format_running_cell(running: Document) -> str:
+    """Return the line on the running cell of a status."""
     return format_running(
         one_line(running["name"]),
         running["seconds"],
@@ -225,7 +226,7 @@ def _list_other_marked_cells(status: Document) -> list[str]:
     return lines
 
 
-def _format_headline(status: Document) -> str:
+def format_headline(status: Document) -> str:
     """Return the notebook's name and state, and the number of finished steps."""
     name = one_line(status["notebook"])
     state = status["state"]

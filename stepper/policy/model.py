@@ -278,6 +278,9 @@ class Limits:
     notebooks_dir: str = "notebooks"
     notebooks: tuple[str, ...] = ()
     kernel_cwd: str = "notebook"
+    # What an agent gets when it reads a notebook: `digest` or `raw`.
+    read: str = "digest"
+    read_limit: int = 25000  # characters of a digest without the sources
     python: str | None = None
     kernel_idle_hours: float = 12
     max_kernels: int = 16  # number of idle kernels that stay alive

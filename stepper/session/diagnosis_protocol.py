@@ -110,6 +110,19 @@ class Diagnosis(Protocol):
         """Return the paths of the saved figures of the run with a number, in order."""
         return []
 
+    def list_figure_lines(
+        self,
+        outputs: Sequence[Mapping[str, Any]],
+        run: int | None,
+        descriptions: Mapping[str, str],
+    ) -> list[str]:
+        """Return a line on each image among a cell's outputs, in order.
+
+        `run` is the number of the run that displayed the images, or None if it is
+        unknown. `descriptions` are short descriptions of figures, by image key.
+        """
+        return []
+
 
 class NoDiagnosis(Diagnosis):
     """The diagnosis that adds nothing."""

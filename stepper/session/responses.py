@@ -66,6 +66,44 @@ class CellStatus:
 
 
 @dataclass(frozen=True)
+class ShownCell:
+    """A cell of a digest.
+
+    `cell` is the number among the code cells, or 0, and `index` the position among all
+    cells, from 0. `state` is empty for a text cell; `state`, `execution_count`, `step`
+    and `duration_s` describe the last run. `outputs` is the text of the shortened
+    outputs, and `line` the number of the cell's first line in the digest, from 1.
+    """
+
+    cell: int
+    cell_id: str
+    index: int
+    type: str
+    tags: Sequence[str]
+    step: int | None
+    state: str
+    execution_count: int | None
+    duration_s: float | None
+    source: str
+    outputs: str
+    line: int
+
+
+@dataclass(frozen=True)
+class ShowResponse:
+    """The digest of a notebook: lines on the notebook, and its cells.
+
+    `state` is the state of the notebook, and `text` the whole digest.
+    """
+
+    notebook: str
+    state: str
+    head: str
+    cells: Sequence[ShownCell]
+    text: str
+
+
+@dataclass(frozen=True)
 class StopDetails:
     """The reason why a notebook is stopped, and the commands that resume it.
 

@@ -42,6 +42,7 @@ from stepper.session.protocols import (
     LaunchConfig,
     PartialOutput,
 )
+from stepper.session.session_state.agent_reads import AgentReads
 from stepper.session.session_state.background_calls import BackgroundCalls
 from stepper.session.session_state.kernel_manager import KernelManager
 from stepper.session.session_state.namespace_tracker import NamespaceTracker
@@ -101,6 +102,7 @@ class Session:
         self.requests = RequestQueue()
         self.background_calls = BackgroundCalls()
         self.reported_changes = ReportedChanges()
+        self.agent_reads = AgentReads()
         self.namespace_tracker = NamespaceTracker()
         self.journal = NotebookJournal(
             journal, self.notices, self.language.analyze_names, self._handle_event

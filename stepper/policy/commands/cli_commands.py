@@ -262,6 +262,24 @@ class Report(Arguments, name="report", examples=("report", "report 12")):
     notebook: str | None = declare_notebook_option()
 
 
+class Show(
+    NotebookArguments,
+    name="show",
+    examples=("show", "show analysis --cells 3-5", "show --json"),
+):
+    """Show a notebook: plan, kernel, and each cell with source and shortened outputs.
+
+    Agents get the same text when they read the notebook.
+    """
+
+    cells: str | None = option(
+        "The cells to show: an id, the number of a code cell, or a range of numbers,"
+        " such as 3-5 or 3-. Text cells directly above them are also shown. Default:"
+        " all cells.",
+        min_length=1,
+    )
+
+
 class Output(Arguments, name="output", examples=("output 3 --page 2",)):
     """Show the full text output of a cell; the report may have truncated it.
 

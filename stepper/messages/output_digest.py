@@ -1,0 +1,252 @@
+"""Outputs of a cell in a few lines: text, tables, figures, errors and other content.
+
+An `OutputItem` is a part of the outputs. `format_items` shortens items to a number of
+characters.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from stepper.common.text import clean, format_count, one_line
+from stepper.messages.quoted_output import (
+    Completeness,
+    get_output_text,
+    quote,
+)
+
+# Sizes in characters.
+MIN_TEXT = 60  # a smaller text is replaced by a count
+# A text has at most MIN_LINES lines, and a line more for CHARACTERS_PER_LINE characters
+# of its limit: a client numbers each line.
+MIN_LINES = 5
+CHARACTERS_PER_LINE = 40
+LINE_OVERHEAD = 3  # the quotation mark and the line break
+NOTE_LIMIT = 300
+LINE_LIMIT = 200
+TABLE_ROWS = 7  # lines of a table with more than MAX_TABLE_LINES lines
+MAX_TABLE_LINES = 12
+
+UNSAVED = "Figure: an image that is not saved as a file"
+TEXT = "text"
+TABLE = "table"
+NOTE = "note"
+
+SHAPE = re.compile(r"\[\d+ rows x \d+ columns\]")
+# In a traceback of IPython, without colors.
+FAILING_LINE = re.compile(r"^-+> *(\d+) (.*)$", re.MULTILINE)
+WIDGET = "application/vnd.jupyter.widget-view+json"
+PLOTLY = "application/vnd.plotly.v1+json"
+HTML = "text/html"
+# The names of the formats that a digest describes with their size.
+FORMAT_NAMES = {
+    WIDGET: "widget",
+    PLOTLY: "Plotly figure",
+    HTML: "HTML",
+    "image/svg+xml": "SVG image",
+    "application/javascript": "JavaScript",
+    "text/latex": "LaTeX",
+    "text/markdown": "Markdown",
+    "application/json": "JSON",
+}
+
+
+@dataclass(frozen=True)
+class OutputItem:
+    """A part of a cell's outputs.
+
+    `kind` is TEXT (text that is shortened), TABLE (a table whose first rows are shown)
+    or NOTE (one or more complete lines). `completeness` says how much of a text the
+    notebook contains.
+    """
+
+    kind: str
+    text: str
+    completeness: Completeness = Completeness.UNKNOWN
+
+
+def list_items(
+    outputs: Sequence[Mapping[str, Any]],
+    figures: Sequence[str] = (),
+    completeness: Completeness = Completeness.UNKNOWN,
+) -> list[OutputItem]:
+    """Return the items of a cell's outputs.
+
+    `figures` are the lines on the images among the outputs, in order.
+    """
+    items: list[OutputItem] = []
+    images = iter(figures)
+    for output in outputs:
+        data = output.get("data")
+        data = data if isinstance(data, dict) else {}
+        if output.get("output_type") == "error":
+            note = _format_error(output)
+        elif has_image(output):
+            note = next(images, UNSAVED)
+        else:
+            kind = TABLE if _is_table(data) else TEXT
+            text = get_output_text(output)
+            _add_text(items, OutputItem(kind, text, completeness))
+            note = _describe_formats(data)
+        if note:
+            item = OutputItem(NOTE, note)
+            items.append(item)
+    return items
+
+
+def has_image(output: Mapping[str, Any]) -> bool:
+    """Return whether an output is a bitmap image."""
+    data = output.get("data")
+    if not isinstance(data, dict):
+        return False
+    return any(
+        mime.startswith("image/") and mime != "image/svg+xml" for mime in map(str, data)
+    )
+
+
+def _add_text(items: list[OutputItem], item: OutputItem) -> None:
+    """Append the text of an output; texts that follow each other become one item."""
+    if not item.text.strip():
+        return
+    last = items[-1] if items else None
+    if last is not None and item.kind == last.kind == TEXT:
+        items[-1] = replace(last, text=last.text + item.text)
+    else:
+        items.append(item)
+
+
+def _is_table(data: Mapping[str, Any]) -> bool:
+    html = _join(data.get(HTML, ""))
+    return "text/plain" in data and "<table" in html
+
+
+def _join(value: Any) -> str:
+    """Return the content of a format, which nbformat may store as a list of lines."""
+    if isinstance(value, list):
+        return "".join(map(str, value))
+    return value if isinstance(value, str) else str(value)
+
+
+def _describe_formats(data: Mapping[str, Any]) -> str:
+    """Return a line on the formats of an output that the digest does not contain.
+
+    The line is empty for an output that also has text, unless it is interactive.
+    """
+    text = _join(data.get("text/plain", ""))
+    has_text = bool(text.strip())
+    parts = []
+    for mime, content in data.items():
+        is_interactive = mime in (WIDGET, PLOTLY)
+        if mime == "text/plain" or (has_text and not is_interactive):
+            continue
+        other_name = one_line(str(mime), 60)
+        name = FORMAT_NAMES.get(mime, other_name)
+        if mime != WIDGET:
+            character_count = len(_join(content))
+            size = format_count(character_count, "character")
+            name += f" ({size})"
+        parts.append(name)
+    if not parts:
+        return ""
+    names = ", ".join(parts)
+    return f"Not shown: {names}"
+
+
+def _format_error(output: Mapping[str, Any]) -> str:
+    """Return the class and the message of an error, and the failing line."""
+    name = str(output.get("ename"))
+    message = str(output.get("evalue"))
+    error = one_line(name, LINE_LIMIT)
+    if message.strip():
+        error += ": " + one_line(message, NOTE_LIMIT)
+    lines = ["Error:", f"| {error}"]
+    traceback = clean(get_output_text(output))
+    match = FAILING_LINE.search(traceback)
+    if match:
+        code = one_line(match[2], LINE_LIMIT)
+        lines.append(f"| → {match[1]} {code}")
+    return "\n".join(lines)
+
+
+def measure_items(items: Sequence[OutputItem]) -> int:
+    """Return the number of characters that items would have if they were not cut."""
+    size = 0
+    for item in items:
+        line_count = item.text.count("\n") + 1
+        size += len(item.text) + line_count * LINE_OVERHEAD
+    return size
+
+
+def format_items(
+    items: Sequence[OutputItem], limit: int, command: str = ""
+) -> list[str]:
+    """Return the lines of items with about `limit` characters.
+
+    Notes are always complete. If a text is shortened, the line on the omitted part
+    names `command`, which shows all of it.
+    """
+    lines: list[str] = []
+    notes = [item for item in items if item.kind == NOTE]
+    text_count = len(items) - len(notes)
+    room = limit - measure_items(notes)
+    for item in items:
+        if item.kind == NOTE:
+            lines += item.text.split("\n")
+            continue
+        share = room // text_count
+        text_count -= 1
+        item_lines = _format_text(item, share, command)
+        room -= sum(map(len, item_lines))
+        lines += item_lines
+    return lines
+
+
+def _format_text(item: OutputItem, limit: int, command: str) -> list[str]:
+    """Return the quoted lines of a text or table below a title."""
+    text = item.text.strip("\n")
+    hint = f"; to show the text, run: {command}" if command else ""
+    if len(text) > limit and limit < MIN_TEXT:
+        line_count = text.count("\n") + 1
+        lines = format_count(line_count, "line")
+        characters = format_count(len(text), "character")
+        return [f"Output: {lines} ({characters}) left out{hint}"]
+    if item.kind == TABLE:
+        return ["Output:", *_format_table(text, limit, hint)]
+    max_lines = MIN_LINES + limit // CHARACTERS_PER_LINE
+    completeness = item.completeness
+    if completeness is Completeness.WHOLE:
+        completeness = Completeness.UNKNOWN  # the hint says it
+    quoted = quote(text, limit, completeness, max_lines)
+    result = ["Output:"]
+    for line in quoted.split("\n"):
+        # The line on the omitted part.
+        is_gap = line.startswith("… ") and " left out" in line
+        result.append(line + hint if is_gap else line)
+    return result
+
+
+def _format_table(text: str, limit: int, hint: str) -> list[str]:
+    """Return the first rows of a table, and its shape if the table says it."""
+    rows = clean(text).split("\n")
+    shown = rows
+    if len(rows) > MAX_TABLE_LINES:
+        shown = rows[:TABLE_ROWS]
+    while len(shown) > 1 and sum(map(len, shown)) > limit:
+        shown = shown[:-1]
+    lines = []
+    for row in shown:
+        short_row = row[:LINE_LIMIT]
+        lines.append(f"| {short_row}")
+    hidden_count = len(rows) - len(shown)
+    if not hidden_count:
+        return lines
+    shape = SHAPE.search(rows[-1])
+    suffix = ""
+    if shape:
+        suffix = f" {shape[0]}"
+    hidden = format_count(hidden_count, "more line")
+    gap = f"… {hidden} left out{suffix}{hint}"
+    return [*lines, gap]

@@ -1,0 +1,293 @@
+"""Builds the digest of a notebook: the cells with their states, and the head."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from typing import NamedTuple
+
+from stepper.common.errors import NotebookError, UsageError
+from stepper.common.text import TRUNCATED
+from stepper.messages import notebook_digest
+from stepper.messages.notebook_digest import Digest, DigestCell
+from stepper.messages.output_digest import OutputItem, list_items
+from stepper.messages.quoted_output import Completeness, get_output_text
+from stepper.notebooks.notebook_document import Document
+from stepper.policy import changed_cells
+from stepper.policy.changed_cells import hash_source
+from stepper.policy.execution_result import CellVersion
+from stepper.policy.journal_events import RunEnded
+from stepper.policy.model import Cell, Outcome
+from stepper.session import responses, status_queries, undelivered_reports
+from stepper.session.session import Session
+from stepper.session.session_state.agent_reads import ReadCell
+
+RECENT_RUNS = 3  # the cells of the last runs get more room for their outputs
+NUMBERS = re.compile(r"(\d+)?(-)?(\d+)?")
+
+
+class NotebookDigest(NamedTuple):
+    """A digest, with the status and the cells that it was made from."""
+
+    digest: Digest
+    status: responses.StatusResponse
+    cells: Sequence[DigestCell]
+
+
+async def read_notebook(
+    session: Session, owner: str, cells: str = "", max_size: int | None = None
+) -> NotebookDigest:
+    """Return the digest of a notebook for the agent session `owner`.
+
+    `cells` selects cells: see `select_cells`. `max_size` limits the digest, in bytes.
+    This does not wait for a running cell. Raise NotebookError if the notebook cannot be
+    read, and UsageError if `cells` is not valid.
+    """
+    document = await asyncio.to_thread(session.file.read)
+    undelivered_reports.update_changed_cells(session, document)
+    selected = select_cells(session.name, document.cells, cells)
+    status = await status_queries.get_status(session)
+    changes = ""
+    if not cells:
+        changes = _record_read(session, document.cells, owner)
+    name_count = _count_names(session)
+    limit = session.limits().read_limit
+    commands = session.state.commands
+    create_cell = make_cell_factory(session, document)
+
+    def create_digest() -> NotebookDigest:
+        try:
+            digest_cells = [create_cell(cell) for cell in selected]
+        finally:
+            # Do not keep the notebook with its outputs in memory.
+            with contextlib.suppress(NotebookError):
+                session.file.read_uncached()
+        head = notebook_digest.format_head(
+            asdict(status), document.cells, name_count, changes, commands
+        )
+        digest = notebook_digest.format_digest(
+            head, digest_cells, limit, commands, max_size
+        )
+        return NotebookDigest(digest, status, digest_cells)
+
+    return await asyncio.to_thread(create_digest)
+
+
+async def show_notebook(
+    session: Session, owner: str, cells: str
+) -> responses.ShowResponse:
+    """Return the digest of a notebook, or of the cells that `cells` selects.
+
+    Raise the same errors as `read_notebook`.
+    """
+    digest, status, _ = await read_notebook(session, owner, cells)
+    shown = []
+    line = len(digest.head) + 1
+    for block in digest.blocks:
+        cell = block.cell
+        shown.append(
+            responses.ShownCell(
+                cell=cell.number,
+                cell_id=cell.cell_id,
+                index=cell.index,
+                type=cell.type,
+                tags=cell.tags,
+                step=cell.step,
+                state=cell.state,
+                execution_count=cell.execution_count,
+                duration_s=cell.duration_s,
+                source=cell.source,
+                outputs="\n".join(block.outputs),
+                line=line,
+            )
+        )
+        line += len(block.lines)
+    return responses.ShowResponse(
+        notebook=session.name,
+        state=status.state,
+        head="\n".join(digest.head),
+        cells=shown,
+        text="\n".join(digest.lines),
+    )
+
+
+def _count_names(session: Session) -> int | None:
+    """Return the number of names in the kernel, or None if it is unknown."""
+    namespace = session.namespace_tracker.current
+    if session.kernel_manager.kernel is None or not namespace:
+        return None
+    return len(namespace.modules) + len(namespace.functions) + len(namespace.variables)
+
+
+def select_cells(name: str, cells: Sequence[Cell], selection: str) -> Sequence[Cell]:
+    """Return the cells that `selection` names, or all cells if it is empty.
+
+    `selection` is the id of a cell, the number of a code cell (`3`), or a range of
+    numbers (`3-5`, `3-`, `-5`). The other cells directly above a selected code cell are
+    also selected. Raise UsageError if there is no such cell.
+    """
+    if not selection:
+        return cells
+    by_id = [cell for cell in cells if cell.id == selection]
+    if by_id:
+        return by_id
+    count = max((cell.number for cell in cells), default=0)
+    match = NUMBERS.fullmatch(selection)
+    if match is None or selection == "-":
+        raise UsageError(
+            f"{name} has no cell {selection[:100]!r}; --cells takes an id, a number or"
+            " a range of numbers, such as 3-5"
+        )
+    first_text, is_range, last_text = match.groups()
+    first = int(first_text or 1)
+    last = int(last_text or count) if is_range else first
+    if not 1 <= first <= last or first > count:
+        raise UsageError(f"{name} has {count} code cells, but not {selection[:100]}")
+    selected: list[Cell] = []
+    text_cells: list[Cell] = []
+    for cell in cells:
+        if not cell.is_code:
+            text_cells.append(cell)
+            continue
+        if first <= cell.number <= last:
+            selected += [*text_cells, cell]
+        text_cells = []
+    if last >= count:
+        selected += text_cells
+    return selected
+
+
+def make_cell_factory(
+    session: Session, document: Document, with_outputs: bool = True
+) -> Callable[[Cell], DigestCell]:
+    """Return a function that describes a cell of the document for a digest."""
+    state = session.state
+    last_runs = {run.cell_id: run for run in state.runs}
+    # The lowest execution count of a cell takes precedence.
+    execution_counts = {
+        cell_id: count
+        for count, cell_id in reversed(state.cells_by_execution_count.items())
+    }
+    recent_ids = {run.cell_id for run in state.runs[-RECENT_RUNS:]}
+
+    def create_cell(cell: Cell) -> DigestCell:
+        if not cell.is_code:
+            return DigestCell(
+                cell_id=cell.id,
+                index=cell.index,
+                number=cell.number,
+                type=cell.type,
+                source=cell.source,
+                tags=cell.tags,
+            )
+        run = last_runs.get(cell.id)
+        if run is not None and run.source_hash != hash_source(cell.source):
+            run = None
+        cell_state = get_cell_state(session, cell, run)
+        step = state.find_cell_key(cell.id)
+        count = document.get_displayed_execution_count(cell)
+        is_recent = cell.id in recent_ids or cell_state == notebook_digest.FAILED
+        return DigestCell(
+            cell_id=cell.id,
+            index=cell.index,
+            number=cell.number,
+            type=cell.type,
+            source=cell.source,
+            tags=cell.tags,
+            execution_count=count or execution_counts.get(cell.id),
+            step=step if isinstance(step, int) else None,
+            state=cell_state,
+            duration_s=run.duration_s if run is not None else None,
+            outputs=list_cell_items(session, cell, run) if with_outputs else (),
+            is_recent=is_recent,
+        )
+
+    return create_cell
+
+
+def get_cell_state(session: Session, cell: Cell, run: RunEnded | None) -> str:
+    """Return the state of a code cell in a digest.
+
+    `run` is the last run of the cell with its current source, or None.
+    """
+    state = session.state
+    if state.running is not None and state.running.cell_id == cell.id:
+        if state.runs_in_background:
+            return notebook_digest.BACKGROUND
+        return notebook_digest.RUNNING
+    if changed_cells.SKIP_TAG in cell.tags:
+        return notebook_digest.SKIPPED
+    if run is None:
+        has_run = cell.id in state.last_sources
+        return notebook_digest.CHANGED if has_run else notebook_digest.NOT_RUN
+    if run.outcome is not Outcome.OK:
+        return notebook_digest.FAILED
+    if state.succeeded_sources.get(cell.id) != run.source_hash:
+        return notebook_digest.NOT_RUN
+    return notebook_digest.STALE if cell.id in state.stale_ids else notebook_digest.OK
+
+
+def list_cell_items(
+    session: Session, cell: Cell, run: RunEnded | None
+) -> list[OutputItem]:
+    """Return the items of a cell's outputs.
+
+    `run` is the last run of the cell with its current source, or None.
+    """
+    outputs = session.file.read_outputs(CellVersion.from_cell(cell))
+    if not outputs:
+        return []
+    figures: Sequence[str] = ()
+    if any("data" in output for output in outputs):
+        figures = session.language.diagnosis.list_figure_lines(
+            outputs,
+            run.run if run is not None else None,
+            run.figures if run is not None else {},
+        )
+    return list_items(outputs, figures, get_completeness(session, cell, outputs))
+
+
+def get_completeness(
+    session: Session, cell: Cell, outputs: Sequence[Mapping[str, object]]
+) -> Completeness:
+    """Return whether the notebook contains all outputs of a cell."""
+    if not any(TRUNCATED in get_output_text(output) for output in outputs):
+        return Completeness.WHOLE
+    displayed = session.state.displayed_outputs.get(cell.id)
+    if displayed and displayed.left_out:
+        return Completeness.PART
+    # The cell itself printed TRUNCATED, or another checkout wrote the outputs.
+    return Completeness.UNKNOWN
+
+
+def _record_read(session: Session, cells: Sequence[Cell], owner: str) -> str:
+    """Record what an agent session reads, and return a line on the changes.
+
+    The line is empty if the session reads the notebook for the first time, or if
+    `owner` is empty.
+    """
+    if not owner:
+        return ""
+    last_runs = {run.cell_id: run.run for run in session.state.runs}
+    current = {
+        cell.id: ReadCell(hash_source(cell.source), last_runs.get(cell.id, 0))
+        for cell in cells
+    }
+    former = session.agent_reads.get(owner)
+    session.agent_reads.record(owner, current)
+    if former is None:
+        return ""
+    added, edited, ran = [], [], []
+    for cell in cells:
+        before = former.get(cell.id)
+        if before is None:
+            added.append(cell)
+        elif before.source_hash != current[cell.id].source_hash:
+            edited.append(cell)
+        elif before.run != current[cell.id].run:
+            ran.append(cell)
+    deleted_count = len(former.keys() - current.keys())
+    return notebook_digest.format_changes(edited, ran, added, deleted_count)
