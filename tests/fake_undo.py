@@ -34,6 +34,7 @@ class Image:
     bindings: dict[str, Any] = field(default_factory=dict)
     # Name → changed objects that it reaches, with their contents before.
     objects: dict[str, list[tuple[Any, Any]]] = field(default_factory=dict)
+    unprotected: dict[str, str] = field(default_factory=dict)
 
 
 def iterate_reachable(value: Any) -> Iterator[Any]:
@@ -139,6 +140,7 @@ class FakeUndo:
             value = self.before[name]
             if not value.gi_frame or value.gi_frame.f_lasti != position:
                 unprotected[name] = Unprotected("generator", 0, True)
+                image.unprotected[name] = "generator"
                 changes.setdefault(name, CHANGED)
         self.images.append(image)
         self.last = {name: id(value) for name, value in after.items()}
@@ -159,11 +161,13 @@ class FakeUndo:
         mentioned = {
             name
             for image in self.images
-            for name in (*image.bindings, *image.objects)
+            for name in (*image.bindings, *image.objects, *image.unprotected)
             if request.names is None or name in request.names
         }
         for name in sorted(mentioned):
             for position, image in enumerate(reversed(self.images)):
+                if image.run in request.runs and name in image.unprotected:
+                    refused[name] = image.unprotected.pop(name)
                 if name not in image.bindings and name not in image.objects:
                     continue
                 if image.run not in request.runs:

@@ -83,7 +83,8 @@ def test_reports_name_what_is_restored_and_removed(project: Quick) -> None:  # n
     fixed = notebook.replace(cell, "print(rows)")
     assert "| [1]" in fixed.text
     assert (
-        "Note: before this run, `rows` was restored; `new` was removed." in fixed.text
+        "Note: before this run, `rows` was restored; `new` was removed;"
+        " not restored: `numbers` (generator)." in fixed.text
     )
     (event,) = list_events(project, "undone")
     assert event["runs"] == [2]
@@ -189,6 +190,12 @@ def test_keep_directive_keeps_the_names_of_the_failed_version(
     cell, _ = notebook.insert("data = [1, 2]\n1 / 0")
     answer = notebook.replace(cell, "# stepper: keep\nprint(data)")
     assert "| [1, 2]" in answer.text
+    assert (
+        "Hidden state: cell 1 read `data` from an earlier version of the same cell."
+        in answer.text
+    )
+    assert "No step is open, but the notebook is not complete." in answer.text
+    assert project.json("status")["state"] != "complete"
 
 
 def test_values_of_other_code_are_not_undone(project: Quick) -> None:  # noqa: F811
@@ -229,3 +236,35 @@ def test_transient_error_does_not_apply_twice(project: Quick) -> None:  # noqa: 
         "rows.append(1)\nif next(tries): raise ConnectionError('reset')\nrows"
     )
     assert "| [1]" in answer.text
+
+
+def test_value_that_was_not_restored_is_hidden_state(project: Quick) -> None:  # noqa: F811
+    notebook = project.new("One", "Two")
+    source, _ = notebook.insert("numbers = (n for n in range(5))")
+    cell, _ = notebook.insert("next(numbers)\n1 / 0")
+    answer = notebook.replace(cell, "print(next(numbers))")
+    assert "| 1" in answer.text
+    assert "Note: before this run, not restored: `numbers` (generator)." in answer.text
+    assert (
+        "Hidden state: cell 2 read `numbers` from a run that was undone, because the"
+        " value could not be restored."
+    ) in answer.text
+    assert project.json("status")["state"] != "complete"
+    notebook.replace(source, "numbers = (n for n in range(6))")
+    assert "Hidden state" not in notebook.replace(cell, "print(next(numbers), 0)").text
+    assert project.json("status")["state"] == "complete"
+
+
+def test_notebook_with_a_stale_step_is_not_complete(project: Quick) -> None:  # noqa: F811
+    notebook = project.new("One", "Two", "Three")
+    notebook.insert("cfg = [1]")
+    cell, _ = notebook.insert("print(cfg)")
+    _, done = notebook.insert("cfg.append(2)")
+    assert "The notebook is complete" in done.text
+    answer = notebook.replace(cell, "print(cfg, 'again')")
+    assert "No step is open, but the notebook is not complete. Cell 3 " in answer.text
+    assert "is stale. To run it: `stepper run --stale`." in answer.text
+    assert project.json("status")["state"] == "ready"
+    assert project.json("status")["off_plan"] == []
+    project.json("run", "--stale")
+    assert project.json("status")["state"] == "complete"

@@ -22,6 +22,7 @@ from stepper.messages.quoted_output import (
 )
 from stepper.messages.run_report import (
     Report,
+    capitalize_first,
     format_left_out,
     format_seconds,
     format_step,
@@ -34,7 +35,7 @@ from stepper.policy.commands.command_lines import CommandLines
 from stepper.policy.journal_events import Stopped
 from stepper.policy.model import Cell, Key, Outcome, Run, StepStatus, Verdict
 from stepper.policy.namespace_model import Namespace, Variable
-from stepper.policy.notebook_state import LateOutputSummary, State
+from stepper.policy.notebook_state import STALE, LateOutputSummary, OpenCell, State
 
 # Why the next step must run again although its cell ran before.
 RERUN_REASONS = {
@@ -51,6 +52,7 @@ OPEN_CELL_PREDICATES = {
     "changed": "has changed since it ran",
     "pending": "has not run",
     "stale": "is stale",
+    "hidden state": "used a value that no cell above it provides",
 }
 RESUME_ARGUMENTS = {"continue": "ANSWER", "fix": "HINT", "skip": "REASON"}
 RESUME_EFFECTS = {
@@ -114,21 +116,36 @@ def format_plan(state: State) -> list[str]:
 
 
 def format_open_cells(state: State) -> str:
-    """Return the sentence on open cells outside the plan, or an empty string.
+    """Return the sentences on open cells, or an empty string if there are none.
 
-    A cell is open if it failed, was interrupted, was changed, has not run or is stale.
+    Cells outside the plan come last.
     """
-    if not state.open_cells:
-        return ""
+    planned = [cell for cell in state.open_cells if cell.is_planned]
+    others = [cell for cell in state.open_cells if not cell.is_planned]
+    sentences = []
+    if planned:
+        sentences.append(f"{capitalize_first(_list_open_cells(planned))}.")
+    if others:
+        sentences.append(f"Outside the plan: {_list_open_cells(others)}.")
+    stale_count = sum(cell.status == STALE for cell in state.open_cells)
+    if stale_count:
+        target = "it" if stale_count == 1 else "them"
+        command = state.commands.shell("run --stale")
+        sentences.append(f"To run {target}: `{command}`.")
+    return " ".join(sentences)
+
+
+def _list_open_cells(cells: Sequence[OpenCell]) -> str:
+    """Return clauses on open cells; at most MAX_OPEN_CELLS are named."""
     clauses = [
         f"cell {cell.number} (id {one_line(cell.cell_id, 100)})"
         f" {OPEN_CELL_PREDICATES[cell.status]}"
-        for cell in state.open_cells[:MAX_OPEN_CELLS]
+        for cell in cells[:MAX_OPEN_CELLS]
     ]
-    hidden = len(state.open_cells) - MAX_OPEN_CELLS
+    hidden = len(cells) - MAX_OPEN_CELLS
     if hidden > 0:
         clauses.append(f"and {format_count(hidden, 'more cell')}")
-    return f"Outside the plan: {'; '.join(clauses)}."
+    return "; ".join(clauses)
 
 
 def format_next(state: State) -> str:

@@ -11,11 +11,13 @@ from stepper.policy.commands.command_lines import UNNAMED, CommandLines
 from stepper.policy.dataflow.cell_dependencies import (
     BELOW,
     DELETED,
+    EARLIER_VERSION,
     EXTERNAL,
     INACTIVE,
     MODULE,
     UNBOUND,
     UNDONE,
+    UNRESTORED,
     Cause,
     MarkedCell,
     UnresolvedName,
@@ -153,6 +155,10 @@ def _describe_origin(origin: _Origin) -> str:
     """Return a noun phrase for an origin of hidden state."""
     if origin.where == EXTERNAL:
         return "code that another client executed"
+    if origin.where == EARLIER_VERSION:
+        return "an earlier version of the same cell"
+    if origin.where == UNRESTORED:
+        return "a run that was undone, because the value could not be restored"
     if origin.where == DELETED:  # another cell may have this number now
         return f"a deleted cell (cell {origin.number} when it ran)"
     return f"cell {origin.number}, which {PREDICATES[origin.where]}"
@@ -195,12 +201,14 @@ def format_order(
     stale_count: int,
     unbound: Sequence[tuple[Cell, str]] = (),
     commands: CommandLines = UNNAMED,
+    has_hidden_state: bool = False,
 ) -> str:
     """Return the sentences on whether a run from top to bottom gives the same results.
 
     `unresolved` are names that a cell reads and no cell above binds. `stale_count` is
     the number of stale cells. `unbound` contains pairs of a cell and a name that the
-    cell reads, but that no cell binds.
+    cell reads, but that no cell binds. `has_hidden_state` says that the last run of a
+    cell used hidden state.
     """
     stale = ""
     if stale_count:
@@ -227,6 +235,11 @@ def format_order(
         return (
             "No cell of the notebook is known to bind these names:"
             f" {_join_clauses(clauses)}.{stale}"
+        )
+    if has_hidden_state:
+        return (
+            "Running the cells from top to bottom may give other results, because of"
+            f" hidden state.{stale}"
         )
     return (
         f"Running the cells from top to bottom should reproduce these results.{stale}"

@@ -24,6 +24,7 @@ OPEN_WORDS = {
     "changed": "changed",
     "pending": "not run",
     "stale": "stale",
+    "hidden state": "used hidden state",
 }
 # Sizes in characters.
 TITLE_LIMIT = 40
@@ -130,7 +131,7 @@ def _format_complete(state: State) -> str:
 
 
 def _format_open_cells(state: State) -> _Progress:
-    """Return the mark and the text on open cells outside the plan."""
+    """Return the mark and the text on open cells."""
     mark = FAILED_MARK if state.is_failing else PENDING_MARK
     failed = [
         cell for cell in state.open_cells if cell.status == StepStatus.FAILED.value

@@ -38,6 +38,7 @@ from stepper.policy.model import (
 
 FINISHED = (StepStatus.DONE, StepStatus.SKIPPED)
 STALE = "stale"
+HIDDEN_STATE = "hidden state"
 # How many failed preflight checks in a row count as one attempt.
 FAILURES_PER_ATTEMPT = 3
 
@@ -109,14 +110,16 @@ class AttemptCount(NamedTuple):
 
 @dataclass(frozen=True)
 class OpenCell:
-    """A code cell outside the plan that keeps a notebook from being complete.
+    """A code cell that keeps a notebook from being complete.
 
-    The cell failed, was interrupted or changed, is stale, or has not run.
+    A cell outside the plan is open if it failed, was interrupted or changed, or has not
+    run. Any cell is open if it is stale or used hidden state.
     """
 
     cell_id: str
     number: int
-    status: str  # a `StepStatus`, or `STALE`
+    status: str  # a `StepStatus`, `STALE` or `HIDDEN_STATE`
+    is_planned: bool = False  # whether the cell belongs to a step
 
 
 @dataclass
@@ -171,7 +174,9 @@ class State:
     last_key: Key | None = None
     # Cells that were changed or deleted since they ran, as of the last comparison.
     changed_ids: set[str] = field(default_factory=set)
-    stale_ids: set[str] = field(default_factory=set)  # as of the last analysis
+    # As of the last analysis: the stale cells, and those that used hidden state.
+    stale_ids: set[str] = field(default_factory=set)
+    hidden_ids: set[str] = field(default_factory=set)
     open_cells: list[OpenCell] = field(default_factory=list)
     # Calls whose results must still be reported, by call id.
     background_calls: dict[str, Backgrounded] = field(default_factory=dict)
@@ -256,12 +261,17 @@ class State:
         }
         running_id = self.running.cell_id if self.running is not None else None
         for cell in changed_cells.select_runnable(cells):
-            if cell.id in planned_ids or cell.id == running_id:
+            if cell.id == running_id:
                 continue
-            progress = progress_by_id.get(cell.id)
-            status = self._find_open_status(cell, progress, cell.id in new_ids)
+            is_planned = cell.id in planned_ids
+            status = ""
+            if not is_planned:
+                progress = progress_by_id.get(cell.id)
+                status = self._find_open_status(cell, progress, cell.id in new_ids)
+            status = status or self._find_data_status(cell)
             if status:
-                self.open_cells.append(OpenCell(cell.id, cell.number, status))
+                open_cell = OpenCell(cell.id, cell.number, status, is_planned)
+                self.open_cells.append(open_cell)
 
     def _find_open_status(
         self, cell: Cell, progress: Progress | None, is_new: bool
@@ -278,7 +288,13 @@ class State:
             return StepStatus.INTERRUPTED.value
         if progress is not None and progress.status is StepStatus.FAILED:
             return StepStatus.FAILED.value
-        return STALE if cell.id in self.stale_ids else ""
+        return ""
+
+    def _find_data_status(self, cell: Cell) -> str:
+        """Return why a run from the top may give a cell other results, or ""."""
+        if cell.id in self.stale_ids:
+            return STALE
+        return HIDDEN_STATE if cell.id in self.hidden_ids else ""
 
     def _has_failed_preflight(self, cell: Cell, progress: Progress | None) -> bool:
         if progress is None or not progress.preflight_hash:
@@ -354,7 +370,7 @@ class State:
         """Whether all work of the plan is finished.
 
         This requires that each step is done or skipped, validation steps are done, and
-        no cell outside the plan is open. A notebook without a plan is never complete.
+        no cell is open. A notebook without a plan is never complete.
         """
         if not self.plan.steps or self.open_steps or self.open_cells:
             return False

@@ -31,7 +31,10 @@ def update_dependencies(session: Session, cells: Sequence[Cell]) -> Dependencies
     dependencies = cell_dependencies.find_dependencies(
         cells, session.journal.run_history
     )
-    session.journal.set_stale_cells({entry.cell.id for entry in dependencies.stale})
+    session.journal.set_cell_marks(
+        {entry.cell.id for entry in dependencies.stale},
+        {entry.cell.id for entry in dependencies.hidden},
+    )
     return dependencies
 
 
@@ -148,9 +151,15 @@ def format_order(session: Session, cells: Sequence[Cell]) -> str:
     """
     if not session.language.is_python:
         return ""
-    stale_count = len(update_dependencies(session, cells).stale)
+    dependencies = update_dependencies(session, cells)
     history = session.journal.run_history
     unresolved = cell_dependencies.find_unresolved_names(cells, history)
     unbound = cell_dependencies.find_unbound_names(cells, history)
     commands = session.state.commands
-    return messages.format_order(unresolved, stale_count, unbound, commands)
+    return messages.format_order(
+        unresolved,
+        len(dependencies.stale),
+        unbound,
+        commands,
+        has_hidden_state=bool(dependencies.hidden),
+    )

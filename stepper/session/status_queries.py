@@ -89,6 +89,7 @@ def _list_off_plan(
             cell.number, cell.cell_id, titles.get(cell.cell_id, ""), cell.status
         )
         for cell in session.state.open_cells
+        if not cell.is_planned
     ]
 
 

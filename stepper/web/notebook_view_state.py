@@ -221,6 +221,7 @@ class NotebookView:
             "off_plan": [
                 {"cell": cell.cell_id, "number": cell.number, "status": cell.status}
                 for cell in state.open_cells
+                if not cell.is_planned
             ],
             "stop": self._get_stop(),
             "lost": one_line(state.lost_reason),

@@ -35,6 +35,8 @@ BELOW = "below"  # from a cell below
 INACTIVE = "off"  # from a cell that exists but no longer runs
 UNBOUND = "unbound"  # from a cell that no longer binds the name
 EXTERNAL = "elsewhere"  # from code that another client executed
+EARLIER_VERSION = "earlier"  # from an earlier version of the same cell
+UNRESTORED = "unrestored"  # from an undone run, because the name was not restored
 # Causes of stale cells, also in `Cause.where`.
 MODULE = "module"  # a module that the cell used changed
 UNDONE = "undone"  # a change that the cell made was undone
@@ -273,6 +275,8 @@ class RunRecord(NamedTuple):
     succeeded: bool
     # Modules whose names the run read, as in `NameUsage.modules`.
     uses: Names = ()
+    # Names that the run read with the value of an undone run.
+    unrestored: Names = ()
 
 
 class BindingChange(NamedTuple):
@@ -360,6 +364,8 @@ class History:
     changes: dict[str, list[BindingChange]] = field(default_factory=dict)
     # Run → the names whose changes were undone, although its cell did not run again.
     undone_names: dict[int, dict[str, str]] = field(default_factory=dict)
+    # Names that could not be restored, and that no run has bound since.
+    unrestored: set[str] = field(default_factory=set)
 
     def catch_up(
         self,
@@ -387,6 +393,7 @@ class History:
                 self.kernel = run.kernel
                 self.table = BindingTable()
                 self.changes = {}
+                self.unrestored = set()
             self._apply_external(external, run.run)
             self._apply_undone(undone, run.run)
             self._apply_run(run, source)
@@ -398,6 +405,10 @@ class History:
         before = {**self.table.bindings}
         reads = self.table.apply(run.run, usage, run.bound, succeeded)
         self._record_changes(run.run, before)
+        unrestored = self.unrestored & reads.keys()
+        if succeeded:
+            # A value that was computed from such a name is not better.
+            self.unrestored -= usage.binds.keys() - unrestored
         self.imports.update(usage.modules)
         if "*" in usage.modules:
             modules = usage.modules["*"]
@@ -418,6 +429,7 @@ class History:
             bound,
             succeeded,
             uses,
+            unrestored,
         )
         self.last_runs[key] = record
         self.records[run.run] = record
@@ -450,6 +462,8 @@ class History:
                     if run not in event.runs:
                         names = self.undone_names.setdefault(run, {})
                         names[name] = event.cell_id
+                self.unrestored.discard(name)
+            self.unrestored.update(event.not_restored)
 
     def _undo_changes(self, name: str, runs: Sequence[int]) -> None:
         """Set a name back to its binding before the last runs that changed it."""
@@ -555,10 +569,10 @@ class Cause(NamedTuple):
     """A reason why a cell is stale or used hidden state.
 
     `name` is a variable, and `provider_id` and `number` are the cell that bound it. If
-    the cell used hidden state, `where` is DELETED, BELOW, INACTIVE, UNBOUND or
-    EXTERNAL. If `where` is MODULE, `name` is a changed module, and `via` the module
-    through which the cell used it. If `where` is UNDONE, the cell itself changed the
-    variable, and the change was undone.
+    the cell used hidden state, `where` is DELETED, BELOW, INACTIVE, UNBOUND, EXTERNAL,
+    EARLIER_VERSION or UNRESTORED. If `where` is MODULE, `name` is a changed module, and
+    `via` the module through which the cell used it. If `where` is UNDONE, the cell
+    itself changed the variable, and the change was undone.
     """
 
     name: str
@@ -597,7 +611,8 @@ def ran_in_order(cells: Cells, ran: Cells, history: History) -> bool:
 
     `ran` are the cells that just ran. If the result is True, no cell has become stale.
     Return False also if a cell that has run was deleted, if one of `ran` read a value
-    of another client, or if a module changed when they ran.
+    of another client, of its earlier version or of an undone run, or if a module
+    changed when they ran.
     """
     positions = {_get_key(cell): cell.index for cell in cells if cell.is_code}
     if history.last_runs.keys() - positions.keys():
@@ -608,8 +623,11 @@ def ran_in_order(cells: Cells, ran: Cells, history: History) -> bool:
         if record:
             records.append(record)
     for record in records:
+        if record.unrestored:
+            return False
         for binding in record.reads.values():
-            if binding.origin < 0:
+            origin = history.records.get(binding.origin)
+            if binding.origin < 0 or (origin and origin.key == record.key):
                 return False
     first_run = min((record.run for record in records), default=0)
     for changing_run in history.module_changes.values():
@@ -724,6 +742,7 @@ class _DependencySearch:
                 hidden_cause = self._find_hidden_cause(index, name, read, provider)
                 if hidden_cause:
                     hidden.append(hidden_cause)
+        hidden += [Cause(name, "", 0, UNRESTORED) for name in sorted(record.unrestored)]
         stale += self._find_undone_changes(record, {cause.name for cause in stale})
         return _CellCauses(stale, hidden)
 
@@ -751,6 +770,9 @@ class _DependencySearch:
         if origin is None or origin.key in self.ambiguous:
             return None
         if origin.key == self.keys[index]:
+            is_other_version = not self._is_current(origin, index)
+            if provider is None and is_other_version:
+                return Cause(name, origin.cell_id, origin.number, EARLIER_VERSION)
             return None
         position = self.positions.get(origin.key)
         while (

@@ -53,7 +53,7 @@ from stepper.session.protocols import Kernel
 from stepper.session.session import Session
 from stepper.session.session_state.notebook_journal import format_now
 from stepper.session.session_state.notebook_language import PYTHON_LANGUAGES
-from stepper.session.stale_cells import format_order
+from stepper.session.stale_cells import format_order, update_dependencies
 
 
 @dataclass
@@ -403,6 +403,7 @@ async def finish_run(
             work.key, summary, decision.attempts + work.repeat_count
         )
     if session.state.plan.steps and not session.state.open_steps:
+        update_dependencies(session, work.cells)
         session.journal.compare_with_notebook(work.cells)
         return _add_completion(session, work, summary)
     return summary
@@ -439,7 +440,10 @@ def _add_completion(
     elif state.open_cells:
         open_cells = command_messages.format_open_cells(state)
         line = f"No step is open, but the notebook is not complete. {open_cells}"
-        return replace(summary, tail=[line])
+        tail = [line]
+        if state.hidden_ids:
+            tail.append(format_order(session, work.cells))
+        return replace(summary, tail=tail)
     return summary
 
 

@@ -172,9 +172,10 @@ class NotebookJournal:
         if last_cell_id not in {cell.id for cell in cells}:
             self.state.last_key = None
 
-    def set_stale_cells(self, cell_ids: set[str]) -> None:
-        """Set the IDs of the stale cells."""
-        self.state.stale_ids = cell_ids
+    def set_cell_marks(self, stale_ids: set[str], hidden_ids: set[str]) -> None:
+        """Set the IDs of the stale cells and of those that used hidden state."""
+        self.state.stale_ids = stale_ids
+        self.state.hidden_ids = hidden_ids
 
     def set_command_lines(self, commands: CommandLines) -> None:
         """Set the object that formats commands for this notebook in messages."""
