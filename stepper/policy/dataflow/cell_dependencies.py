@@ -456,14 +456,19 @@ class History:
             self.undo_count += 1
             if event.kernel != self.kernel:
                 continue
-            for name, runs in (*event.restored.items(), *event.removed.items()):
+            self._apply_restore(event)
+
+    def _apply_restore(self, event: RunsUndone) -> None:
+        """Apply what a kernel restored, and what it could not restore."""
+        for names in (event.restored, event.removed):
+            for name, runs in names.items():
                 self._undo_changes(name, runs)
+                self.unrestored.discard(name)
                 for run in runs:
                     if run not in event.runs:
-                        names = self.undone_names.setdefault(run, {})
-                        names[name] = event.cell_id
-                self.unrestored.discard(name)
-            self.unrestored.update(event.not_restored)
+                        undone_names = self.undone_names.setdefault(run, {})
+                        undone_names[name] = event.cell_id
+        self.unrestored.update(event.not_restored)
 
     def _undo_changes(self, name: str, runs: Sequence[int]) -> None:
         """Set a name back to its binding before the last runs that changed it."""
@@ -626,8 +631,10 @@ def ran_in_order(cells: Cells, ran: Cells, history: History) -> bool:
         if record.unrestored:
             return False
         for binding in record.reads.values():
+            if binding.origin < 0:
+                return False
             origin = history.records.get(binding.origin)
-            if binding.origin < 0 or (origin and origin.key == record.key):
+            if origin is not None and origin.key == record.key:
                 return False
     first_run = min((record.run for record in records), default=0)
     for changing_run in history.module_changes.values():
@@ -742,8 +749,11 @@ class _DependencySearch:
                 hidden_cause = self._find_hidden_cause(index, name, read, provider)
                 if hidden_cause:
                     hidden.append(hidden_cause)
-        hidden += [Cause(name, "", 0, UNRESTORED) for name in sorted(record.unrestored)]
-        stale += self._find_undone_changes(record, {cause.name for cause in stale})
+        for name in sorted(record.unrestored):
+            cause = Cause(name, "", 0, UNRESTORED)
+            hidden.append(cause)
+        stale_names = {cause.name for cause in stale}
+        stale += self._find_undone_changes(record, stale_names)
         return _CellCauses(stale, hidden)
 
     def _find_undone_changes(self, record: RunRecord, others: Names) -> list[Cause]:
