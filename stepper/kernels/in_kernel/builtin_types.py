@@ -1,0 +1,307 @@
+"""The table of builtin types: how to take, compare and restore the state of each."""
+
+from __future__ import annotations
+
+import array
+import collections
+import datetime
+import decimal
+import enum
+import fractions
+import functools
+import gc
+import io
+import ipaddress
+import itertools
+import operator
+import pathlib
+import random
+import re
+import struct
+import threading
+import types
+import typing
+import uuid
+import weakref
+from typing import Any
+
+from stepper.kernels.in_kernel.object_snapshots import (
+    BYTE_SECONDS,
+    CONTAINERS,
+    EMPTY,
+    RestoreError,
+    Row,
+    are_identical,
+    frozen,
+    is_equal,
+    take_nothing,
+    unprotected,
+)
+
+
+def restore_bytearray(value: bytearray, state: Any) -> None:
+    try:
+        bytearray.__setitem__(value, slice(None), state)
+    except BufferError as error:
+        raise RestoreError("its buffer is in use") from error
+
+
+def restore_array(value: Any, state: Any) -> None:
+    try:
+        if len(state) == len(value) * value.itemsize:
+            memoryview(value).cast("B")[:] = state
+        else:
+            array.array.__delitem__(value, slice(None))
+            array.array.frombytes(value, state)
+    except BufferError as error:
+        raise RestoreError("its buffer is in use") from error
+
+
+def measure_buffer(value: Any) -> Any:
+    size = memoryview(value).nbytes
+    return size * BYTE_SECONDS, size
+
+
+def take_stream(value: Any) -> Any:
+    try:
+        return value.__getstate__()[:-1]  # without `__dict__`
+    except ValueError:
+        return "closed"
+
+
+def restore_stream(value: Any, state: Any) -> None:
+    if state == "closed":
+        value.close()
+        return
+    try:
+        value.__setstate__((*state, None))
+    except (ValueError, BufferError) as error:
+        raise RestoreError("it was closed") from error
+
+
+def measure_stream(value: Any) -> Any:
+    size = value.__sizeof__()
+    return size * BYTE_SECONDS, size
+
+
+# other builtin types
+
+
+def take_random(value: Any) -> Any:
+    return generator_type.getstate(value)
+
+
+def restore_random(value: Any, state: Any) -> None:
+    generator_type.setstate(value, state)
+
+
+def take_iterator(value: Any) -> Any:
+    return value.__reduce__()[1:]
+
+
+def is_same_iterator(value: Any, state: Any) -> bool:
+    reduced = value.__reduce__()[1:]
+    if len(reduced) != len(state) or reduced[1:] != state[1:]:
+        return False
+    # The first items are the sequences.
+    return len(reduced[0]) == len(state[0]) and are_identical(reduced[0], state[0])
+
+
+def restore_iterator(value: Any, state: Any) -> None:
+    if len(state) < 2:  # it was exhausted
+        collections.deque(value, maxlen=0)
+    else:
+        value.__setstate__(state[1])
+
+
+def list_iterator_children(state: Any) -> Any:
+    return list(state[0])
+
+
+def take_reduced(value: Any) -> Any:
+    return repr(value.__reduce__()[1][1:])
+
+
+def take_length_hint(value: Any) -> Any:
+    return value.__length_hint__()
+
+
+def take_generator(value: Any) -> Any:
+    frame = value.gi_frame
+    if frame is None:
+        return "exhausted"
+    return frame.f_lasti, [(name, id(item)) for name, item in frame.f_locals.items()]
+
+
+def take_file(value: Any) -> Any:
+    if value.closed:
+        return "closed"
+    binary = value.buffer if isinstance(value, io.TextIOWrapper) else value
+    try:
+        return binary.tell()
+    except (OSError, ValueError):
+        return "unknown"
+
+
+def take_cell(value: Any) -> Any:
+    try:
+        return (value.cell_contents,)
+    except ValueError:
+        return (EMPTY,)
+
+
+def is_same_cell(value: Any, state: Any) -> bool:
+    return take_cell(value)[0] is state[0]
+
+
+def restore_cell(value: Any, state: Any) -> None:
+    if state[0] is EMPTY:
+        del value.cell_contents
+    else:
+        value.cell_contents = state[0]
+
+
+def take_method(value: Any) -> Any:
+    return value.__self__, value.__func__
+
+
+def take_partial(value: Any) -> Any:
+    return value.func, value.args, value.keywords, value.__dict__
+
+
+def take_property(value: Any) -> Any:
+    return value.fget, value.fset, value.fdel
+
+
+def take_wrapped(value: Any) -> Any:
+    return (value.__func__,)
+
+
+def take_referent(value: Any) -> Any:
+    return (weakref.ref.__call__(value),)
+
+
+def take_viewed(value: Any) -> Any:
+    return (value.obj,)
+
+
+def take_cache(value: Any) -> Any:
+    return value.cache_info(), value.__dict__.get("__wrapped__")
+
+
+def list_cache_children(state: Any) -> Any:
+    return [state[1]]
+
+
+def is_same_cache(value: Any, state: Any) -> bool:
+    return bool(value.cache_info() == state[0])
+
+
+def restore_cache(value: Any, state: Any) -> None:
+    # Results that were computed from a state that is undone must not stay.
+    value.cache_clear()
+
+
+generator_type: Any = random.Random.__mro__[1]  # the C class _random.Random
+ITERATOR = Row(
+    take=take_iterator,
+    children=list_iterator_children,
+    is_same=is_same_iterator,
+    restore=restore_iterator,
+)
+STREAM = Row(
+    take=take_stream,
+    is_same=is_equal(take_stream),
+    restore=restore_stream,
+    measure=measure_stream,
+)
+OPEN_FILE = unprotected("open file", take_file)
+LOCK = unprotected("lock", is_quiet=True)
+# A row for each builtin type. The rows also apply to subclasses of the types.
+ROWS: dict[Any, Row] = {
+    **CONTAINERS,
+    tuple: frozen(list),
+    frozenset: frozen(list),
+    bytearray: Row(
+        take=bytes,
+        is_same=is_equal(bytes),
+        restore=restore_bytearray,
+        measure=measure_buffer,
+    ),
+    array.array: Row(
+        take=array.array.tobytes,
+        is_same=is_equal(array.array.tobytes),
+        restore=restore_array,
+        measure=measure_buffer,
+    ),
+    io.StringIO: STREAM,
+    io.BytesIO: STREAM,
+    generator_type: Row(
+        take=take_random,
+        is_same=is_equal(take_random),
+        restore=restore_random,
+    ),
+    type(iter([])): ITERATOR,
+    type(iter(())): ITERATOR,
+    types.CellType: Row(
+        take=take_cell,
+        children=list,
+        is_same=is_same_cell,
+        restore=restore_cell,
+    ),
+    types.MethodType: frozen(take_method),
+    functools.partial: frozen(take_partial),
+    property: frozen(take_property),
+    classmethod: frozen(take_wrapped),
+    staticmethod: frozen(take_wrapped),
+    weakref.ref: frozen(take_referent),
+    memoryview: frozen(take_viewed),
+    types.MappingProxyType: frozen(gc.get_referents),
+    type({}.keys()): frozen(gc.get_referents),
+    type({}.values()): frozen(gc.get_referents),
+    type({}.items()): frozen(gc.get_referents),
+    functools._lru_cache_wrapper: Row(
+        take=take_cache,
+        children=list_cache_children,
+        is_same=is_same_cache,
+        restore=restore_cache,
+    ),
+    enumerate: unprotected("iterator", take_reduced),
+    types.GeneratorType: unprotected("generator", take_generator),
+    types.CoroutineType: unprotected("coroutine"),
+    types.AsyncGeneratorType: unprotected("asynchronous generator"),
+    io.TextIOWrapper: OPEN_FILE,
+    io.BufferedReader: OPEN_FILE,
+    io.BufferedWriter: OPEN_FILE,
+    io.BufferedRandom: OPEN_FILE,
+    io.FileIO: OPEN_FILE,
+    type(threading.Lock()): LOCK,
+    type(threading.RLock()): LOCK,
+    threading.Thread: unprotected("thread", is_quiet=True),
+    threading.local: unprotected("thread-local data"),
+}
+ITERABLES: tuple[Any, ...] = (
+    *({}, {}.keys(), {}.values(), {}.items()),
+    *(set(), range(0), "", b""),
+)
+for exhaustible in ITERABLES:
+    ROWS[type(iter(exhaustible))] = unprotected("iterator", take_length_hint)
+for consumer in (map, filter, zip, reversed, itertools.chain, itertools.islice):
+    ROWS[consumer] = Row(
+        take=take_nothing,
+        is_same=is_equal(take_nothing),
+        label="iterator",
+    )
+# Types whose objects cannot change, and whose content need not be visited.
+PLAIN_TYPES: set[Any] = {
+    *(int, float, complex, bool, str, bytes, type(None), range, slice, type(...)),
+    *(type(NotImplemented), object, re.Pattern, re.Match, decimal.Decimal),
+    *(datetime.date, datetime.time, datetime.timedelta, datetime.tzinfo),
+    *(fractions.Fraction, uuid.UUID, struct.Struct, pathlib.PurePath, enum.Enum),
+    *(ipaddress._IPAddressBase, types.CodeType, types.BuiltinFunctionType),
+    *(types.MethodDescriptorType, types.WrapperDescriptorType, types.GenericAlias),
+    *(types.MethodWrapperType, types.GetSetDescriptorType),
+    *(types.MemberDescriptorType, types.ClassMethodDescriptorType),
+    *(typing.TypeVar, type(typing.Any), type(typing.List[int])),
+    *(type(operator.itemgetter(0)), type(operator.attrgetter("a"))),
+}

@@ -1,0 +1,91 @@
+"""The rows of types of libraries, if these are loaded.
+
+The classes are looked up in `sys.modules`: this module imports no library.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from stepper.kernels.in_kernel import numpy_types, pandas_types, torch_types
+from stepper.kernels.in_kernel.object_snapshots import Row, unprotected
+
+get_module: Callable[[type], Any] = type.__dict__["__module__"].__get__
+get_flags: Callable[[Any], int] = type.__dict__["__flags__"].__get__
+get_name: Callable[[type], str] = type.__dict__["__name__"].__get__
+HEAP_TYPE = 1 << 9  # a flag of classes that are not static C types
+
+
+class LibraryRow(NamedTuple):
+    """The row of a library's type, or None for a type without a state.
+
+    `is_complete` means that the row includes `__dict__` and the slots of subclasses.
+    """
+
+    row: Row | None
+    is_complete: bool = True
+
+
+def get_tree_state(value: Any) -> Any:
+    """Return the content of a decision tree of scikit-learn."""
+    state = value.__getstate__()
+    return state["nodes"].tobytes(), state["values"].tobytes()
+
+
+DECISION_TREE = unprotected("decision tree", get_tree_state, is_conclusive=True)
+QUIET = unprotected("object of a C library", is_quiet=True)
+PLAIN = LibraryRow(None)
+ITERATOR = LibraryRow(unprotected("iterator"))
+# The row of a class of a module.
+ROWS: dict[str, dict[str, LibraryRow]] = {
+    "numpy": {
+        "ndarray": LibraryRow(numpy_types.ARRAY, is_complete=False),
+        "flatiter": ITERATOR,
+        "nditer": ITERATOR,
+    },
+    "numpy.random": {
+        "Generator": LibraryRow(numpy_types.GENERATOR),
+        "BitGenerator": LibraryRow(numpy_types.BIT_GENERATOR),
+        "RandomState": LibraryRow(numpy_types.RANDOM_STATE),
+    },
+    "pandas": {"Index": LibraryRow(pandas_types.INDEX)},
+    "pandas.core.generic": {"NDFrame": LibraryRow(pandas_types.FRAME)},
+    "pandas._libs.arrays": {
+        "NDArrayBacked": LibraryRow(pandas_types.BACKED, is_complete=False),
+    },
+    "torch": {
+        "Tensor": LibraryRow(torch_types.TENSOR, is_complete=False),
+        "Generator": LibraryRow(torch_types.GENERATOR),
+        "dtype": PLAIN,
+        "device": PLAIN,
+        "layout": PLAIN,
+        "memory_format": PLAIN,
+    },
+    "sklearn.tree._tree": {"Tree": LibraryRow(DECISION_TREE)},
+    "zoneinfo": {"ZoneInfo": PLAIN},
+}
+NAMES: set[str] = set().union(*ROWS.values())
+# Other C types of these libraries do not change after they were created.
+IMMUTABLE_C_TYPES = {"numpy", "pandas", "pyarrow", "scipy", "sklearn", "pytz"}
+QUIET_C_TYPES = {"matplotlib", "_multiprocessing", "_contextvars", "_thread"}
+
+
+def find_library_row(kind: Any) -> LibraryRow | None:
+    """Return the row of a library's class, or None if this is another class."""
+    class_name = get_name(kind)
+    if class_name in NAMES:
+        for module_name, rows in ROWS.items():
+            loaded = sys.modules.get(module_name)
+            if class_name in rows and getattr(loaded, class_name, None) is kind:
+                return rows[class_name]
+    if get_flags(kind) & HEAP_TYPE:
+        return None
+    module = get_module(kind)
+    package = module.split(".")[0] if type(module) is str else ""
+    if package in IMMUTABLE_C_TYPES:
+        return PLAIN
+    if package in QUIET_C_TYPES:
+        return LibraryRow(QUIET)
+    return None

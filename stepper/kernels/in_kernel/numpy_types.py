@@ -1,0 +1,237 @@
+"""Snapshots of numpy's arrays and random number generators.
+
+The content of an array is copied and written back into the same memory, so views and
+arrays that share the memory are restored, too.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from typing import Any, NamedTuple
+
+from stepper.kernels.in_kernel.object_snapshots import (
+    BYTE_SECONDS,
+    ITEM_SECONDS,
+    RestoreError,
+    Row,
+    are_identical,
+    frozen,
+)
+
+SAMPLES = 1000
+WORD = 8  # bytes
+LAYOUT = ("dtype", "shape", "strides")
+
+
+class ArrayState(NamedTuple):
+    """The memory, layout and content of an array.
+
+    `content` is a copy, a list of objects, or None if another array owns the memory.
+    `owner` is that array.
+    """
+
+    address: int
+    layout: tuple[Any, ...]
+    is_writeable: bool
+    content: Any
+    owner: Any
+
+
+def get_base_class() -> Any:
+    return sys.modules["numpy"].ndarray
+
+
+def view_array(value: Any) -> Any:
+    """Return a view without the methods of a subclass."""
+    base_class = get_base_class()
+    return base_class.view(value, base_class)
+
+
+def get_layout(view: Any) -> Any:
+    return view.dtype, view.shape, view.strides
+
+
+def copy_content(view: Any) -> Any:
+    if view.dtype.kind == "O":
+        return view.ravel().tolist()
+    return view.copy()
+
+
+def take_array(value: Any) -> ArrayState:
+    view = view_array(value)
+    is_writeable = view.flags.writeable
+    owner = None
+    if not is_writeable and issubclass(type(view.base), get_base_class()):
+        owner = find_owner(value)
+    content = None if owner is not None else copy_content(view)
+    address = view.ctypes.data
+    return ArrayState(address, get_layout(view), is_writeable, content, owner)
+
+
+def find_owner(value: Any) -> Any:
+    """Return the array that a read-only view looks at, or None."""
+    owner = get_base_class().base.__get__(value)
+    return owner if issubclass(type(owner), get_base_class()) else None
+
+
+def list_array_children(state: ArrayState) -> Any:
+    if state.owner is not None:
+        return [state.owner]
+    if type(state.content) is list:
+        return state.content
+    if state.content.dtype.hasobject:  # fields with objects
+        return list_objects(state.content.tolist())
+    return []
+
+
+def list_objects(items: Any) -> Any:
+    """Return the items of nested lists and tuples."""
+    if type(items) not in (list, tuple):
+        return [items]
+    objects = []
+    for item in items:
+        objects += list_objects(item)
+    return objects
+
+
+def is_same_array(value: Any, state: ArrayState) -> bool:
+    view = view_array(value)
+    if view.flags.writeable != state.is_writeable:
+        return False
+    if get_layout(view) != state.layout or view.ctypes.data != state.address:
+        return False
+    return state.content is None or has_content(view, state.content)
+
+
+def has_content(view: Any, content: Any) -> bool:
+    """Return whether an array has the same bytes, or the same objects."""
+    if type(content) is list:
+        return are_identical(view.ravel().tolist(), content)
+    if content.dtype.hasobject:
+        objects = list_objects(view.tolist())
+        return are_identical(objects, list_objects(content.tolist()))
+    order = "C"
+    if view.flags.f_contiguous:
+        order = "F"
+    first = view.ravel(order)
+    second = content.ravel(order)
+    if first.dtype.itemsize == 0 or first.size == 0:
+        return True
+    word = "u8" if first.nbytes % WORD == 0 else "u1"
+    return bool((first.view(word) == second.view(word)).all())
+
+
+def restore_array(value: Any, state: ArrayState) -> None:
+    view = view_array(value)
+    kind = get_base_class()
+    if view.ctypes.data != state.address or view.nbytes != count_bytes(state):
+        raise RestoreError("its memory was replaced")
+    if get_layout(view) != state.layout:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            kind.dtype.__set__(value, state.layout[0])
+            kind.shape.__set__(value, state.layout[1])
+        view = view_array(value)
+        if view.strides != state.layout[2]:
+            raise RestoreError("its layout was changed")
+    if state.content is not None and not has_content(view, state.content):
+        kind.setflags(value, write=True)
+        write_content(view_array(value), state.content)
+    if view_array(value).flags.writeable != state.is_writeable:
+        kind.setflags(value, write=state.is_writeable)
+
+
+def count_bytes(state: ArrayState) -> int:
+    dtype, shape, _ = state.layout
+    size = dtype.itemsize
+    for length in shape:
+        size *= length
+    return int(size)
+
+
+def write_content(view: Any, content: Any) -> None:
+    if type(content) is not list:
+        view[...] = content
+        return
+    # Each item is one object, also if it is a sequence.
+    for position, item in enumerate(content):
+        view.flat[position] = item if not is_sequence(item) else None
+    for index, item in zip(sys.modules["numpy"].ndindex(view.shape), content):
+        if is_sequence(item):
+            view[index] = item
+
+
+def is_sequence(item: Any) -> bool:
+    return hasattr(type(item), "__len__") and type(item) not in (str, bytes)
+
+
+def measure_array(value: Any) -> Any:
+    view = view_array(value)
+    if not view.flags.writeable and find_owner(value) is not None:
+        return 0.0, 0
+    if view.dtype.hasobject:
+        return view.size * ITEM_SECONDS, view.nbytes
+    return view.nbytes * BYTE_SECONDS, view.nbytes
+
+
+def sample_array(value: Any) -> Any:
+    view = view_array(value)
+    step = max(1, view.size // SAMPLES)
+    sample = view.flat[::step]
+    content = [*map(id, sample)] if view.dtype.hasobject else sample.tobytes()
+    return view.ctypes.data, get_layout(view), content
+
+
+def flatten_state(state: Any) -> Any:
+    """Return the state of a generator with bytes instead of arrays."""
+    if type(state) is dict:
+        return {name: flatten_state(item) for name, item in state.items()}
+    return state.tobytes() if hasattr(state, "tobytes") else state
+
+
+def take_bits(value: Any) -> Any:
+    return flatten_state(value.state), value.state
+
+
+def is_same_bits(value: Any, state: Any) -> bool:
+    return bool(flatten_state(value.state) == state[0])
+
+
+def restore_bits(value: Any, state: Any) -> None:
+    value.state = state[1]
+
+
+def take_legacy(value: Any) -> Any:
+    state = value.get_state(legacy=False)
+    return flatten_state(state), state
+
+
+def is_same_legacy(value: Any, state: Any) -> bool:
+    current = value.get_state(legacy=False)
+    return bool(flatten_state(current) == state[0])
+
+
+def restore_legacy(value: Any, state: Any) -> None:
+    value.set_state(state[1])
+
+
+ARRAY = Row(
+    take=take_array,
+    children=list_array_children,
+    is_same=is_same_array,
+    restore=restore_array,
+    measure=measure_array,
+    sample=sample_array,
+)
+GENERATOR = frozen(lambda value: [value.bit_generator])
+BIT_GENERATOR = Row(
+    take=take_bits,
+    is_same=is_same_bits,
+    restore=restore_bits,
+)
+RANDOM_STATE = Row(
+    take=take_legacy,
+    is_same=is_same_legacy,
+    restore=restore_legacy,
+)

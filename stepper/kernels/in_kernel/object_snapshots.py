@@ -1,0 +1,306 @@
+"""Shallow snapshots of objects: how to take, compare and restore the state of a type.
+
+A snapshot holds references to an object's items, not copies of them. Restoring is done
+in place, so identities and aliases stay intact. A `Row` describes a type. Only methods
+of the builtin types are called, never those of the user's classes.
+"""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import operator
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+is_identical = operator.is_
+get_mro: Callable[[Any], tuple[Any, ...]] = type.__dict__["__mro__"].__get__
+# Seconds per item of a container and per byte of a buffer, to take and compare a state.
+ITEM_SECONDS = 6e-8
+BYTE_SECONDS = 5e-10
+SAMPLES = 64
+EMPTY: Any = object()  # the content of an empty slot or closure cell
+
+
+class RestoreError(Exception):
+    """An object's state cannot be restored. The message is the reason."""
+
+
+class UnprotectedError(Exception):
+    """No snapshot of an object is possible. The message says what the object is."""
+
+
+def take_nothing(value: Any) -> Any:
+    return ()
+
+
+def restore_nothing(value: Any, state: Any) -> None:
+    raise RestoreError("it cannot be restored")
+
+
+class Row(NamedTuple):
+    """The treatment of the objects of a type.
+
+    `take` returns the state of an object, and `children` the objects in a state.
+    `is_same` compares an object with a state. A row without `is_same` is immutable. A
+    row with a `label` is unprotected: its state is only a fingerprint, and an equal
+    fingerprint proves that nothing changed only if `is_conclusive`. Objects in
+    containers are ignored if `is_quiet`. `measure` returns the seconds and bytes that
+    a snapshot costs. `sample` is a fingerprint for an object that is too large.
+    """
+
+    take: Callable[[Any], Any] = take_nothing
+    children: Callable[[Any], Iterable[Any]] = take_nothing
+    is_same: Callable[[Any, Any], bool] | None = None
+    restore: Callable[[Any, Any], None] = restore_nothing
+    label: str = ""
+    is_conclusive: bool = False
+    is_quiet: bool = False
+    measure: Callable[[Any], tuple[float, int]] | None = None
+    sample: Callable[[Any], Any] | None = None
+
+
+def are_identical(first: Iterable[Any], second: Iterable[Any]) -> bool:
+    """Return whether the items of two iterables of the same length are identical."""
+    return all(map(is_identical, first, second))
+
+
+def measure_items(get_length: Callable[[Any], int]) -> Callable[[Any], Any]:
+    """Return a `measure` function for a container."""
+
+    def measure(value: Any) -> Any:
+        length = get_length(value)
+        return length * ITEM_SECONDS, length * 8
+
+    return measure
+
+
+def is_equal(take: Callable[[Any], Any]) -> Callable[[Any, Any], bool]:
+    """Return a comparison of states that consist of plain values."""
+
+    def is_same(value: Any, state: Any) -> bool:
+        return bool(take(value) == state)
+
+    return is_same
+
+
+def unprotected(
+    label: str, take: Callable[[Any], Any] = take_nothing, **options: Any
+) -> Row:
+    """Return the row of a type whose objects cannot be restored."""
+    is_same = is_equal(take)
+    return Row(take=take, is_same=is_same, label=label, **options)
+
+
+def frozen(take: Callable[[Any], Iterable[Any]]) -> Row:
+    """Return the row of an immutable type. `take` returns the objects in an object."""
+    return Row(
+        take=take,
+        children=list,
+    )
+
+
+# lists, dicts, sets
+
+
+def is_same_list(value: Any, state: Any) -> bool:
+    if list.__len__(value) != len(state):
+        return False
+    return are_identical(state, list.__iter__(value))
+
+
+def restore_list(value: Any, state: Any) -> None:
+    list.__setitem__(value, slice(None), state)
+
+
+def sample_list(value: Any) -> Any:
+    length = list.__len__(value)
+    step = max(1, length // SAMPLES)
+    items = list.__getitem__(value, slice(None, None, step))
+    return length, [id(item) for item in items]
+
+
+def list_dict_children(state: Any) -> Any:
+    return [*state, *state.values()]
+
+
+def is_same_dict(value: Any, state: Any) -> bool:
+    if dict.__len__(value) != len(state):
+        return False
+    keys = dict.__iter__(value)
+    if not are_identical(state, keys):
+        return False
+    items = dict.values(value)
+    return are_identical(state.values(), items)
+
+
+def restore_dict(value: Any, state: Any) -> None:
+    # `update` with a dict uses the stored hashes: no `__hash__` is called.
+    dict.clear(value)
+    dict.update(value, state)
+
+
+def sample_dict(value: Any) -> Any:
+    length = dict.__len__(value)
+    step = max(1, length // SAMPLES)
+    items = itertools.islice(dict.values(value), 0, None, step)
+    return length, [id(item) for item in items]
+
+
+def restore_module(value: Any, state: Any) -> None:
+    """Restore a module's names one by one: other threads may use the module."""
+    for name in [name for name in value if name not in state]:
+        del value[name]
+    for name, item in state.items():
+        if name not in value or value[name] is not item:
+            value[name] = item
+
+
+def is_same_module(value: Any, state: Any) -> bool:
+    return is_same_dict(value, state) or (
+        len(value) == len(state)
+        and all(value.get(name, EMPTY) is item for name, item in state.items())
+    )
+
+
+def take_ordered(value: Any) -> Any:
+    keys = list(collections.OrderedDict.__iter__(value))
+    copy = dict.copy(value)
+    return keys, [copy[key] for key in keys]
+
+
+def list_ordered_children(state: Any) -> Any:
+    keys, values = state
+    return [*keys, *values]
+
+
+def is_same_ordered(value: Any, state: Any) -> bool:
+    keys, values = take_ordered(value)
+    former_keys, former_values = state
+    is_same_size = len(keys) == len(former_keys)
+    are_keys_same = is_same_size and are_identical(keys, former_keys)
+    return are_keys_same and are_identical(values, former_values)
+
+
+def restore_ordered(value: Any, state: Any) -> None:
+    keys, values = state
+    collections.OrderedDict.clear(value)
+    for key, item in zip(keys, values):
+        collections.OrderedDict.__setitem__(value, key, item)
+
+
+get_factory: Any = collections.defaultdict.__dict__["default_factory"]
+
+
+def take_default(value: Any) -> Any:
+    return dict.copy(value), get_factory.__get__(value)
+
+
+def list_default_children(state: Any) -> Any:
+    items, factory = state
+    return [*list_dict_children(items), factory]
+
+
+def is_same_default(value: Any, state: Any) -> bool:
+    items, factory = state
+    return get_factory.__get__(value) is factory and is_same_dict(value, items)
+
+
+def restore_default(value: Any, state: Any) -> None:
+    items, factory = state
+    restore_dict(value, items)
+    get_factory.__set__(value, factory)
+
+
+def take_set(value: Any) -> Any:
+    return set.copy(value), list(set.__iter__(value))
+
+
+def list_set_children(state: Any) -> Any:
+    order: list[Any] = state[1]
+    return order
+
+
+def is_same_set(value: Any, state: Any) -> bool:
+    _, order = state
+    if set.__len__(value) != len(order):
+        return False
+    if are_identical(order, set.__iter__(value)):
+        return True
+    return set(map(id, order)) == set(map(id, set.__iter__(value)))
+
+
+def restore_set(value: Any, state: Any) -> None:
+    """Restore the items of a set, in the former order of iteration if possible."""
+    items, order = state
+    set.clear(value)
+    set.update(value, items)
+    # Items of the user's classes are not hashed: `__hash__` may be the user's code.
+    is_plain = {*map(type, order)} <= {int, str, float}
+    if is_plain and not are_identical(order, set.__iter__(value)):
+        set.clear(value)
+        set.update(value, order)
+
+
+def restore_deque(value: Any, state: Any) -> None:
+    collections.deque.clear(value)
+    collections.deque.extend(value, state)
+
+
+def is_same_deque(value: Any, state: Any) -> bool:
+    if collections.deque.__len__(value) != len(state):
+        return False
+    return are_identical(state, collections.deque.__iter__(value))
+
+
+LIST = Row(
+    take=list.copy,
+    children=list,
+    is_same=is_same_list,
+    restore=restore_list,
+    measure=measure_items(list.__len__),
+    sample=sample_list,
+)
+DICT = Row(
+    take=dict.copy,
+    children=list_dict_children,
+    is_same=is_same_dict,
+    restore=restore_dict,
+    measure=measure_items(dict.__len__),
+    sample=sample_dict,
+)
+MODULE_DICT = DICT._replace(restore=restore_module, is_same=is_same_module)
+CONTAINERS: dict[Any, Row] = {
+    list: LIST,
+    dict: DICT,
+    collections.OrderedDict: Row(
+        take=take_ordered,
+        children=list_ordered_children,
+        is_same=is_same_ordered,
+        restore=restore_ordered,
+        measure=measure_items(dict.__len__),
+        sample=sample_dict,
+    ),
+    collections.defaultdict: Row(
+        take=take_default,
+        children=list_default_children,
+        is_same=is_same_default,
+        restore=restore_default,
+        measure=measure_items(dict.__len__),
+        sample=sample_dict,
+    ),
+    set: Row(
+        take=take_set,
+        children=list_set_children,
+        is_same=is_same_set,
+        restore=restore_set,
+        measure=measure_items(set.__len__),
+    ),
+    collections.deque: Row(
+        take=list,
+        children=list,
+        is_same=is_same_deque,
+        restore=restore_deque,
+        measure=measure_items(collections.deque.__len__),
+    ),
+}

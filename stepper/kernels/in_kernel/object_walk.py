@@ -1,0 +1,232 @@
+"""The walk from names to all objects that can be reached, with a snapshot of each."""
+
+from __future__ import annotations
+
+import time
+import types
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+from stepper.kernels.in_kernel.builtin_types import PLAIN_TYPES, ROWS
+from stepper.kernels.in_kernel.library_types import find_library_row
+from stepper.kernels.in_kernel.object_snapshots import (
+    Row,
+    UnprotectedError,
+    get_mro,
+    take_nothing,
+    unprotected,
+)
+from stepper.kernels.in_kernel.python_objects import (
+    CLASS,
+    KERNEL_PACKAGES,
+    MODULE,
+    combine_rows,
+    is_python_class,
+    make_instance_row,
+)
+
+clock = time.monotonic
+CHECK_INTERVAL = 64  # objects between two looks at the clock
+get_module: Callable[[type], Any] = type.__dict__["__module__"].__get__
+get_qualname: Callable[[type], str] = type.__dict__["__qualname__"].__get__
+IGNORED = unprotected("object of the kernel", is_quiet=True)
+# Ids of types. These types exist as long as the process.
+static_rows: dict[int, Row] = {id(kind): row for kind, row in ROWS.items()}
+plain_ids: set[int] = set(map(id, PLAIN_TYPES))
+# The same for classes that may be deleted, for the duration of an image.
+class_rows: dict[int, Row] = {}
+plain_class_ids: set[int] = set()
+
+
+def forget_classes() -> None:
+    """Clear the tables of classes, whose ids may be used again."""
+    class_rows.clear()
+    plain_class_ids.clear()
+
+
+def find_row(kind: Any) -> Row | None:
+    """Return the row of a type, or None if its objects have no state."""
+    key = id(kind)
+    row = static_rows.get(key) or class_rows.get(key)
+    if row is None and key not in plain_ids and key not in plain_class_ids:
+        row = make_row(kind)
+        if row is None:
+            plain_class_ids.add(key)
+        else:
+            class_rows[key] = row
+    return row
+
+
+def make_row(kind: Any) -> Row | None:
+    """Return the row for a type that is in no table."""
+    if issubclass(kind, type):
+        return CLASS
+    if issubclass(kind, types.ModuleType):
+        return MODULE
+    classes = []
+    base_row = None
+    for base in get_mro(kind):
+        if base is object:
+            break
+        library_row = find_library_row(base)
+        if library_row is not None:
+            if not library_row.is_complete:
+                base_row = library_row.row
+                break
+            return library_row.row
+        if id(base) in plain_ids:
+            if is_python_class(base):
+                return None
+            break
+        base_row = static_rows.get(id(base))
+        if base_row is not None:
+            break
+        is_exception = issubclass(base, BaseException)
+        if is_python_class(base):
+            classes.append(base)
+        elif not is_exception:
+            return make_opaque_row(base)
+    top_module = get_top_module(kind)
+    if top_module in KERNEL_PACKAGES:
+        return IGNORED
+    if base_row is not None and base_row.label:
+        return base_row
+    if not classes:
+        return base_row
+    instance_row = make_instance_row(kind, classes)
+    if instance_row is None or base_row is None:
+        return instance_row or base_row
+    return combine_rows(base_row, instance_row)
+
+
+def get_top_module(kind: Any) -> str:
+    """Return the top-level package of a class."""
+    module = get_module(kind)
+    return module.split(".")[0] if type(module) is str else ""
+
+
+def make_opaque_row(kind: Any) -> Row:
+    """Return the row of a type whose state only its own C code knows."""
+    name = f"{get_module(kind)}.{get_qualname(kind)}"
+    return unprotected(name, is_quiet=get_top_module(kind) in KERNEL_PACKAGES)
+
+
+class Snapshot(NamedTuple):
+    """An object, the row of its type, and the state that the row took."""
+
+    target: Any
+    row: Row
+    state: Any
+
+
+class Walk:
+    """A walk over objects, name by name.
+
+    `snapshots` contains a snapshot of each object with a state, and `unprotected` the
+    objects that cannot be restored. `shared` contains the ids of the objects of
+    earlier names that a name also reaches.
+    """
+
+    def __init__(self, deadline: float, max_bytes: int) -> None:
+        self.deadline = deadline
+        self.max_bytes = max_bytes
+        self.visited: dict[int, Any] = {}
+        self.snapshots: dict[int, Snapshot] = {}
+        self.unprotected: dict[int, Snapshot] = {}
+        self.owners: dict[int, str] = {}
+        self.shared: dict[str, list[int]] = {}
+        self.nested_in: dict[str, list[int]] = {}
+        self.incomplete: dict[str, bool] = {}
+
+    def ignore(self, values: Iterable[Any]) -> None:
+        """Do not visit these objects."""
+        for value in values:
+            self.visited[id(value)] = value
+
+    def add_name(self, name: str, value: Any) -> None:
+        """Visit all objects that can be reached from the value of a name."""
+        self.visit(name, [value])
+
+    def visit(self, name: str, roots: list[Any]) -> None:
+        """Visit objects in the order of their distance from the roots."""
+        visited = self.visited
+        root_id = id(roots[0])
+        queue = roots
+        count = 0
+        shared = []
+        while queue:
+            found_children: list[Any] = []
+            for value in queue:
+                key = id(value)
+                kind_id = id(type(value))
+                if kind_id in plain_ids or kind_id in plain_class_ids:
+                    continue
+                if key in visited:
+                    if self.owners.get(key, name) != name:
+                        shared.append(key)
+                    continue
+                row = find_row(type(value))
+                if row is None:
+                    continue
+                count += 1
+                if count % CHECK_INTERVAL == 0 and clock() > self.deadline:
+                    self.incomplete[name] = True
+                    if shared:
+                        self.shared[name] = shared
+                    return
+                visited[key] = value
+                if row.label and row.is_quiet and key != root_id:
+                    continue
+                self.owners[key] = name
+                state = self.take(key, value, row)
+                if state is None:
+                    continue
+                children = row.children(state)
+                if children:
+                    add_visible(children, found_children)
+            queue = found_children
+        if shared:
+            self.shared[name] = shared
+
+    def take(self, key: int, value: Any, row: Row) -> Any:
+        """Take and store a snapshot. Return None for an object without a state."""
+        if row.measure is not None:
+            try:
+                seconds, size = row.measure(value)
+            except UnprotectedError as error:
+                self.add_fingerprint(key, value, row, 0, str(error))
+                return None
+            is_slow = seconds > self.deadline - clock() and seconds > 1e-4
+            if is_slow or size > self.max_bytes:
+                self.add_fingerprint(key, value, row, size, "too large")
+                return None
+        state = row.take(value)
+        if state is None:
+            return None
+        snapshot = Snapshot(value, row, state)
+        if row.label:
+            self.unprotected[key] = snapshot
+        elif row.is_same is not None:
+            self.snapshots[key] = snapshot
+        return state
+
+    def add_fingerprint(
+        self, key: int, value: Any, row: Row, size: int, label: str
+    ) -> None:
+        """Store a fingerprint of an object that a snapshot cannot protect."""
+        sample_row = unprotected(label, row.sample or take_nothing)
+        sample_row = sample_row._replace(measure=lambda _: (0.0, size))
+        state = sample_row.take(value)
+        self.unprotected[key] = Snapshot(value, sample_row, state)
+
+
+def add_visible(children: Iterable[Any], queue: list[Any]) -> None:
+    """Add the children that may have a state. Most children are plain values."""
+    children = list(children)
+    if len(children) > 20:
+        kinds = set(map(id, map(type, children)))
+        if kinds <= plain_ids:
+            return
+    for child in children:
+        if id(type(child)) not in plain_ids:
+            queue.append(child)

@@ -1,0 +1,249 @@
+"""Snapshots of pandas objects.
+
+With copy-on-write, pandas itself keeps the content of a snapshot intact: a shallow copy
+of a block makes pandas copy the block before the next change. Without copy-on-write,
+the arrays of the blocks are visited and copied like other arrays.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, NamedTuple
+
+from stepper.kernels.in_kernel.object_snapshots import (
+    Row,
+    are_identical,
+    is_identical,
+)
+
+# Attributes of a frame that pandas fills by itself.
+FRAME_CACHES = {"_item_cache", "_cacher", "_is_copy", "_mgr"}
+MAX_COMPARED = 100_000_000  # bytes of a frame whose blocks were merged
+INDEX_PARTS = ("_name", "_names", "_data", "_levels", "_codes")
+
+
+class FrameState(NamedTuple):
+    """A frame's attributes, its manager, and the content of the manager.
+
+    `blocks` are the manager's blocks, `values` their arrays and `positions` their
+    columns. `copies` are shallow copies of the blocks, or None without copy-on-write.
+    """
+
+    kind: Any
+    attributes: dict[str, Any]
+    manager: Any
+    axes: list[Any]
+    blocks: tuple[Any, ...]
+    values: list[Any]
+    positions: list[Any]
+    copies: tuple[Any, ...] | None
+
+
+def uses_copy_on_write() -> bool:
+    pandas = sys.modules["pandas"]
+    if int(pandas.__version__.split(".")[0]) >= 3:
+        return True
+    return pandas.options.mode.copy_on_write is True
+
+
+def get_attributes(value: Any) -> Any:
+    attributes: dict[str, Any] = object.__getattribute__(value, "__dict__")
+    return attributes
+
+
+def list_attributes(value: Any) -> Any:
+    attributes = dict(get_attributes(value))
+    for name in FRAME_CACHES:
+        attributes.pop(name, None)
+    return attributes
+
+
+def take_frame(value: Any) -> FrameState | None:
+    manager = get_attributes(value).get("_mgr")
+    blocks = getattr(manager, "blocks", None)
+    if type(blocks) is not tuple:
+        return None
+    values = [block.values for block in blocks]
+    positions = [block._mgr_locs for block in blocks]
+    copies = None
+    if uses_copy_on_write():
+        copies = tuple(block.copy(deep=False) for block in blocks)
+    return FrameState(
+        type(value),
+        list_attributes(value),
+        manager,
+        list(manager.axes),
+        blocks,
+        values,
+        positions,
+        copies,
+    )
+
+
+def list_frame_children(state: FrameState) -> Any:
+    children = [*state.attributes.values(), *state.axes]
+    for array in state.values:
+        if state.copies is None or is_object_array(array):
+            children.append(array)
+    return children
+
+
+def is_object_array(array: Any) -> bool:
+    return bool(array.dtype.kind == "O" and type(array).__name__ == "ndarray")
+
+
+def is_same_frame(value: Any, state: FrameState) -> bool:
+    attributes = list_attributes(value)
+    if type(value) is not state.kind or len(attributes) != len(state.attributes):
+        return False
+    for name, item in state.attributes.items():
+        if name not in attributes or attributes[name] is not item:
+            return False
+    manager = get_attributes(value).get("_mgr")
+    if manager is not state.manager or not are_same_axes(manager, state):
+        return False
+    if has_blocks(manager, state):
+        return True
+    return state.copies is not None and has_columns(manager, state)
+
+
+def are_same_axes(manager: Any, state: FrameState) -> bool:
+    axes = manager.axes
+    return len(axes) == len(state.axes) and are_identical(axes, state.axes)
+
+
+def has_blocks(manager: Any, state: FrameState) -> bool:
+    """Return whether a manager has the former blocks with the former arrays."""
+    blocks = manager.blocks
+    if len(blocks) != len(state.blocks):
+        return False
+    is_former = are_identical(blocks, state.blocks)
+    if not is_former:
+        is_former = state.copies is not None and are_identical(blocks, state.copies)
+    if not is_former:
+        return False
+    for block, array, positions in zip(blocks, state.values, state.positions):
+        if block.values is not array or block._mgr_locs is not positions:
+            return False
+    return True
+
+
+def has_columns(manager: Any, state: FrameState) -> bool:
+    """Return whether a manager whose blocks were merged has the former columns."""
+    sizes = [array.nbytes for array in state.values]
+    if sum(sizes) > MAX_COMPARED:
+        return False
+    numpy = sys.modules["numpy"]
+    former = {}
+    for block, positions in zip(state.copies or (), state.positions):
+        for row, column in enumerate(positions):
+            former[column] = get_column(block.values, row)
+    for block in manager.blocks:
+        for row, column in enumerate(block._mgr_locs):
+            array = get_column(block.values, row)
+            old = former.pop(column, None)
+            if type(array) is not numpy.ndarray or type(old) is not numpy.ndarray:
+                return False
+            if array.dtype != old.dtype or array.dtype.hasobject:
+                return False
+            if array.tobytes() != old.tobytes():
+                return False
+    return not former
+
+
+def get_column(values: Any, row: int) -> Any:
+    return values[row] if values.ndim > 1 else values
+
+
+def restore_frame(value: Any, state: FrameState) -> None:
+    attributes = get_attributes(value)
+    if type(value) is not state.kind:
+        object.__setattr__(value, "__class__", state.kind)
+    manager = state.manager
+    # The hash tables of the index and the cached columns belong to the old content.
+    item_cache = attributes.get("_item_cache")
+    if item_cache:
+        item_cache.clear()
+    for name in list(attributes):
+        if name not in state.attributes and name not in FRAME_CACHES:
+            del attributes[name]
+    attributes.update(state.attributes)
+    attributes["_mgr"] = manager
+    if are_same_axes(manager, state) and has_blocks(manager, state):
+        return
+    blocks = state.copies or state.blocks
+    if state.copies is None:
+        for block, array, positions in zip(blocks, state.values, state.positions):
+            block.values = array
+            block._mgr_locs = positions
+    manager.axes = list(state.axes)
+    manager.blocks = blocks
+    for name in ("_blknos", "_blklocs"):
+        if hasattr(manager, name):
+            setattr(manager, name, None)
+    for name in ("_is_consolidated", "_known_consolidated"):
+        if hasattr(type(manager), name) or name in vars(manager):
+            setattr(manager, name, False)
+
+
+def take_index(value: Any) -> Any:
+    attributes = get_attributes(value)
+    parts = [attributes.get(name) for name in INDEX_PARTS]
+    names = attributes.get("_names")
+    return parts, list(names) if names is not None else None
+
+
+def is_same_index(value: Any, state: Any) -> bool:
+    parts, names = take_index(value)
+    former_parts, former_names = state
+    if not are_identical(parts, former_parts):
+        return False
+    if names is None or former_names is None:
+        return names is former_names
+    return len(names) == len(former_names) and all(
+        map(is_identical, names, former_names)
+    )
+
+
+def restore_index(value: Any, state: Any) -> None:
+    parts, names = state
+    attributes = get_attributes(value)
+    for name, item in zip(INDEX_PARTS, parts):
+        if attributes.get(name) is not item:
+            attributes[name] = item
+    if names is not None:
+        attributes["_names"][:] = names
+
+
+def take_backed(value: Any) -> Any:
+    return value._ndarray, value._dtype
+
+
+def is_same_backed(value: Any, state: Any) -> bool:
+    array, dtype = state
+    return value._ndarray is array and value._dtype is dtype
+
+
+def restore_backed(value: Any, state: Any) -> None:
+    array, dtype = state
+    base = sys.modules["pandas._libs.arrays"].NDArrayBacked
+    base.__init__(value, array, dtype)
+
+
+FRAME = Row(
+    take=take_frame,
+    children=list_frame_children,
+    is_same=is_same_frame,
+    restore=restore_frame,
+)
+INDEX = Row(
+    take=take_index,
+    is_same=is_same_index,
+    restore=restore_index,
+)
+BACKED = Row(
+    take=take_backed,
+    children=list,
+    is_same=is_same_backed,
+    restore=restore_backed,
+)
