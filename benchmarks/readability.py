@@ -19,6 +19,7 @@ Prints four figures, each with its target:
 from __future__ import annotations
 
 import ast
+import functools
 import io
 import re
 import sys
@@ -106,10 +107,16 @@ def list_modules() -> list[Path]:
     return sorted(PACKAGE.rglob("*.py"))
 
 
-def find_docstrings(tree: ast.AST) -> list[ast.Expr]:
-    """Return the docstring statements of a module and of all that it contains."""
+@functools.lru_cache(maxsize=1)
+def list_nodes(source: str) -> list[ast.AST]:
+    """Return all syntax-tree nodes of a module."""
+    return [*ast.walk(ast.parse(source))]
+
+
+def find_docstrings(nodes: list[ast.AST]) -> list[ast.Expr]:
+    """Return those nodes that are docstring statements."""
     docstrings = []
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, HAS_DOCSTRING) and ast.get_docstring(node) is not None:
             statement = node.body[0]
             assert isinstance(statement, ast.Expr)
@@ -120,8 +127,8 @@ def find_docstrings(tree: ast.AST) -> list[ast.Expr]:
 def measure_density(path: Path) -> Density:
     """Count the syntax-tree nodes and the lines of code of a module."""
     source = path.read_text(encoding="utf-8")
-    tree = ast.parse(source)
-    docstrings = find_docstrings(tree)
+    nodes = list_nodes(source)
+    docstrings = find_docstrings(nodes)
     code_lines = set[int]()
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type not in NOT_CODE:
@@ -129,9 +136,8 @@ def measure_density(path: Path) -> Density:
     for docstring in docstrings:
         last_line = docstring.end_lineno or docstring.lineno
         code_lines.difference_update(range(docstring.lineno, last_line + 1))
-    node_count = sum(1 for _ in ast.walk(tree))
     docstring_nodes = 2 * len(docstrings)  # the statement and its constant
-    return Density(path, node_count - docstring_nodes, len(code_lines))
+    return Density(path, len(nodes) - docstring_nodes, len(code_lines))
 
 
 def find_long_lines(path: Path) -> Iterator[Place]:
@@ -144,7 +150,7 @@ def find_long_lines(path: Path) -> Iterator[Place]:
 
 def find_idioms_in_module(path: Path) -> Iterator[Place]:
     """Yield the outdated idioms in the strings and docstrings of a module."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in list_nodes(path.read_text(encoding="utf-8")):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             text = " ".join(node.value.split())
             # A string without a space is a name, a key or a part of a format.
@@ -163,7 +169,7 @@ def find_idioms_in_page(path: Path) -> Iterator[Place]:
 
 def find_vague_names(path: Path) -> Iterator[Place]:
     """Yield the variables, parameters and attributes of a module with vague names."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in list_nodes(path.read_text(encoding="utf-8")):
         name = ""
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             name = node.id

@@ -293,6 +293,7 @@ def test_name_bound_by_external_client_is_hidden_state(project: Project) -> None
     assert project.json("status")["hidden"] == []
 
 
+@pytest.mark.nightly
 def test_same_source_reruns_after_external_execution_defined_the_name(
     project: Project, notebook: Notebook
 ) -> None:

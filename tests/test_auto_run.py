@@ -311,6 +311,7 @@ def test_agent_is_not_continued_to_cells_that_need_approval(
     assert ("1 of 1 step of" in shared.hook("Stop", stop).text) == sent
 
 
+@pytest.mark.nightly
 def test_kernel_environment_excludes_listed_variables(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -361,6 +361,7 @@ def test_usage_error_exits_2(project: Project) -> None:
     assert "empty" in project.stepper("new", "  ", check=2).stderr
 
 
+@pytest.mark.nightly
 @ONE_CLIENT
 def test_lone_surrogate_in_source_is_reported(project: Project) -> None:
     """JSON can contain a lone surrogate, Python source cannot.

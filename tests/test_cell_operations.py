@@ -867,7 +867,7 @@ def test_cells_are_deleted_moved_and_cleared(agent: Agent) -> None:
             agent.ask("cell change", **how)
 
 
-@pytest.mark.nightly_after(1)
+@pytest.mark.nightly
 @pytest.mark.parametrize(("minor", "name"), [(5, -1), (5, "cell-2"), (4, 3), (4, -1)])
 def test_cell_name_resolves_to_same_cell_after_wait(
     agent: Agent, minor: int, name: str | int

@@ -646,6 +646,7 @@ def test_stale_cells_report_line() -> None:
     )
 
 
+@pytest.mark.nightly
 def test_stale_analysis_is_not_quadratic() -> None:
     def seconds(count: int) -> float:
         notebook = Played(

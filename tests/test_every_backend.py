@@ -632,6 +632,7 @@ class Listener:
                 self.came += 1
 
 
+@pytest.mark.nightly_after(1)
 @pytest.mark.parametrize("kind", ["slurm", "ssh", "jupyter", "kernelspec"])
 def test_unaccepted_backend_is_not_contacted(
     project: Project, kind: str, monkeypatch: pytest.MonkeyPatch

@@ -40,7 +40,7 @@ def test_example_notebooks_have_no_warnings_and_no_stops() -> None:
 DEAR = ("recursion-error-cycle",)  # a quarter of the time of all others: by night
 
 
-def sample(size: int = 12) -> list[Case]:
+def sample(size: int = 8) -> list[Case]:
     """A fixed part of each class, by its share of the corpus, spread over its file."""
     complete = {
         name: [case for case in cases if case.name not in DEAR]
@@ -91,7 +91,7 @@ def test_sampled_state_reports_are_true() -> None:
     every = [case for group in load(folder="states").values() for case in group]
     bench = Bench(python())
     try:
-        is_true([bench.run(case) for case in every[:: len(every) // 8]])
+        is_true([bench.run(case) for case in every[:: len(every) // 5]])
     finally:
         bench.close()
 

@@ -280,6 +280,7 @@ def test_exit_message_cannot_forge_stepper_lines(project: Project) -> None:
         check_output(project.stepper("continue"))
 
 
+@pytest.mark.nightly
 def test_kernel_stderr_cannot_forge_stepper_lines(project: Project) -> None:
     notebook = project.new(f"{ONE_LINE} :: {ONE_LINE}", "second")
     answer = notebook.insert(
@@ -339,6 +340,7 @@ def test_foreign_notebook_cannot_forge_stepper_lines(project: Project) -> None:
     check_answer(project.hook("Stop", stop))
 
 
+@pytest.mark.nightly
 def test_notebook_name_cannot_forge_stepper_lines(project: Project) -> None:
     notebook = project.notebook(f"{NAME}.ipynb")
     check_answer(notebook.insert("1 / 0")[1])

@@ -517,6 +517,7 @@ def test_hook_waits_if_the_daemon_backlog_is_full(project: Project) -> None:
                 assert hook.stdout.read() == b"its turn"
 
 
+@pytest.mark.nightly
 @ONE_CLIENT
 def test_broken_stdin_or_stdout_is_not_a_failure(
     project: Project,
@@ -540,6 +541,7 @@ def test_broken_stdin_or_stdout_is_not_a_failure(
     assert len(project.json("history")) == 1  # what could not be read was not asked for
 
 
+@pytest.mark.nightly
 @ONE_CLIENT
 def test_inherited_kernel_variables_are_not_passed_on(
     project: Project, monkeypatch: pytest.MonkeyPatch

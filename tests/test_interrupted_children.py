@@ -180,6 +180,7 @@ def test_new_daemon_spares_children_of_earlier_cells(
     assert "| None" in notebook.insert("print(early.poll())")[1].text
 
 
+@pytest.mark.nightly
 def test_descendants_of_earlier_processes_are_spared(tmp_path: Path) -> None:
     script = "import subprocess, sys, time\n" + (
         "for line in sys.stdin: subprocess.Popen(['sleep', '300'])"

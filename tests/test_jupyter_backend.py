@@ -233,6 +233,7 @@ def test_external_execution_is_seen_but_belongs_to_no_cell(
     assert "theirs" in events[0].namespace.rebound
 
 
+@pytest.mark.nightly
 def test_timeout_interrupts_and_input_is_refused(room: Room) -> None:
     outcome = room.run("import time\nprint('begun')\ntime.sleep(60)", timeout=0.5)
     assert (

@@ -583,7 +583,7 @@ time.sleep(0.5)
 """
 
 
-@pytest.mark.nightly_after(1)
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("pattern", "line"),
     [

@@ -717,6 +717,7 @@ def test_cell_with_unknown_outcome_is_not_rerun(
     assert ended == "ok" or "the outcome of the run is unknown" in text, text
 
 
+@pytest.mark.nightly
 def test_python_notebook_never_runs_in_kernel_of_other_language(
     project: Project,
 ) -> None:

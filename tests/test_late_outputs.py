@@ -427,6 +427,7 @@ def test_crash_output_is_reported(notebook: Notebook) -> None:
     )
 
 
+@pytest.mark.nightly
 def test_kernel_messages_belong_to_no_cell(notebook: Notebook) -> None:
     """As debugpy's warning, which comes some time after the kernel's start."""
     says = "kernel.session.send(kernel.iopub_socket, 'stream', {'name': 'stderr', 'text': 'warning'}, parent={})"

@@ -1110,6 +1110,7 @@ def make_elicitation_handler(action: str, **content: Any) -> tuple[list[str], An
     return requests, ask
 
 
+@pytest.mark.nightly_after(1)
 @BOTH
 def test_user_lifts_a_stop(project: Project, protocol_era: str) -> None:
     asked, ask = make_elicitation_handler(

@@ -190,6 +190,7 @@ def find_repeated_lines(text: str) -> list[str]:
     return sorted({line for line in long_lines if long_lines.count(line) > 1})
 
 
+@pytest.mark.nightly
 def test_status_contains_no_report_twice(quick: Quick) -> None:
     async def story(client: Client) -> None:
         async def status(**options: Any) -> str:

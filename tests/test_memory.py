@@ -296,6 +296,7 @@ def test_above_the_limit_at_the_start(lab: Lab) -> None:
     )
 
 
+@pytest.mark.nightly
 def test_no_message_below_the_limit(lab: Lab) -> None:
     result = lab.run("import time; time.sleep(0.5)", max_memory_percent=100)
     assert (result.outcome, result.notes, result.memory) == (Outcome.OK, [], "")

@@ -112,6 +112,7 @@ def both_footprints(
     return inspect_plain_kernel(tmp_path), json.loads(text_of(notebook.cell(cell)))
 
 
+@pytest.mark.nightly
 def test_helper_footprint_matches_the_architecture_page(
     both_footprints: tuple[dict[str, Any], dict[str, Any]],
 ) -> None:

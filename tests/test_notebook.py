@@ -69,7 +69,7 @@ JSON = st.recursive(
 )
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=30)
 @given(JSON)
 @example(
     {"a": [1, {"b": [], "c": {}, "d": ["x\n  y", "\u0001", "null"]}], "é": "  \n z"}
@@ -129,7 +129,7 @@ OUTPUTS = st.one_of(
 )
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=30)
 @given(SPLIT, st.lists(OUTPUTS, max_size=3))
 def test_cell_is_formatted_like_nbformat(source: object, outputs: list[dict]) -> None:
     cell = code("", "a", trusted=True, b=1) | {"source": source, "outputs": outputs}

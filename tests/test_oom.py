@@ -232,6 +232,7 @@ def lab() -> Iterator[Lab]:
     lab.close()
 
 
+@pytest.mark.nightly
 def test_memory_error_is_an_ordinary_error(lab: Lab) -> None:
     """Where the system refuses memory instead of killing: a limit of the process's own."""
     limited = "import resource; resource.setrlimit(resource.RLIMIT_AS, (1 << 32, resource.RLIM_INFINITY))\nkept = 1\n"
@@ -241,6 +242,7 @@ def test_memory_error_is_an_ordinary_error(lab: Lab) -> None:
     assert lab.ok("assert kept == 1").outcome is Outcome.OK
 
 
+@pytest.mark.nightly
 def test_manual_kill_is_not_out_of_memory(lab: Lab) -> None:
     result = lab.run("import os; os.kill(os.getpid(), 9)")
     assert result.death is not None and result.death.reason == "SIGKILL"

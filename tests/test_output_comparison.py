@@ -417,6 +417,7 @@ def test_invalid_outputs_are_tolerated(odd: Outputs) -> None:
     compare(make_stream("a\n"), odd)
 
 
+@pytest.mark.nightly
 def test_large_texts_are_compared_in_bounded_time() -> None:
     lines = [f"line {number} {number * 0.7}" for number in range(20_000)]
     other = [line if number % 2 else f"{line}!" for number, line in enumerate(lines)]

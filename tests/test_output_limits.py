@@ -245,6 +245,7 @@ sys.stderr.write("\\n")
 raise ValueError("at the end")"""
 
 
+@pytest.mark.nightly
 def test_progress_bar_leaves_one_line_and_traceback_keeps_colors(
     project: Project,
 ) -> None:

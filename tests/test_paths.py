@@ -146,6 +146,7 @@ def call(project: Project, path: str) -> dict:
     )
 
 
+@pytest.mark.nightly
 def test_non_regular_notebook_file_is_refused(project: Project, tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere.ipynb"
     elsewhere.write_text(TEXT)

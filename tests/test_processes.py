@@ -264,6 +264,7 @@ def test_child_processes_are_killed_with_their_kernel(
     other.wait()
 
 
+@pytest.mark.nightly
 def test_continuously_forking_tree_is_killed(
     project: Project, sleepers: Sleepers
 ) -> None:
@@ -375,7 +376,7 @@ OTHER_BOOT = "11111111-2222-3333-4444-555555555555/4711"
 @pytest.mark.parametrize(
     ("version", "then"),
     [
-        ("another boot", "a cell"),
+        pytest.param("another boot", "a cell", marks=pytest.mark.nightly),
         pytest.param("another boot", "force", marks=pytest.mark.nightly),
         ("later in this boot", "shutdown"),
         pytest.param("later in this boot", "force", marks=pytest.mark.nightly),

@@ -111,7 +111,7 @@ def busy(project: Project) -> bool:
 
 @pytest.mark.parametrize(
     "point",
-    mark_nightly(POINTS, "before the kernel has it", "between write and journal"),
+    mark_nightly(POINTS, "between write and journal"),
 )
 def test_daemon_killed_at_any_point_of_a_run(project: Project, point: str) -> None:
     notebook = project.new("Load", "Go on")
@@ -139,6 +139,7 @@ def test_daemon_killed_at_any_point_of_a_run(project: Project, point: str) -> No
     )  # it goes in the background
 
 
+@pytest.mark.nightly
 def test_running_cell_survives_its_daemon_and_hook_gets_the_report(
     project: Project,
 ) -> None:

@@ -58,7 +58,7 @@ def test_environment_is_never_stored_or_reported(
     project: Project, canaries: None
 ) -> None:
     """A session with failures, a timeout, a kernel that dies, a daemon that dies, every command, the doctor."""
-    project.config("hide_env: [MY_TOKEN]\ncell_timeout_seconds: 2\nmax_retries: 50\n")
+    project.config("hide_env: [MY_TOKEN]\ncell_timeout_seconds: 1\nmax_retries: 50\n")
     book = project.notebook("n.ipynb")
     messages: list[str] = []
     for source in (

@@ -322,9 +322,7 @@ def test_wrong_modes_are_fixed(project: Project) -> None:
 
 
 @ROOT_ALONE
-@pytest.mark.parametrize(
-    "name", mark_nightly(["", "journal", "daemon.log"], "", "daemon.log")
-)
+@pytest.mark.parametrize("name", mark_nightly(["", "journal", "daemon.log"], ""))
 def test_files_of_another_user_are_refused(project: Project, name: str) -> None:
     notebook = project.new("Load")
     project.stepper("shutdown")

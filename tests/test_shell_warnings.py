@@ -188,6 +188,7 @@ def test_shell_lines_behave_as_without_the_helper(lab: Lab) -> None:
     assert failed.diagnosis_data["commands"] == []  # the error message contains it
 
 
+@pytest.mark.nightly
 def test_shell_hook_is_removed_with_the_helper(lab: Lab) -> None:
     lab.ok("!true")
     where = "import IPython.utils._process_common as c, ipykernel.zmqshell as z\nprint(z.system.__module__, c.process_handler.__module__)"

@@ -284,6 +284,7 @@ def test_backend_that_is_not_installed_is_an_unknown_key(project: Project) -> No
         config.write_text(text)
 
 
+@pytest.mark.nightly
 def test_nothing_runs_on_an_unaccepted_backend(python: str, tmp_path: Path) -> None:
     project = Project(tmp_path / "repo", python)
     config = project.folder / ".stepper" / "config.yaml"

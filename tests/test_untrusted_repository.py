@@ -380,7 +380,8 @@ def test_trust_requires_confirmation_and_lists_everything(
     assert hostile.ran() == []
 
 
-@pytest.mark.parametrize(("response", "status"), [("y", 0), ("n", 1), ("", 1)])
+@pytest.mark.nightly_after(1)
+@pytest.mark.parametrize(("response", "status"), [("", 1), ("n", 1), ("y", 0)])
 def test_trust_prompts_on_a_terminal_and_accepts_no(
     hostile: Hostile, response: str, status: int
 ) -> None:

@@ -174,6 +174,7 @@ def test_live_kernel_counts_and_current_notebook_are_unchanged(
     assert lines < 0 or journal.read_text().count('"event":"run"') == lines
 
 
+@pytest.mark.nightly
 def test_notebook_that_never_ran(project: Quick) -> None:
     project.notebook("a.ipynb", [code("print(1)", "a"), code("print(2)", "b")])
     result = run_verify(project, check=1)
@@ -201,6 +202,7 @@ def test_cell_that_was_changed_and_not_run(project: Quick) -> None:
     assert format_verdicts(run_verify(project, check=1)) == "a:same b:not_recorded"
 
 
+@pytest.mark.nightly
 def test_failing_cells(project: Quick) -> None:
     """One that fails as it had when it was recorded holds up nothing; nor does one that may fail."""
     notebook = project.notebook(
@@ -285,6 +287,7 @@ def test_outputs_of_another_source_are_reported(project: Quick) -> None:
     assert run_verify(project, check=1)["cells"][1]["difference"] == "-1 +1"
 
 
+@pytest.mark.nightly
 def test_timeouts_directives_and_kernel_death(project: Quick) -> None:
     notebook = make_run_notebook(project, "print(1)", "pass", "print(2)")
     change(

@@ -288,6 +288,7 @@ def test_leftovers_of_a_killed_view_are_removed(
     assert not left.exists()
 
 
+@pytest.mark.nightly
 def test_port_in_use_is_reported_with_a_fix(project: Project) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
@@ -479,6 +480,7 @@ def test_daemon_is_killed_and_restarted(
     )
 
 
+@pytest.mark.nightly
 def test_missing_notebook_is_reported_with_existing_ones(
     project: Project, view: View, page: Page
 ) -> None:

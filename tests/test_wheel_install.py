@@ -190,6 +190,7 @@ def test_make_dist_builds_a_valid_release(tmp_path: Path) -> None:
 # --- what is installed is the wheel again
 
 
+@pytest.mark.nightly
 def test_installed_package_is_repacked_as_its_wheel(
     wheel: Path, installed_wheel: Path, tmp_path: Path
 ) -> None:
@@ -349,7 +350,7 @@ def test_format_install_source(direct: dict[str, object], origin: str) -> None:
 def test_install_and_uninstall_by_uvx(
     wheel: Path, path: Path, kernel: Path, tmp_path: Path
 ) -> None:
-    """From nothing: installed, again without a change, the same as a clone would have made it, and gone."""
+    """Installed from nothing, again without a change, and removed."""
     repo = tmp_path / "my repo"
     repo.mkdir()
     uvx = ["uvx", "--quiet", "--from", wheel, "notebook-stepper"]
@@ -367,6 +368,23 @@ def test_install_and_uninstall_by_uvx(
         packages.is_relative_to(paths.env)
         and (packages / "stepper/assets/install.sh").is_file()
     )
+
+    undone = run(*uvx, "uninstall", path=path, cwd=repo)
+    assert undone.returncode == 0, undone.stderr
+    assert list(repo.iterdir()) == [] and not Path(paths.install_record).parent.exists()
+
+
+@pytest.mark.nightly
+def test_installation_by_uvx_is_repaired_and_equals_that_of_a_clone(
+    wheel: Path, path: Path, kernel: Path, tmp_path: Path
+) -> None:
+    repo = tmp_path / "my repo"
+    repo.mkdir()
+    uvx = ["uvx", "--quiet", "--from", wheel, "notebook-stepper"]
+    run(*uvx, "install", "--python", kernel, path=path, cwd=repo)
+    paths = Paths(str(repo))
+    first = snapshot(repo)
+    again = run(*uvx, "install", path=path, cwd=repo)
 
     # doctor's mends name the way
     (repo / ".claude/hooks/stepper").unlink()
@@ -386,10 +404,6 @@ def test_install_and_uninstall_by_uvx(
     assert (clone.stdout, clone.stderr) == (again.stdout, again.stderr)
     assert snapshot(repo) == first
     assert read_install_record(str(repo))["source"] == str(ROOT)
-
-    undone = run(*uvx, "uninstall", path=path, cwd=repo)
-    assert undone.returncode == 0, undone.stderr
-    assert list(repo.iterdir()) == [] and not Path(paths.install_record).parent.exists()
 
 
 @pytest.mark.nightly

@@ -24,6 +24,7 @@ from stepper.session.session import Session
 from tests.test_kernel_helper import environment
 
 
+@pytest.mark.nightly
 def test_cells_run_and_fail_without_diagnosis(tmp_path: Path) -> None:
     sources = ["x = 1\nprint('hello')", "x / 0", "del nowhere", "y = (", "print(x)"]
     cells = [
