@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from stepper.kernels.backends.local.local_launcher import LocalLauncher
 from stepper.kernels.outputs.late_outputs import LateOutputs
 from stepper.messages.run_report import Report
