@@ -107,7 +107,6 @@ CELLS = {  # binds x to 20 and shows it, fails in a function, runs for ever, dra
 }
 
 
-@pytest.mark.nightly
 def test_reports_of_other_languages_have_no_python_facts(
     project: Project, language: str
 ) -> None:
