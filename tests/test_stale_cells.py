@@ -201,7 +201,8 @@ def test_other_agents_are_informed(project: Quick) -> None:  # noqa: F811
     gone = agent.ask("cell change", notebook="book", action="delete", cell_ids=["c"])
     assert (
         gone["follows"]
-        == "Hidden state: cell 3 read `n` from a deleted cell (cell 3 when it ran)."
+        == "Cell 3 was deleted, so its changes were undone: `n` was removed.\n"
+        "Hidden state: cell 3 read `n` from a deleted cell (cell 3 when it ran)."
     )
     text = agent.ask(
         "cell run", notebook="book", cell_id="a", source="text", cell_type="markdown"

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from tests.conftest import code
+from tests.test_cell_operations import Agent
 from tests.test_session import Quick, project  # noqa: F401  # a fixture
 
 pytestmark = pytest.mark.filterwarnings(
@@ -268,3 +269,20 @@ def test_notebook_with_a_stale_step_is_not_complete(project: Quick) -> None:  # 
     assert project.json("status")["off_plan"] == []
     project.json("run", "--stale")
     assert project.json("status")["state"] == "complete"
+
+
+def test_cells_deleted_by_other_agents_and_whole_file_writes_are_undone(
+    project: Quick,  # noqa: F811
+) -> None:
+    cells = [code("x = [1]", "a"), code("x.append(2)", "b"), code("x.append(3)", "c")]
+    notebook = project.notebook("book.ipynb", cells)
+    project.json("run", "book")
+    agent = Agent(project)
+    gone = agent.ask("cell change", notebook="book", action="delete", cell_ids=["c"])
+    assert gone["follows"].startswith(
+        "Cell 3 was deleted, so its changes were undone: `x` was restored."
+    )
+    assert project.json("eval", "x")["output"].strip() == "[1, 2]"
+    answer = notebook.write(notebook.raw["cells"][:1])
+    assert "Cell 2 was deleted, so its changes were undone" in answer.text
+    assert project.json("eval", "x")["output"].strip() == "[1]"

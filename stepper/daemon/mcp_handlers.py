@@ -65,7 +65,9 @@ async def _dispatch(request: Request, session: Session, arguments: Any) -> objec
         case mcp_commands.CellRun() | mcp_commands.CellAdd():
             return await _write_cells(request, session, arguments)
         case mcp_commands.CellChange():
-            return cell_operations.change_cells(session, arguments, request.consent)
+            return await cell_operations.change_cells(
+                session, arguments, request.consent
+            )
         case mcp_commands.CellUndelivered():
             return responses.TextResponse(undelivered_reports.pop_text(session))
         case mcp_commands.CellRead():

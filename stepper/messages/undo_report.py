@@ -10,16 +10,19 @@ from stepper.policy.undo_model import NEW, RestoreResult, UndoFacts, Unprotected
 
 # The maximum number of names in one list.
 MAX_NAMES = 8
+LONG_SECONDS = 10.0  # after a longer run, the report says how to keep new names
 NAME_LIMIT = 60  # characters
 REASON_LIMIT = 100  # characters
 
 
-def format_next_start(facts: UndoFacts, has_files: bool) -> list[str]:
+def format_next_start(
+    facts: UndoFacts, has_files: bool, seconds: float, comment: str = "#"
+) -> list[str]:
     """Return a list with the line on what the next version of a cell starts from.
 
-    `facts` are the facts on a run that failed or was interrupted. `has_files` says that
-    the report names files that the cell changed, which are not restored. The list is
-    empty if the run changed nothing.
+    `facts` are the facts on a run that failed or was interrupted after `seconds`.
+    `has_files` says that the report names files that the cell changed, which are not
+    restored. `comment` starts a comment. The list is empty if the run changed nothing.
     """
     restorable: list[str] = []
     removable: list[str] = []
@@ -38,7 +41,14 @@ def format_next_start(facts: UndoFacts, has_files: bool) -> list[str]:
     if restorable:
         actions.append(f"{_join_names(restorable)} will be restored")
     if removable:
-        actions.append(f"{_join_names(removable)} will be removed")
+        removal = f"{_join_names(removable)} will be removed"
+        if seconds >= LONG_SECONDS:
+            pronoun = "it" if len(removable) == 1 else "them"
+            removal += (
+                f" (to keep {pronoun}, start that version with"
+                f" `{comment} stepper: keep`)"
+            )
+        actions.append(removal)
     clauses = []
     if actions:
         clauses.append(f"starts from the state before it: {', '.join(actions)}")

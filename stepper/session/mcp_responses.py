@@ -46,7 +46,7 @@ class CellChangeResponse:
     changed: Sequence[str]
     cells: Sequence[str]
     count: int = 0  # the number of cells in the request
-    follows: str = ""  # lines on stale cells
+    follows: str = ""  # lines on restored values and stale cells
     unchanged: bool = False  # the cells to move were already there
 
 

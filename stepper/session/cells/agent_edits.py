@@ -149,6 +149,10 @@ async def run_cells(
     """
     # The report of this call covers these cells.
     pop_unreported_cells(session, to_run)
+    sentences = await cell_undo.undo_deleted_cells(session, cells)
+    if to_run:
+        for sentence in sentences:
+            session.notices.add(sentence)
     finished: list[RunSummary] = []
     for cell in to_run:
         is_new = cell in new_cells
@@ -169,7 +173,7 @@ async def run_cells(
         if result.run.verdict is not Verdict.FINE:
             break
     if not finished:
-        return _report_stale(session), finished
+        return _report_stale(session, sentences), finished
     cells_run = [summary.cell for summary in finished]
     stale_lines = stale_cells.report_new(session, cells, cells_run)
     finished[-1] = replace(finished[-1], stale_lines=stale_lines)
@@ -296,8 +300,6 @@ async def _run_preflight_check(
         kernel = await session.kernel_manager.get_or_start_kernel(
             caller.environ, caller.disconnected
         )
-        for text in await cell_undo.undo_deleted_cells(session, cells):
-            session.notices.add(text)
         namespace = await session.namespace_tracker.fetch(kernel)
     except KernelError:
         return None  # running the cell reports the error

@@ -416,11 +416,12 @@ def _explain_refusal(
     return failed_step or edit_gate.check_cell_count(rearranged, session.limits())
 
 
-def change_cells(
+async def change_cells(
     session: Session, arguments: mcp_commands.CellChange, consent: Consent
 ) -> CellChangeResponse:
     """Delete or move cells, or clear their outputs, even while a cell is running.
 
+    If no cell is running, the runs of deleted cells are undone.
     Raise UsageError for invalid arguments, and StepperError in plan mode.
     """
     _check_change_arguments(arguments)
@@ -464,9 +465,13 @@ def change_cells(
     changed_ids = []
     if arguments.action != "delete":
         changed_ids = [cell_ids[index] for index in indexes]
+    restored = []
+    if arguments.action == "delete":
+        restored = await agent_edits.undo_deleted_cells_if_idle(session)
     stale_lines = stale_cells.report_new_after_edit(session)
+    lines = "\n".join(filter(None, [*restored, stale_lines]))
     return CellChangeResponse(
-        session.name, changed_ids, cell_ids, len(selected), stale_lines, is_unchanged
+        session.name, changed_ids, cell_ids, len(selected), lines, is_unchanged
     )
 
 

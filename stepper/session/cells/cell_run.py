@@ -519,7 +519,10 @@ def _describe_figures_and_effects(
         names = effects.names
         if execution.undo is not None:
             names = undo_report.format_next_start(
-                execution.undo, bool(effects.cell_files)
+                execution.undo,
+                bool(effects.cell_files),
+                run.duration_s,
+                session.language.comment,
             )
         warnings = [
             *effects.commands,
