@@ -24,15 +24,15 @@ from tests import apt_packages
 
 
 class Host:
-    """A host named `box`, and by any other name: `ssh -F CONFIG NAME` reaches this machine by its own sshd.
+    """A host `box`: `ssh -F CONFIG NAME` connects to this machine, with any name.
 
-    Raises Unavailable where there is no sshd and none can be installed.
+    Raises `Unavailable` if sshd is missing and cannot be installed.
     """
 
     def __init__(self, folder: Path, **options: str) -> None:
         self.program = apt_packages.find_or_unpack_program("sshd", "openssh-server")
         if os.geteuid() == 0:
-            Path("/run/sshd").mkdir(exist_ok=True)  # for its privilege separation
+            Path("/run/sshd").mkdir(exist_ok=True)  # for sshd's privilege separation
         self.folder, self.client, self.user = (
             folder,
             folder / "ssh_config",
@@ -66,7 +66,7 @@ class Host:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What a test in another process needs of it."""
+        """The data that a test in another process needs."""
         return {
             "config": str(self.client),
             "port": self.port,
@@ -76,7 +76,7 @@ class Host:
         }
 
     def start(self, **options: str) -> None:
-        """Listen, with further options of sshd_config; return when it answers."""
+        """Start sshd with further options, and wait until it accepts connections."""
         usual = {
             "Port": self.port,
             "ListenAddress": "127.0.0.1",
@@ -89,7 +89,7 @@ class Host:
             "PermitRootLogin": "yes",
             "MaxSessions": "100",
             "MaxStartups": "100",
-            "SetEnv": f"HOME={self.home}",  # what the user's own shell runs at its start is not ours: it may wait
+            "SetEnv": f"HOME={self.home}",  # the startup files of the user's shell can be slow
         }
         lines = [f"{name} {value}\n" for name, value in {**usual, **options}.items()]
         (self.folder / "sshd_config").write_text("".join(lines))
@@ -110,20 +110,20 @@ class Host:
         )
 
     def lines(self) -> list[psutil.Process]:
-        """The processes of the lines that stand; what outlives its line is not among them."""
+        """Return the server processes of the open connections."""
         try:
             return psutil.Process(self.sshd.pid).children(recursive=True)
         except psutil.NoSuchProcess:
             return []
 
     def cut(self) -> None:
-        """Cut each line from its far end, as a network that fails does; the next one is taken."""
+        """Cut all connections at the server; new ones are accepted."""
         for process in self.lines():
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
 
     def stop(self) -> None:
-        """Go away: no line stands, none is taken. What runs there, lives on."""
+        """Cut all connections and stop listening; remote processes continue."""
         lines = self.lines()
         self.sshd.kill()
         self.sshd.wait()
@@ -132,7 +132,7 @@ class Host:
                 process.kill()
 
     def known(self, key: str) -> None:
-        """Have the user know the host by that key; '' for by none."""
+        """Write a host key to the file of known hosts; '' removes it."""
         known_host_line = (
             f"[127.0.0.1]:{self.port} {(self.folder / f'{key}.pub').read_text()}"
             if key
@@ -141,14 +141,14 @@ class Host:
         (self.folder / "known").write_text(known_host_line)
 
     def place(self, **options: Any) -> kernel_config.BackendConfig:
-        """The place that `box: {ssh: …}` names, with further keys."""
+        """Return the backend of `box: {ssh: …}`, with further keys."""
         return make_backend(self.facts, **options)
 
 
 def make_backend(
     facts: Mapping[str, Any], **options: Any
 ) -> kernel_config.BackendConfig:
-    """The place that `box: {ssh: …}` names, with further keys, of the host of which these are the facts."""
+    """Return the backend of `box: {ssh: …}` for a host's facts, with further keys."""
     where = {"host": "box", "python": sys.executable, **options}
     return backend_registry.parse_backends(
         {
@@ -164,7 +164,7 @@ def make_backend(
 
 @contextlib.contextmanager
 def run_sshd(folder: Path, **options: str) -> Iterator[dict[str, Any]]:
-    """An sshd with all its files in that folder, for as long as it is needed; its facts."""
+    """Run an sshd with all its files in a folder; yield its facts."""
     host = Host(folder, **options)
     try:
         yield host.facts

@@ -39,7 +39,7 @@ def install() -> Path:
 def environment(
     home: Path, model: ScriptedModel, extra: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """All that the client gets to see: nothing of the caller's own environment but the PATH."""
+    """Return the client's environment; only PATH is inherited."""
     return {
         "HOME": str(home),
         "PATH": os.environ.get("PATH", os.defpath),
@@ -47,20 +47,20 @@ def environment(
         "TERM": "xterm-256color",
         **{
             name: os.environ[name] for name in ("XDG_STATE_HOME",) if name in os.environ
-        },  # the folder of installation records
+        },  # folder of the installation records
         "ANTHROPIC_BASE_URL": model.url,
         "ANTHROPIC_API_KEY": API_KEY,
         "DISABLE_TELEMETRY": "1",
         "DISABLE_AUTOUPDATER": "1",
         "DISABLE_ERROR_REPORTING": "1",
         "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
-        "IS_SANDBOX": "1",  # the bypass mode as root
+        "IS_SANDBOX": "1",  # allows the bypass mode as root
         **(extra or {}),
     }
 
 
 def permission_flags(mode: str) -> list[str]:
-    """The arguments that start the client in a permission mode; '' for the one that it takes itself."""
+    """Return the arguments for a permission mode; '' is the client's default."""
     if not mode:
         return []
     return (
@@ -72,7 +72,7 @@ def permission_flags(mode: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Result:
-    """What one `claude -p` printed."""
+    """The output of one `claude -p`."""
 
     returncode: int
     stdout: str
@@ -94,7 +94,7 @@ class Result:
 
     @property
     def text(self) -> str:
-        """The agent's last words."""
+        """The agent's last message."""
         return str(
             next(
                 (
@@ -108,9 +108,9 @@ class Result:
 
 
 class ClaudeCode:
-    """`claude -p` in a project's folder; a prompt is a process.
+    """`claude -p` in a project's folder, one process for each prompt.
 
-    In a folder that is not trusted, the client ignores what its settings allow.
+    In an untrusted folder, the client ignores the `allow` rules of its settings.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class ClaudeCode:
         permissions: str = "bypassPermissions",
         timeout: float = 60,
     ) -> Result:
-        """Run one prompt to its end; `--continue` or `--resume`, ID go into `arguments`."""
+        """Run one prompt to its end; `arguments` can be `--continue` or `--resume ID`."""
         command = [
             str(self.binary),
             "-p",
@@ -144,7 +144,7 @@ class ClaudeCode:
             "--verbose",
         ]
         command += [*permission_flags(permissions), *arguments]
-        # files, not pipes: a process that a hook left behind may hold them open
+        # files, not pipes: a process started by a hook may keep pipes open
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
             process = subprocess.Popen(
                 command,
@@ -175,7 +175,10 @@ class ClaudeCode:
 
 
 class StreamClaude:
-    """`claude -p --input-format stream-json`: it goes on while its input is open, and can be woken."""
+    """`claude -p --input-format stream-json`: runs while its input is open.
+
+    A background hook can wake it.
+    """
 
     def __init__(
         self,
@@ -208,7 +211,10 @@ class StreamClaude:
         )
 
     def send(self, words: str, last: bool = False) -> None:
-        """Hand in a prompt, which may wait until the turn that goes on is over; close the input after the last one."""
+        """Send a prompt, which can wait for the end of the current turn.
+
+        Closes the input after the last prompt.
+        """
         message = {"role": "user", "content": [{"type": "text", "text": words}]}
         assert self.process.stdin is not None
         self.process.stdin.write(
@@ -220,7 +226,7 @@ class StreamClaude:
 
     @property
     def events(self) -> list[dict[str, Any]]:
-        """All whole lines that it has printed."""
+        """Return all complete lines that the client has printed."""
         lines = Path(self._out.name).read_text().splitlines(keepends=True)
         return [
             json.loads(line)
@@ -230,7 +236,7 @@ class StreamClaude:
 
     @property
     def results(self) -> list[str]:
-        """The agent's last words in each turn that is over."""
+        """Return the agent's last message of each finished turn."""
         return [
             str(event.get("result", ""))
             for event in self.events
@@ -238,7 +244,7 @@ class StreamClaude:
         ]
 
     def wait_for(self, words: str, timeout: float = 40) -> None:
-        """Wait until a turn is over that ended with these words."""
+        """Wait for the end of a turn whose last message has this text."""
         deadline = time.monotonic() + timeout
         while words not in self.results:
             assert time.monotonic() < deadline, (
@@ -250,7 +256,7 @@ class StreamClaude:
             time.sleep(0.05)
 
     def close(self, timeout: float = 10) -> None:
-        """Close its input and wait for its end, which its hooks may put off."""
+        """Close the input and wait for the exit, which hooks can delay."""
         assert self.process.stdin is not None
         self.process.stdin.close()
         try:
@@ -263,7 +269,7 @@ class StreamClaude:
 
 
 class InteractiveClaude:
-    """The client as a person sees it, in a tmux server of its own."""
+    """The interactive client, in its own tmux server."""
 
     def __init__(
         self,
@@ -287,7 +293,7 @@ class InteractiveClaude:
             os.devnull,
         ]
         prepare_home(home, project)
-        # with tmux's variables, the client would open panes
+        # with these variables, the client would open tmux panes
         command = [
             "env",
             "-u",
@@ -331,21 +337,24 @@ class InteractiveClaude:
         self._tmux("send-keys", "-l", "--", words)
 
     def keys(self, *names: str) -> None:
-        """Press keys, by tmux's names: `Escape`, `Enter`, `Down`, `C-c`."""
+        """Press keys, named as in tmux: `Escape`, `Enter`, `Down`, `C-c`."""
         self._tmux("send-keys", *names)
 
     def screen(self, *options: str) -> str:
-        """What stands on the screen; with `-e` in its colours."""
+        """Return the screen's text; `-e` includes colors."""
         return self._tmux("capture-pane", "-p", *options)
 
     def wait_for(self, substring: str, timeout: float = 20) -> str:
-        """The first screen that holds this text."""
+        """Wait for a screen with this text and return it."""
         return self._wait_for_any((substring,), timeout)
 
     def answer_edits_until(
         self, substring: str, key: str = "Enter", timeout: float = 40
     ) -> list[str]:
-        """Answer each question about an edit with a key until a text is there; return the screens with the questions."""
+        """Answer each question about an edit with a key until a text appears.
+
+        Returns the screens with the questions.
+        """
         asked: dict[str, str] = {}
         deadline = time.monotonic() + timeout
         while substring not in (screen := self.screen()):
@@ -353,26 +362,24 @@ class InteractiveClaude:
                 f"not on the screen after {timeout} s: {substring}\n{screen}"
             )
             question = _question(screen)
-            if (
-                "❯ 1. Yes" in question and "╌╌" in question
-            ):  # the text to type comes last
+            if "❯ 1. Yes" in question and "╌╌" in question:  # the dialog is complete
                 asked.setdefault(question, screen)
                 self.keys(key)
-                until = time.monotonic() + 3  # the key can arrive too early
+                until = time.monotonic() + 3  # the key may have arrived too early
                 while _question(self.screen()) == question and time.monotonic() < until:
                     time.sleep(0.02)
             time.sleep(0.05)
         return [*asked.values()]
 
     def close(self) -> None:
-        """End the client with its tmux server, and nothing else."""
+        """End the client and its tmux server."""
         subprocess.run(
             [*self._tmux_command, "kill-server"],
             env=self._env,
             capture_output=True,
             check=False,
         )
-        self._socket.unlink(missing_ok=True)  # tmux leaves it behind
+        self._socket.unlink(missing_ok=True)  # tmux does not remove its socket
 
     def _wait_until_ready(self) -> None:
         prompt, question = "❯", "Yes, I accept"
@@ -399,12 +406,12 @@ class InteractiveClaude:
 
 
 def _question(screen: str) -> str:
-    """Return what stands below the last rule; what stands above it may still change."""
+    """Return the text below the last rule; the text above can still change."""
     return screen.rpartition("────")[2].strip()
 
 
 def prepare_home(home: Path, project: Path) -> None:
-    """Answer beforehand what the interactive client asks on its first start."""
+    """Store the answers to the questions of the client's first start."""
     path = home / ".claude.json"
     data = json.loads(path.read_text()) if path.exists() else {}
     data |= {

@@ -17,7 +17,10 @@ Answer: TypeAlias = Sequence[Block] | Callable[[list[Message]], Sequence[Block]]
 
 
 class Awaited(NamedTuple):
-    """A turn that is not taken before the model was shown these words so often: until then it only says so."""
+    """A turn that waits until the requests contain `words` often enough.
+
+    Until then, the model responds that it waits.
+    """
 
     words: str
     count: int
@@ -30,12 +33,12 @@ _numbers = itertools.count(1)
 
 
 def text(words: str) -> Block:
-    """The model says something."""
+    """Return a text block."""
     return {"type": "text", "text": words}
 
 
 def tool(name: str, arguments: dict[str, Any]) -> Block:
-    """The model calls a tool."""
+    """Return a tool call."""
     return {
         "type": "tool_use",
         "id": f"toolu_{next(_numbers):024d}",
@@ -45,7 +48,7 @@ def tool(name: str, arguments: dict[str, Any]) -> Block:
 
 
 def texts(content: Any) -> Iterator[str]:
-    """All text in a message's content, tool results included, in the order of the page."""
+    """Return the text of a message, including tool results, in order."""
     if isinstance(content, str):
         yield content
     elif isinstance(content, list):
@@ -54,7 +57,7 @@ def texts(content: Any) -> Iterator[str]:
 
 
 def collect_shown_text(messages: Sequence[Message]) -> str:
-    """All that these messages show to the model, without its own words."""
+    """Return the text of all messages except the model's own."""
     return "\n".join(
         part
         for m in messages
@@ -64,7 +67,7 @@ def collect_shown_text(messages: Sequence[Message]) -> str:
 
 
 def tool_results(messages: Sequence[Message]) -> list[str]:
-    """The text of every tool result, oldest first."""
+    """Return the text of each tool result, oldest first."""
     blocks = (
         b for m in messages if isinstance(m["content"], list) for b in m["content"]
     )
@@ -74,7 +77,7 @@ def tool_results(messages: Sequence[Message]) -> list[str]:
 
 
 def cell_ids(messages: Sequence[Message]) -> list[str]:
-    """The cell ids that the newest Read of a notebook showed."""
+    """Return the cell ids in the last Read of a notebook."""
     found = (
         re.findall(r'<cell id="([^"]*)"', result)
         for result in reversed(tool_results(messages))
@@ -83,18 +86,20 @@ def cell_ids(messages: Sequence[Message]) -> list[str]:
 
 
 class ScriptedModel:
-    """Answers the turns of its script one after the other, then "done"; remembers what it was shown.
+    """Responds with the turns of its script, then with "done"; records all requests.
 
-    Use it as a context manager; `url` is what `ANTHROPIC_BASE_URL` must hold.
+    Use it as a context manager; `url` is the value for `ANTHROPIC_BASE_URL`.
     """
 
     def __init__(self, *script: Turn) -> None:
         self.requests: list[list[Message]] = []  # the messages of each main request
-        self.side_requests: list[dict[str, Any]] = []  # titles, summaries: whole bodies
+        self.side_requests: list[
+            dict[str, Any]
+        ] = []  # titles and summaries: full request bodies
         self.other_requests: list[
             str
-        ] = []  # "GET /path": anything but messages and count_tokens
-        self.errors: list[Exception] = []  # errors raised by the script's callables
+        ] = []  # "GET /path": all except messages and count_tokens
+        self.errors: list[Exception] = []  # errors raised by callables of the script
         self._script = list(script)
         self._lock = threading.Lock()
         self._server = _Server(self)
@@ -116,25 +121,31 @@ class ScriptedModel:
         self._server.server_close()
 
     def then(self, *turns: Turn) -> None:
-        """Append to the script, between two prompts."""
+        """Append turns to the script, between two prompts."""
         with self._lock:
             self._script.extend(turns)
 
     @property
     def unsaid(self) -> int:
-        """How many turns of the script are still to come."""
+        """Return the number of turns that are left in the script."""
         return len(self._script)
 
     def shown(self) -> str:
-        """All text that the last request showed to the model: prompts, tool results, hook contexts, reminders."""
+        """Return the text of the last request.
+
+        Includes prompts, tool results, hook contexts and reminders.
+        """
         return collect_shown_text(self.requests[-1])
 
     def shown_since(self, n: int) -> str:
-        """What the last request showed that request number `n` (from 0; -2: the one before) did not yet."""
+        """Return the text of the last request that request `n` did not contain.
+
+        `n` is an index; -2 is the previous request.
+        """
         return collect_shown_text(self.requests[-1][len(self.requests[n]) :])
 
     def answer(self, body: dict[str, Any]) -> Sequence[Block]:
-        """The blocks that answer one request."""
+        """Return the blocks of the response to one request."""
         if all(offered.get("name") != "Read" for offered in body.get("tools") or []):
             self.side_requests.append(body)
             return [text("ok")]
@@ -166,7 +177,7 @@ class _Server(ThreadingHTTPServer):
         self.model = model
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that hangs up in the middle of an answer (Esc, exit) is no news."""
+        """Ignore clients that disconnect during a response (Esc, exit)."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -196,7 +207,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._other()
 
     def log_message(self, *_: Any) -> None:
-        """The requests are in the model; nothing is printed."""
+        """Print nothing; the model records the requests."""
 
     def _other(self) -> None:
         self.server.model.other_requests.append(f"{self.command} {self.path}")

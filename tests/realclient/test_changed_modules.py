@@ -36,7 +36,7 @@ TOTAL = "print(sum(add_revenue(rows)))"
 def project(
     claude_binary: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Path]:
-    """A repository that is set up, with a package beside its notebooks."""
+    """An installed repository, with a package next to its notebooks."""
     with repository(tmp_path_factory.mktemp("modules") / "repo") as folder:
         (folder / "salesproj").mkdir()
         (folder / "salesproj" / "__init__.py").write_text("")
@@ -52,7 +52,7 @@ def test_an_edited_module_is_reloaded_and_a_restore_names_what_differs(
     notebook = project / response["notebook"]
 
     def inserted(source: str) -> Callable[[list[Message]], list[Block]]:
-        """Insert a cell below the one that the last edit of the notebook made."""
+        """Insert a cell below the cell of the notebook's last edit."""
 
         def turn(messages: list[Message]) -> list[Block]:
             cell = last_cell(messages)
@@ -155,7 +155,7 @@ def bash(command: str) -> list[Block]:
 
 
 def last_cell(messages: list[Message]) -> str:
-    """The id of the cell that was inserted last, else of the last cell that was read."""
+    """Return the id of the last inserted cell, else of the last cell that was read."""
     for result in reversed(tool_results(messages)):
         if match := re.match(r"Inserted cell (\S+) ", result):
             return match[1]

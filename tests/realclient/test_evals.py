@@ -51,7 +51,7 @@ LOAD = "import csv\nwith open('../sales.csv') as file:\n    rows = list(csv.Dict
 ADD = "totals = {}\nfor row in rows:\n    totals[row['region']] = totals.get(row['region'], 0) + int(row['amount'])\ntotals"
 MENDED = "import csv\nwith open('../sales.csv') as file:\n    total = sum(int(row['amount']) for row in csv.DictReader(file))\ntotal"
 ASK = "raise RuntimeError('STOP: which of amount and amount_net counts?')"
-NOTEBOOK = "notebooks/sales.ipynb"  # a run's folder is not known beforehand
+NOTEBOOK = "notebooks/sales.ipynb"  # the folder of a run is random
 EMPTY = '{"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}'
 MCP = "mcp__plugin_stepper_stepper__"
 PLAN = ["Load :: len(rows) == 3", "Total by region :: totals['north'] == 40"]
@@ -62,7 +62,7 @@ Turn = Callable[[list[Message]], Sequence[Block]]
 
 
 def notebook(messages: list[Message]) -> str:
-    """Return the notebook that was made, else the one that was there."""
+    """Return the new notebook, or the existing one."""
     matches = re.findall(r'"notebook":"([^"]+)"', "\n".join(tool_results(messages)))
     return matches[0] if matches else NOTEBOOK
 
@@ -176,7 +176,7 @@ def graded(
     script: list[Any],
     *options: str,
 ) -> dict[str, tuple[bool, str]]:
-    """Run a case once; return what came of each grader."""
+    """Run a case once and return the result of each grader."""
     for folder in ("home", "runs"):
         (tmp_path / folder).mkdir()
     with ScriptedModel(*script) as model:
@@ -222,7 +222,7 @@ def test_graders_fail_forbidden_behavior(
 def test_sandboxed_shell_cannot_reach_the_daemon(
     claude_binary: Path, plugin: Path, tmp_path: Path
 ) -> None:
-    """Why no case is granted one: the client confines it, whoever runs the case, and nothing lets `stepper` out."""
+    """The client's sandbox blocks sockets, so no case allows Bash for `stepper`."""
     try:
         apt_packages.find_or_unpack_program("bwrap", "bubblewrap")
         apt_packages.find_or_unpack_program("socat", "socat")
@@ -241,7 +241,7 @@ def test_sandboxed_shell_cannot_reach_the_daemon(
     shell = tool("Bash", {"command": look, "description": "Look"})
     with (
         tempfile.TemporaryDirectory() as short
-    ):  # its sockets have long paths of their own
+    ):  # the sandbox needs a short path for its sockets
         graded(
             claude_binary,
             tmp_path / "plugin",

@@ -30,11 +30,11 @@ from .test_run_on_edit import (
 from .test_undelivered_reports import bash, notebook, project
 
 Model = Callable[..., ScriptedModel]
-__all__ = ["notebook", "project"]  # the fixtures
+__all__ = ["notebook", "project"]
 
 
 def ask(folder: Path, verb: str, **values: Any) -> dict[str, Any]:
-    """Ask the daemon as the MCP server does."""
+    """Send a request to the daemon like the MCP server."""
     environ = {**os.environ, "STEPPER_FACE": "mcp", "STEPPER_SESSION": "another"}
     fields = {os.fsencode(name): os.fsencode(value) for name, value in environ.items()}
     data: dict[str, Any] = json.loads(

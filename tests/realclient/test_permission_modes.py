@@ -34,7 +34,7 @@ EMPTY = json.dumps({"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor"
 def project(
     claude_binary: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Path]:
-    """A repository that is set up, without `--allow`; the environment is made without the network."""
+    """A repository installed without `--allow`; its environment is created offline."""
     folder = tmp_path_factory.mktemp("modes") / "repo"
     folder.mkdir()
     make_env(Paths(str(folder)).env)
@@ -67,7 +67,7 @@ def insert(notebook: Path, after: str, kind: str, source: str) -> Block:
 
 
 def two_steps(project: Path, name: str) -> tuple[Path, list[list[Block]]]:
-    """A notebook with a plan of two steps, and the turns in which the model writes them."""
+    """Return a notebook with a plan of two steps, and the turns that write them."""
     response = json.loads(
         stepper(project, "new", name, "--step", "Load", "--step", "Count", "--json")
     )
@@ -86,7 +86,7 @@ def two_steps(project: Path, name: str) -> tuple[Path, list[list[Block]]]:
 def test_manual_mode_asks_once_per_step_and_explains_approval(
     project: Path, scripted_model: Model, interactive_claude: InteractiveFactory
 ) -> None:
-    """Then comes a notebook that nothing covers: its edit is asked for, and one line says that nothing ran."""
+    """An edit of an uncovered notebook needs permission; one line says that nothing ran."""
     notebook, turns = two_steps(project, "manual")
     top = project / "top.ipynb"
     top.write_text(EMPTY)
@@ -127,7 +127,7 @@ def test_manual_mode_asks_once_per_step_and_explains_approval(
 def test_manual_mode_explains_approval_for_a_first_code_cell(
     project: Path, scripted_model: Model, interactive_claude: InteractiveFactory
 ) -> None:
-    """A notebook without a plan, whose first edit is a code cell; the second one is asked for without the line."""
+    """The first edit of a notebook without a plan shows the line, the second does not."""
     notebook = project / "notebooks/first.ipynb"
     notebook.parent.mkdir(exist_ok=True)
     notebook.write_text(EMPTY)
@@ -163,7 +163,7 @@ def test_manual_mode_explains_approval_for_a_first_code_cell(
     [
         ("default", "", 2, 2),
         ("default", "auto_run: ask", 2, 0),
-        ("", "", 0, 2),  # the client's own choice in a fresh home: auto
+        ("", "", 0, 2),  # the client's default in a new home: auto
         ("auto", "auto_run: ask", 2, 2),
         ("acceptEdits", "", 0, 2),
         ("acceptEdits", "auto_run: ask", 0, 2),
@@ -200,7 +200,7 @@ def test_prompts_and_runs_per_permission_mode(
 def test_allow_rule_covers_only_notebooks_matching_the_patterns(
     project: Path, scripted_model: Model, claude: ClaudeFactory
 ) -> None:
-    """Without a person there (`-p`) what no rule allows is denied."""
+    """Without a user (`-p`), tool calls that no rule allows are denied."""
     from stepper.install import claude_settings
 
     allowed = claude_settings.list_permission_rules(

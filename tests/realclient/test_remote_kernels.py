@@ -45,7 +45,7 @@ from .test_run_on_edit import (
 Model = Callable[..., ScriptedModel]
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(580)]
 
-# What makes a step last, before the step's own code.
+# Code that is prepended to a step to make it slow.
 LOADS = """\
 # stepper: wait=2s
 import time
@@ -71,14 +71,14 @@ for number in range(1, SAMPLES + 1):
     if number % 10 == 0:
         print(f"{number} of {SAMPLES} samples", flush=True)
 """
-ENDED = "what was handed on in"  # begins what wakes the agent
+ENDED = "what was handed on in"  # the start of the text that wakes the agent
 FOR_LONG = "# stepper: timeout=10m wait=2s\nSAMPLES = 1000\n" + RESAMPLES
 FOR_SHORT = "# stepper: wait=2s\nSAMPLES = 40\n" + RESAMPLES
 
 
 @pytest.fixture
 def project(claude_binary: Path, tmp_path: Path) -> Iterator[Path]:
-    """A repository that is set up, with the data."""
+    """An installed repository with the data."""
     folder = tmp_path / "a répo"
     folder.mkdir()
     make_env(Paths(str(folder)).env)
@@ -94,13 +94,13 @@ def project(claude_binary: Path, tmp_path: Path) -> Iterator[Path]:
 
 
 def python() -> str:
-    """An interpreter with the packages."""
+    """Return an interpreter with the packages."""
     return environment(sys.executable, "ipykernel>=7", *demo.PACKAGES)
 
 
 def configured(project: Path, place: dict[str, Any]) -> None:
-    """Have the notebooks' kernels run there."""
-    # what a busy machine makes slow is not handed on: the cells that are, say so
+    """Configure the backend for the notebooks' kernels."""
+    # so that cells on a busy machine do not become background runs
     data = {"kernel": "there", "kernels": {"there": place}, "report_after_seconds": 120}
     (project / ".stepper" / "config.yaml").write_text(json.dumps(data))
     stepper(project, "trust", "--yes")
@@ -115,7 +115,7 @@ def create_planned_notebook(project: Path) -> Path:
 
 
 def write_step(notebook: Path, number: int, prefix: str = "") -> list[Block]:
-    """A step's text and its code, below all other cells."""
+    """Append a step's text and code to the notebook."""
     step, last = demo.STEPS[number - 1], 2 * number - 2
     return [
         insert(
@@ -133,7 +133,7 @@ def write_step(notebook: Path, number: int, prefix: str = "") -> list[Block]:
 
 
 def fix_step(notebook: Path, number: int) -> Callable[[list[Message]], list[Block]]:
-    """A step's code as it should be, in its cell."""
+    """Replace a step's cell with the correct code."""
 
     def turn(_: list[Message]) -> list[Block]:
         cells = json.loads(notebook.read_text())["cells"]
@@ -149,7 +149,10 @@ def get_status(notebook: Path) -> Any:
 
 
 def get_kernel_trouble(notebook: Path) -> str:
-    """What is wrong with its kernel, asked without another process: a line is given up after ten seconds."""
+    """Return the kernel's problem, requested in this process.
+
+    A new process would be too slow: a connection is given up after ten seconds.
+    """
     payload = json.dumps({"notebook": str(notebook)}).encode()
     status = json.loads(
         send_request(Paths(str(notebook.parent.parent)), b"status", payload) or b"{}"
@@ -158,7 +161,7 @@ def get_kernel_trouble(notebook: Path) -> str:
 
 
 def list_runs(notebook: Path) -> list[tuple[int, str]]:
-    """Each run: its step, and how it ended."""
+    """Return the step and outcome of each run."""
     return [(run["step"], run["outcome"]) for run in history(notebook)]
 
 
@@ -167,7 +170,10 @@ def expect_ok_runs(*steps: int) -> list[tuple[int, str]]:
 
 
 def is_whole(notebook: Path, **prefixes: str) -> None:
-    """The notebook is as it is where nothing goes wrong: each step's code, its outputs, its figure, the file of results."""
+    """Check that the notebook equals one without failures.
+
+    Compares each step's code, the outputs, the figure and the results file.
+    """
     demo.check(notebook, get_status(notebook)["state"])
     for number, (step, (source, printed)) in enumerate(
         zip(demo.STEPS, code(notebook), strict=True), 1
@@ -184,7 +190,7 @@ def is_whole(notebook: Path, **prefixes: str) -> None:
 
 
 def kernels_of(job: int) -> list[psutil.Process]:
-    """The processes of a job's kernel, whatever SLURM says of it."""
+    """Return the processes of a job's kernel, whether or not SLURM lists the job."""
     results = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
@@ -274,7 +280,7 @@ def test_slurm_with_queue_killed_daemon_walltime_and_node_failure(
     ]
     assert code(notebook)[3][1].startswith(
         "100 of 1461 days\n200 of"
-    )  # its earlier output is kept
+    )  # earlier output is kept
     configured(project, {"slurm": where | {"time": "0:20:00"}})
     stepper(project, "restore", str(notebook))
 
@@ -297,7 +303,7 @@ def test_slurm_with_queue_killed_daemon_walltime_and_node_failure(
         "the cell did not cause the kernel's death: `stepper restore`" in screen
         and "nothing in its cell ended" in message
     )
-    wait_until(lambda: not kernels_of(second))  # it is fenced
+    wait_until(lambda: not kernels_of(second))  # the node is fenced
     stepper(project, "restore", str(notebook))
     (third,) = cluster.jobs()
     assert {"n1", "n2"} == {node, cluster.node_of(third)}
@@ -338,7 +344,7 @@ def test_jupyter_server_with_websocket_cut_twice(
         "-c",
         'cd "$0" && exec "$@"',
         str(project / "notebooks"),
-    ]  # else its kernels run in a folder of its own
+    ]  # else its kernels run in their own folder
     data = json.loads(spec.read_text())
     spec.write_text(json.dumps(data | {"argv": [*there, *data["argv"]]}))
     line = Line(served.port)

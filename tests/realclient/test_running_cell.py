@@ -49,7 +49,7 @@ def test_user_sees_progress_of_a_long_cell(
         [tool("NotebookEdit", {**arguments, "edit_mode": "insert"})],
     )
     client = interactive_claude(model)
-    time.sleep(8)  # the client's own notices of its start go first
+    time.sleep(8)  # the client shows its start notices first
     client.send("Go.")
     observed, until = list[tuple[float, int, int]](), time.monotonic() + 60
     while (

@@ -51,7 +51,7 @@ def read(notebook: Path) -> list[Block]:
 def edit(
     notebook: Path, source: str, mode: str = "insert"
 ) -> Callable[[list[Message]], list[Block]]:
-    """An edit at the notebook's last cell, as it stands then."""
+    """Return an edit at the current last cell of the notebook."""
 
     def turn(_: list[Message]) -> list[Block]:
         cells = json.loads(notebook.read_text())["cells"]
@@ -65,12 +65,12 @@ def edit(
 
 
 def join_lines(screen: str) -> str:
-    """The screen without its line breaks."""
+    """Return the screen's text without line breaks."""
     return re.sub(r"\s+", " ", screen)
 
 
 def failing(notebook: Path) -> list[Callable[[list[Message]], list[Block]]]:
-    """Four edits that fail: the last one stops the notebook."""
+    """Make four edits that fail; the last one stops the notebook."""
     return [
         edit(notebook, "1 / 0"),
         *(edit(notebook, f"1 / 0 + {number}", "replace") for number in range(3)),
@@ -87,7 +87,7 @@ def test_each_command_prints_one_line_for_the_user(
     client.send("Go.")
     client.wait_for("Execution stopped at cell 2", 60)
 
-    # one more failure, and the turn finishes with a plain text
+    # one more failure; then the turn ends with plain text
     model.then([text("I wait for you: what next?")])
     client.send("/fix look at the divisor")
     screen = join_lines(client.wait_for("what next?", 40))

@@ -34,14 +34,14 @@ SLOW = "rows = rows + [4]\nprint('begun')\nimport time\ntime.sleep(600)"
 def project(
     claude_binary: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Path]:
-    """A repository that is set up; the environment is made without the network."""
+    """An installed repository; its environment is created offline."""
     with repository(tmp_path_factory.mktemp("unseen") / "a répo") as folder:
         yield folder
 
 
 @pytest.fixture
 def notebook(project: Path, request: pytest.FixtureRequest) -> Path:
-    """A new notebook with two steps, the current one."""
+    """Make a new notebook with two steps; it becomes the current one."""
     response = json.loads(
         stepper(
             project, "new", request.node.name, "--step=Load", "--step=Count", "--json"
@@ -55,7 +55,7 @@ def bash(command: str) -> Block:
 
 
 def edit_by_script(notebook: Path, source: str) -> Block:
-    """A heredoc that gives the first code cell another source."""
+    """Return a heredoc that changes the source of the first code cell."""
     return bash(
         f"python3 - <<'X'\nimport json\npath = {str(notebook)!r}\nraw = json.load(open(path))\n"
         f"raw['cells'][1]['source'] = {source!r}\njson.dump(raw, open(path, 'w'))\nX"
@@ -92,7 +92,7 @@ def test_every_report_is_delivered_and_turns_end_without_warnings(
         [bash("ls")],
         [edit_by_script(notebook, "rows = [1]\nrows")],
         [bash(f"stepper run {name}")],
-        [text("The first step works.")],  # sent on
+        [text("The first step works.")],
         [read(notebook)],
         slow,
     )
@@ -128,7 +128,7 @@ def test_every_report_is_delivered_and_turns_end_without_warnings(
     told = get_new_text(model, 8)
     assert (
         "NOT written" in told and f"an edit of {name} WAS applied" in told
-    )  # the client's word, and ours
+    )  # the client's text and stepper's
     assert (
         f"Cell 2 (id {ids[1]}) was CANCELLED after" in told
         and "rebound `rows`" in told
@@ -224,7 +224,7 @@ def test_run_lines_show_the_user_what_the_agent_reads(
     scripted_model: Model,
     interactive_claude: InteractiveFactory,
 ) -> None:
-    """A result, a doubt, what could not run, the end."""
+    """A result, a warning, a cell that could not run, and the end of the turn."""
     model = scripted_model(
         [read(notebook)],
         [insert(notebook, "rows = [1, 2, 3]\nrows", "cell-0")],

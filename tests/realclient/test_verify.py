@@ -40,7 +40,7 @@ HELD = "reproduces (3 of 3 cells as recorded)"
 def project(
     claude_binary: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Path]:
-    """A repository that is set up; the environment is made without the network."""
+    """An installed repository; its environment is created offline."""
     with repository(tmp_path_factory.mktemp("verify") / "repo") as folder:
         yield folder
 
@@ -65,7 +65,7 @@ def ids(notebook: Path) -> list[str]:
 def make_edit_turn(
     notebook: Path, edit: Callable[..., Block], source: str, place: int
 ) -> Callable[[list[Message]], list[Block]]:
-    """A turn that edits the code cell in that place, or inserts one below it."""
+    """Return a turn that edits the code cell at an index, or inserts one below it."""
     return lambda _: [edit(notebook, source, ids(notebook)[place])]
 
 

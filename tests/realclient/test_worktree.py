@@ -71,7 +71,7 @@ def test_a_session_in_a_worktree(
         assert f"{Paths(str(main)).env}/cli/stepper" in history
         assert (
             f"{Paths(str(main)).env}/bin" not in history
-        )  # nothing else of stepper's environment is on the PATH
+        )  # the only program of stepper's environment on the PATH
         assert not (main / ".stepper/journal").exists()
         assert git(worktree, "status", "--porcelain") == "?? notebooks/a.ipynb\n"
     finally:
