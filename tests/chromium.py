@@ -82,7 +82,7 @@ class Browser:
 
     def page(self, context: str = "") -> Page:
         """Open a page in a new context (with its own cookies) or in an existing one."""
-        link = Link(self, self._asked("/json/version")["webSocketDebuggerUrl"])
+        link = Link(self, self._request_json("/json/version")["webSocketDebuggerUrl"])
         context = (
             context or link.send("Target.createBrowserContext")["browserContextId"]
         )
@@ -92,7 +92,7 @@ class Browser:
         link.close()
         return Page(self, f"ws://127.0.0.1:{self.port}/devtools/page/{target}", context)
 
-    def _asked(self, path: str) -> Any:
+    def _request_json(self, path: str) -> Any:
         with urllib.request.urlopen(
             f"http://127.0.0.1:{self.port}{path}", timeout=WAIT_SECONDS
         ) as response:
@@ -123,7 +123,7 @@ class Link:
     def __init__(self, browser: Browser, address: str) -> None:
         self.browser, self.numbers = browser, itertools.count(1)
         browser.links.append(self)
-        self.answers: dict[int, Any] = {}
+        self.responses: dict[int, Any] = {}
         self.events: list[dict[str, Any]] = []
         self.came = threading.Condition()
 
@@ -141,7 +141,7 @@ class Link:
         data = json.loads(message)
         with self.came:
             if "id" in data:
-                self.answers[data["id"]] = data
+                self.responses[data["id"]] = data
             else:
                 self.events.append(data)
             self.came.notify_all()
@@ -151,12 +151,12 @@ class Link:
         message = json.dumps({"id": number, "method": method, "params": values})
         self.browser.loop.call_soon_threadsafe(self.link.write_message, message)
         with self.came:
-            assert self.came.wait_for(lambda: number in self.answers, WAIT_SECONDS), (
+            assert self.came.wait_for(lambda: number in self.responses, WAIT_SECONDS), (
                 f"no answer to {method}"
             )
-            told = self.answers.pop(number)
-        assert "error" not in told, (method, told)
-        return told["result"]
+            response = self.responses.pop(number)
+        assert "error" not in response, (method, response)
+        return response["result"]
 
     def close(self) -> None:
         self.browser.loop.call_soon_threadsafe(self.link.close)
@@ -176,31 +176,36 @@ class Page(Link):
 
     def js(self, expression: str) -> Any:
         """Return the value of an expression; a promise is awaited."""
-        told = self.send(
+        response = self.send(
             "Runtime.evaluate",
             expression=expression,
             awaitPromise=True,
             returnByValue=True,
         )
-        assert "exceptionDetails" not in told, (expression, told["exceptionDetails"])
-        return told["result"].get("value")
+        assert "exceptionDetails" not in response, (
+            expression,
+            response["exceptionDetails"],
+        )
+        return response["result"].get("value")
 
     def until(self, expression: str) -> Any:
         """Wait until the value of an expression is true, and return it."""
-        found = None
+        value = None
 
-        def look() -> Any:
-            nonlocal found
+        def check() -> Any:
+            nonlocal value
             try:
-                found = self.js(
+                value = self.js(
                     f"(found => found instanceof Node ? true : found)({expression})"
                 )
             except AssertionError as error:  # the page is still loading
-                found, self.why = None, error
-            return found
+                value, self.why = None, error
+            return value
 
-        wait_until(look, lambda: f"{expression}\n{self.text()[:3000]}\n{self.errors()}")
-        return found
+        wait_until(
+            check, lambda: f"{expression}\n{self.text()[:3000]}\n{self.errors()}"
+        )
+        return value
 
     def text(self) -> str:
         return str(self.js("document.body ? document.body.innerText : ''"))
@@ -256,10 +261,10 @@ class Page(Link):
         ]
         return {re.sub(r"\?.*", "", url) for url in requests}
 
-    def click(self, what: str) -> None:
+    def click(self, selector: str) -> None:
         """Click with a mouse event."""
         at = self.js(
-            f"(each => {{ const at = each.getBoundingClientRect(); return [at.x + at.width / 2, at.y + at.height / 2] }})(document.querySelector({what!r}))"
+            f"(each => {{ const at = each.getBoundingClientRect(); return [at.x + at.width / 2, at.y + at.height / 2] }})(document.querySelector({selector!r}))"
         )
         for kind in ("mousePressed", "mouseReleased"):
             self.send(
@@ -282,11 +287,11 @@ class Page(Link):
                     results.append(process.memory_full_info().uss)
         return max(results)
 
-    def picture(self, path: Path, whole: bool = False) -> None:
-        told = self.send(
-            "Page.captureScreenshot", format="png", captureBeyondViewport=whole
+    def picture(self, path: Path, full_page: bool = False) -> None:
+        response = self.send(
+            "Page.captureScreenshot", format="png", captureBeyondViewport=full_page
         )
-        path.write_bytes(base64.b64decode(told["data"]))
+        path.write_bytes(base64.b64decode(response["data"]))
 
 
 def wait_until(

@@ -167,9 +167,13 @@ class FakeExternalExecutions:
 class FakeKernel:
     """An implementation of `protocols.Kernel` without a process."""
 
-    def __init__(self, place: LaunchConfig) -> None:
+    def __init__(self, launch_config: LaunchConfig) -> None:
         self.partial_output: FakePartialOutput | None = None
-        self.id, self.language, self.launch_config = uuid.uuid4().hex, "python", place
+        self.id, self.language, self.launch_config = (
+            uuid.uuid4().hex,
+            "python",
+            launch_config,
+        )
         self.is_busy = False
         self.interrupted = self.unreachable_reason = ""
         self.on_display: Callable[[dict[str, Any], bool], bool] = lambda message, late: (
@@ -232,8 +236,8 @@ class FakeKernel:
     def _update(
         self, data: dict[str, Any], raw: bool = True, display_id: str = ""
     ) -> None:
-        for place in self.now.displays.get(display_id, []):
-            self.now.outputs[place]["data"] = data
+        for index in self.now.displays.get(display_id, []):
+            self.now.outputs[index]["data"] = data
         self._notify_display("update_display_data", data, display_id)
 
     def _notify_display(self, kind: str, data: dict[str, Any], mark: str) -> None:
@@ -481,8 +485,8 @@ class FakeKernelLauncher:
     def __init__(self, remaining: dict[str, FakeKernel], record: str) -> None:
         self.kernels, self.record = remaining, record
 
-    async def start(self, place: LaunchConfig) -> FakeKernel:
-        self.kernels[self.record] = kernel = FakeKernel(place)
+    async def start(self, launch_config: LaunchConfig) -> FakeKernel:
+        self.kernels[self.record] = kernel = FakeKernel(launch_config)
         kernel.forget = lambda: self.kernels.pop(self.record, None)
         return kernel
 

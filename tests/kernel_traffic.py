@@ -199,7 +199,7 @@ class OutputCounter:
                     if run["request"] in self.begun - self.cleared and cell_id in cells:
                         cell_sent, cell_saved = (
                             self.sent_characters[run["request"]],
-                            count_shown_characters(cells[cell_id])
+                            count_visible_characters(cells[cell_id])
                             + omitted[cell_id][0],
                         )
                         sent, saved = sent + cell_sent, saved + cell_saved
@@ -216,7 +216,7 @@ def read_journal(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def count_shown_characters(cell: dict[str, Any]) -> int:
+def count_visible_characters(cell: dict[str, Any]) -> int:
     """Return the number of characters in a cell's streams and errors."""
     errors = [out for out in cell["outputs"] if out["output_type"] == "error"]
     texts = [

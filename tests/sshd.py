@@ -61,7 +61,7 @@ class Host:
             f" IdentitiesOnly yes\n UserKnownHostsFile {folder}/known\n GlobalKnownHostsFile /dev/null\n"
             " StrictHostKeyChecking yes\n"
         )
-        self.known("host")
+        self.write_known_hosts("host")
         self.start(**options)
 
     @property
@@ -131,7 +131,7 @@ class Host:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
 
-    def known(self, key: str) -> None:
+    def write_known_hosts(self, key: str) -> None:
         """Write a host key to the file of known hosts; '' removes it."""
         known_host_line = (
             f"[127.0.0.1]:{self.port} {(self.folder / f'{key}.pub').read_text()}"
@@ -140,7 +140,7 @@ class Host:
         )
         (self.folder / "known").write_text(known_host_line)
 
-    def place(self, **options: Any) -> kernel_config.BackendConfig:
+    def make_backend(self, **options: Any) -> kernel_config.BackendConfig:
         """Return the backend of `box: {ssh: …}`, with further keys."""
         return make_backend(self.facts, **options)
 
@@ -149,13 +149,13 @@ def make_backend(
     facts: Mapping[str, Any], **options: Any
 ) -> kernel_config.BackendConfig:
     """Return the backend of `box: {ssh: …}` for a host's facts, with further keys."""
-    where = {"host": "box", "python": sys.executable, **options}
+    config = {"host": "box", "python": sys.executable, **options}
     return backend_registry.parse_backends(
         {
             "box": {
                 "ssh": {
-                    **where,
-                    "extra": ["-F", facts["config"], *where.get("extra", [])],
+                    **config,
+                    "extra": ["-F", facts["config"], *config.get("extra", [])],
                 }
             }
         }

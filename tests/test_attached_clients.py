@@ -40,7 +40,7 @@ def notebook(project: Project) -> Notebook:
 
 
 @contextlib.contextmanager
-def other(project: Project, file: str = "") -> Iterator[BlockingKernelClient]:
+def connect_client(project: Project, file: str = "") -> Iterator[BlockingKernelClient]:
     """Another client of the current notebook's kernel, by what `stepper attach` tells of it."""
     client = BlockingKernelClient()
     client.load_connection_file(file or project.json("attach")["file"])
@@ -97,13 +97,13 @@ def test_attach_prints_file_command_and_settings(
     assert key not in text + json.dumps(response)
 
     project.stepper("restart")
-    again = project.json("attach")["file"]
+    new_file = project.json("attach")["file"]
     assert (
-        again != response["file"]
+        new_file != response["file"]
     )  # JupyterLab would not notice one that is rewritten
     assert not os.path.exists(response["file"])
     project.stepper("shutdown", "--", notebook.path.name)
-    assert not os.path.exists(again)
+    assert not os.path.exists(new_file)
 
 
 def test_attach_without_kernel_names_the_start_command(
@@ -220,7 +220,7 @@ def test_jupyter_server_lists_the_kernel_and_keeps_it_running(
 def test_external_execution_is_reported_once_and_journaled(
     project: Project, notebook: Notebook
 ) -> None:
-    with other(project) as client:
+    with connect_client(project) as client:
         run_externally(client, "x = a + 1")
         run_externally(client, "print('not the notebook\\'s')\ny = [x]")
         assert run_externally(client, "1/0") == "error"
@@ -270,7 +270,7 @@ def test_external_execution_is_reported_once_and_journaled(
 def test_name_bound_by_external_client_is_hidden_state(project: Project) -> None:
     new_notebook = project.new("Set", "Read")
     new_notebook.insert("a = 1")
-    with other(project) as client:
+    with connect_client(project) as client:
         run_externally(client, "a, own = 2, 3")
         cell, response = new_notebook.insert("b = a + own\nprint(b)")
         assert (
@@ -299,7 +299,7 @@ def test_same_source_reruns_after_external_execution_defined_the_name(
 ) -> None:
     cell, response = notebook.insert("print(there)")
     assert "NameError" in response.text
-    with other(project) as client:
+    with connect_client(project) as client:
         run_externally(client, "there = 'now'")
     assert "| now" in notebook.replace(cell, "print(there)").text
 
@@ -310,7 +310,7 @@ def test_names_bound_while_daemon_was_down_are_tracked(
 ) -> None:
     file = project.json("attach")["file"]
     project.kill_daemon()
-    with other(project, file) as client:
+    with connect_client(project, file) as client:
         run_externally(client, "meanwhile = 7")
         _, response = notebook.insert("print(meanwhile)")
         assert "| 7" in response.text
@@ -334,7 +334,7 @@ def test_cell_waits_for_external_execution(
 ) -> None:
     gate = tmp_path / "gate"
     project.config("cell_timeout_seconds: 1\n")
-    with other(project) as client:
+    with connect_client(project) as client:
         waits = f"import os, time\nwhile not os.path.exists({str(gate)!r}): time.sleep(0.02)\nwaited = 1"
         request = client.execute(waits)
         wait_until_true(
@@ -393,7 +393,7 @@ def test_new_daemon_does_not_interrupt_external_execution(
 ) -> None:
     gate = tmp_path / "gate"
     file = project.json("attach")["file"]
-    with other(project, file) as client:
+    with connect_client(project, file) as client:
         request = client.execute(
             f"import os, time\nwhile not os.path.exists({str(gate)!r}):\n    time.sleep(0.1); print('works', flush=True)"
         )

@@ -25,17 +25,17 @@ class Client:
     """A client of the agent's that takes what it is told when it is let, or not."""
 
     def __init__(self) -> None:
-        self.told: list[str] = []
+        self.delivered_texts: list[str] = []
         self.takes: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self.caller = Caller(deliver=self.deliver)
 
     async def deliver(self, text: str) -> bool:
-        self.told.append(text)
+        self.delivered_texts.append(text)
         return await self.takes
 
 
-@pytest.mark.parametrize("taken", [True, False])
-def test_report_in_delivery_is_not_delivered_twice(taken: bool) -> None:
+@pytest.mark.parametrize("accepted", [True, False])
+def test_report_in_delivery_is_not_delivered_twice(accepted: bool) -> None:
     """A turn may end, and its hook stand by, while the client still takes what another hook wakes the agent with."""
 
     async def played() -> None:
@@ -63,9 +63,11 @@ def test_report_in_delivery_is_not_delivered_twice(taken: bool) -> None:
             )
         ]
         await asyncio.sleep(0.05)
-        assert len(first.told) == 1 and background_runs.list_unattended_calls(
-            [session], "s"
-        ) == [(session, call)]
+        assert len(
+            first.delivered_texts
+        ) == 1 and background_runs.list_unattended_calls([session], "s") == [
+            (session, call)
+        ]
         tasks.append(
             asyncio.create_task(
                 background_runs.deliver_next_report(
@@ -74,22 +76,22 @@ def test_report_in_delivery_is_not_delivered_twice(taken: bool) -> None:
             )
         )
         await asyncio.sleep(0.05)
-        assert second.told == []
-        first.takes.set_result(taken)
+        assert second.delivered_texts == []
+        first.takes.set_result(accepted)
         await asyncio.sleep(0.05)
         assert (
-            second.told == ([] if taken else first.told)
-            and bool(call.delivery) is taken
+            second.delivered_texts == ([] if accepted else first.delivered_texts)
+            and bool(call.delivery) is accepted
         )
         second.takes.set_result(True)
         await asyncio.sleep(0.05)
-        (told,) = {*first.told}
-        assert "it ran" in told
+        (text,) = {*first.delivered_texts}
+        assert "it ran" in text
         assert (
             background_runs.mark_reports_in_prompt([session], "s", "") == [] and not log
         )  # the end of the turn that it must wait for
         assert background_runs.mark_reports_in_prompt(
-            [session], "s", f"<task-notification>{told}"
+            [session], "s", f"<task-notification>{text}"
         ) == ["✓ it ran"]
         assert len(session.background_calls) == 0 and len(log) == 1
         await asyncio.wait_for(asyncio.gather(*tasks), 1)  # nobody sleeps on

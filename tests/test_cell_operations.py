@@ -51,15 +51,20 @@ class Agent:
             os.fsencode(name): os.fsencode(value)
             for name, value in {**os.environ, **FACE, **environ}.items()
         }
-        self.told: list[dict[str, Any]] = []
+        self.progress_events: list[dict[str, Any]] = []
 
     def ask(self, verb: str, **values: Any) -> dict[str, Any]:
-        def heard(body: bytes) -> None:
-            self.told += [json.loads(body)] if body else []
+        def add_event(body: bytes) -> None:
+            self.progress_events += [json.loads(body)] if body else []
 
         data = json.dumps(values).encode()
         body = daemon_client.send_request(
-            self.project.paths, verb.encode(), data, heard, self.launch, self.environ
+            self.project.paths,
+            verb.encode(),
+            data,
+            add_event,
+            self.launch,
+            self.environ,
         )
         document: dict[str, Any] = json.loads(body or b"null")
         return document
@@ -151,14 +156,14 @@ def test_move_cells_to_position(after: str | None, order: str) -> None:
 def test_edit_requires_exactly_one_match() -> None:
     assert cell_list_edits.edit_source(CELLS, "b", "1", "2") == (CELLS[1], "x = 2")
     assert cell_list_edits.edit_source(CELLS, None, "y = ", "w = ")[0] is CELLS[2]
-    for name, old, told in [
+    for name, old, message in [
         (None, "x", "2 times (1 in cell-1, 1 in cell-3)"),
         ("a", "x", "does not occur in that cell"),
         ("b", "", "empty"),
     ]:
         with pytest.raises(
             cell_list_edits.CellReferenceError,
-            match=told.replace("(", r"\(").replace(")", r"\)"),
+            match=message.replace("(", r"\(").replace(")", r"\)"),
         ):
             cell_list_edits.edit_source(CELLS, name, old, "")
 
@@ -208,11 +213,11 @@ def test_unchanged_cells_keep_their_bytes(
 
 
 def test_inserted_cell_changes_no_other_line(agent: Agent) -> None:
-    made = nbformat.v4.new_notebook(
+    new_notebook = nbformat.v4.new_notebook(
         cells=[nbformat.v4.new_code_cell(f"x = {n}") for n in range(3)]
     )
     notebook = agent.project.notebook("a.ipynb")
-    nbformat.write(made, notebook.path)
+    nbformat.write(new_notebook, notebook.path)
     before, at = (
         notebook.path.read_text().splitlines(),
         os.stat(notebook.path).st_mtime_ns,
@@ -238,8 +243,8 @@ def test_inserted_cell_changes_no_other_line(agent: Agent) -> None:
 
 def test_nbformat_4_4_cells_without_ids(agent: Agent) -> None:
     notebook = agent.project.notebook("old.ipynb", [code("x = 1")], minor=4)
-    ran = agent.run("print(x)", notebook="old", after="cell-0")
-    assert ran["cell_id"] == "cell-1" and "NameError" in ran["text"]
+    response = agent.run("print(x)", notebook="old", after="cell-0")
+    assert response["cell_id"] == "cell-1" and "NameError" in response["text"]
     assert agent.run(notebook="old", cell_id=1)["state"] == "ok"
     assert agent.run(notebook="old", cell_id=-1)["state"] == "ok"
     assert (
@@ -264,16 +269,16 @@ def test_nbformat_4_4_cells_without_ids(agent: Agent) -> None:
 
 def test_new_cell_runs_like_an_edit(agent: Agent) -> None:
     notebook = agent.project.new("Load", "Plot")
-    ran = agent.run("x = 5\nprint(x)")
+    response = agent.run("x = 5\nprint(x)")
     assert (
-        ran["state"] == "ok"
-        and ran["text"].startswith("stepper: Cell 1 (id ")
-        and "| 5" in ran["text"]
+        response["state"] == "ok"
+        and response["text"].startswith("stepper: Cell 1 (id ")
+        and "| 5" in response["text"]
     )
-    assert ran["line"].startswith('✓ step 1 of 2 "Load" · ok') and ran["cells"] == [
-        ran["cell_id"]
-    ]
-    assert text_of(notebook.cell(ran["cell_id"])) == "5\n"
+    assert response["line"].startswith('✓ step 1 of 2 "Load" · ok') and response[
+        "cells"
+    ] == [response["cell_id"]]
+    assert text_of(notebook.cell(response["cell_id"])) == "5\n"
     assert agent.ask("status")["steps"][0]["status"] == "done"
     assert [run["by"] for run in agent.project.json("history")] == ["mcp"]
 
@@ -304,9 +309,11 @@ def test_cell_is_replaced_edited_and_run_again(agent: Agent) -> None:
     edited = agent.run(old_string="n = 1", new_string="n = 2")
     assert edited["cell_id"] == first and "| 2" in edited["text"]
     assert "| 3" in agent.run(cell_id=1, old_string="= 2", new_string="= 3")["text"]
-    again = agent.run(cell_id=first)
+    second_response = agent.run(cell_id=first)
     assert (
-        again["state"] == "ok" and "| 3" in again["text"] and again["cells"] == [first]
+        second_response["state"] == "ok"
+        and "| 3" in second_response["text"]
+        and second_response["cells"] == [first]
     )
     assert (
         agent.run("n = 3\nprint(n)", cell_id="cell-1")["state"] == "ok"
@@ -398,13 +405,16 @@ def test_markdown_write_does_not_wait_for_running_cell(
     )
     thread.start()
     wait_until(lambda: project.left and project.kernel().is_busy)
-    other = Agent(project)
+    other_agent = Agent(project)
     assert (
-        other.run("# meanwhile", cell_type="markdown", after="top")["state"]
+        other_agent.run("# meanwhile", cell_type="markdown", after="top")["state"]
         == "nothing to run"
     )
-    assert other.ask("cell change", action="delete", cell_ids=[0 - 2])["changed"] == []
-    assert other.cells()[-1]["status"] == "running"
+    assert (
+        other_agent.ask("cell change", action="delete", cell_ids=[0 - 2])["changed"]
+        == []
+    )
+    assert other_agent.cells()[-1]["status"] == "running"
     project.stepper("interrupt")
     thread.join()
     assert [cell["cell_type"] for cell in notebook.raw["cells"]] == ["markdown", "code"]
@@ -430,8 +440,8 @@ def test_several_cells_stop_at_the_first_failure(agent: Agent) -> None:
         "failed",
         "pending",
     ]
-    mended = agent.run("y = 2", cell_id=added["cell_id"])
-    assert mended["state"] == "ok" and 'Step 2 of 3 "Two": done' in mended["text"]
+    fixed = agent.run("y = 2", cell_id=added["cell_id"])
+    assert fixed["state"] == "ok" and 'Step 2 of 3 "Two": done' in fixed["text"]
     assert agent.ask("run", notebook="", which="pending")["ran"] == 1
     assert agent.ask("status")["state"] == "complete"
 
@@ -464,11 +474,11 @@ def test_notebook_is_created_with_cells(agent: Agent) -> None:
     assert response["cells"]["state"] == "ok" and "| 2" in response["cells"]["text"]
     assert [step["status"] for step in agent.ask("status")["steps"]] == ["done", "done"]
     assert agent.ask("new", problem="p")["cells"] is None
-    for cells, told in [
+    for cells, message in [
         ([{"source": "a = '\ud800'"}], "has an unpaired surrogate"),
         ([{"cell": "1"}], "a string `source`"),
     ]:
-        with pytest.raises(StepperError, match=told):
+        with pytest.raises(StepperError, match=message):
             agent.ask("new", problem="refused", cells=cells)
     assert not list(
         agent.project.folder.glob("notebooks/*refused*")
@@ -477,12 +487,12 @@ def test_notebook_is_created_with_cells(agent: Agent) -> None:
 
 def test_repeated_call_id_runs_once(agent: Agent) -> None:
     agent.project.new("One")
-    ran = agent.run("print('once')", call="call-1")
-    again = agent.run("print('once')", call="call-1")
+    response = agent.run("print('once')", call="call-1")
+    second_response = agent.run("print('once')", call="call-1")
     assert (
-        again["text"] == ran["text"]
-        and again["state"] == "ok"
-        and again["cell_id"] == ran["cell_id"]
+        second_response["text"] == response["text"]
+        and second_response["state"] == "ok"
+        and second_response["cell_id"] == response["cell_id"]
     )
     assert len(agent.project.json("history")) == 1 and len(sources(agent)) == 2
 
@@ -493,7 +503,7 @@ def test_call_retried_after_daemon_death_runs_once(
     project.new("One")
     results: list[dict[str, Any]] = []
 
-    def ask() -> None:
+    def send_status() -> None:
         while not any(results):  # no daemon listens while one replaces the other
             with contextlib.suppress(daemon_client.DaemonExitedError):
                 results.append(
@@ -502,7 +512,7 @@ def test_call_retried_after_daemon_death_runs_once(
                     )
                 )
 
-    thread = threading.Thread(target=ask)
+    thread = threading.Thread(target=send_status)
     thread.start()
     wait_until(lambda: project.left and project.kernel().is_busy)
     project.kill_daemon()
@@ -517,7 +527,7 @@ def test_cells_not_run_before_daemon_death_are_reported(
     project.new("One")
     results: list[dict[str, Any]] = []
 
-    def ask() -> None:
+    def send_status() -> None:
         while not any(results):
             with contextlib.suppress(daemon_client.DaemonExitedError):
                 results.append(
@@ -529,7 +539,7 @@ def test_cells_not_run_before_daemon_death_are_reported(
                     )
                 )
 
-    thread = threading.Thread(target=ask)
+    thread = threading.Thread(target=send_status)
     thread.start()
     wait_until(lambda: project.left and project.kernel().is_busy)
     project.kill_daemon()
@@ -576,8 +586,12 @@ def test_stop_remains_until_the_user_lifts_it(agent: Agent) -> None:
         and "❌ Execution stopped at cell 2" in stopped["text"]
     )
     before = notebook.path.read_bytes()
-    for how in ({"source": "1"}, {"source": "1", "cell_id": first}, {"cell_id": first}):
-        refused = agent.ask("cell run", **how)
+    for arguments in (
+        {"source": "1"},
+        {"source": "1", "cell_id": first},
+        {"cell_id": first},
+    ):
+        refused = agent.ask("cell run", **arguments)
         assert (
             refused["state"] == "stopped"
             and "/continue, /fix or /skip" in refused["text"]
@@ -627,10 +641,10 @@ def test_eval_runs_without_cells_but_not_after_state_loss(
 def test_repeated_failure_is_not_run(agent: Agent) -> None:
     agent.project.new("One")
     cell = agent.run("d = {}\nd['a']")["cell_id"]
-    again = agent.run(cell_id=cell)
+    second_response = agent.run(cell_id=cell)
     assert (
-        again["state"] == "not run"
-        and "no file of the project has changed" in again["text"]
+        second_response["state"] == "not run"
+        and "no file of the project has changed" in second_response["text"]
     )
     assert len(agent.project.json("history")) == 1
 
@@ -656,7 +670,7 @@ def test_nothing_runs_without_consent(agent: Agent) -> None:
         and f"stepper run {agent.project.paths.relpath(str(notebook.path))}"
         in waits["text"]
     )
-    for verb, how in [
+    for verb, arguments in [
         ("run", {"notebook": notebook.path.name}),
         ("eval", {"source": "x"}),
         ("restart", {}),
@@ -664,7 +678,7 @@ def test_nothing_runs_without_consent(agent: Agent) -> None:
         with pytest.raises(
             StepperError, match="nothing ran: `auto_run` is `ask`"
         ) as error:
-            agent.ask(verb, **how)
+            agent.ask(verb, **arguments)
         assert f"stepper {verb}" in error.value.hint
     assert agent.project.json("run", notebook.path.name)["ran"] == 1  # the person's
     assert [run["by"] for run in agent.project.json("history")] == ["mcp", "cli"]
@@ -681,13 +695,13 @@ def test_plan_mode_writes_nothing(agent: Agent) -> None:
         == planning.run("# A", cell_type="markdown")["state"]
         == "refused"
     )
-    for verb, how in [
+    for verb, arguments in [
         ("cell change", {"action": "delete", "cell_ids": [-1]}),
         ("new", {"problem": "p"}),
         ("eval", {"source": "1"}),
     ]:
         with pytest.raises(StepperError, match="plan mode"):
-            planning.ask(verb, **how)
+            planning.ask(verb, **arguments)
     assert notebook.path.read_bytes() == before and planning.cells()
 
 
@@ -758,11 +772,11 @@ ASKED = st.fixed_dictionaries(
 )
 @given(
     verb=st.sampled_from(["cell run", "cell add", "cell change", "cell read"]),
-    asked=ASKED,
+    arguments=ASKED,
     minor=st.sampled_from([4, 5]),
 )
 def test_invalid_arguments_are_refused_without_effect(
-    agent: Agent, verb: str, asked: dict[str, Any], minor: int
+    agent: Agent, verb: str, arguments: dict[str, Any], minor: int
 ) -> None:
     cells = (
         [code("x = 1"), code("x")]
@@ -771,7 +785,7 @@ def test_invalid_arguments_are_refused_without_effect(
     )
     notebook = agent.project.notebook("odd.ipynb", cells, minor=minor)
     try:
-        agent.ask(verb, **{**asked, "notebook": "odd"})
+        agent.ask(verb, **{**arguments, "notebook": "odd"})
     except StepperError as error:
         assert error.exit_code != DaemonError.exit_code, error
     nbformat.validate(nbformat.read(notebook.path, 4))
@@ -783,19 +797,19 @@ def test_invalid_arguments_are_refused_without_effect(
 def test_edit_is_reported_once_by_hook_or_tool(agent: Agent) -> None:
     notebook = agent.project.new("One", "Two", "Three")
     notebook.insert("x = 1")
-    looked = agent.project.hook(
+    hook_response = agent.project.hook(
         "PostToolBatch", notebook.payload("PostToolBatch", "", {}, tool_calls=[])
     )
     time.sleep(0.02)  # the time of the file is another one from here on
-    ran = agent.run("y = 2")
-    agent.run("y = 3", cell_id=ran["cell_id"])
+    insert_response = agent.run("y = 2")
+    agent.run("y = 3", cell_id=insert_response["cell_id"])
     agent.run("# text", cell_type="markdown")
     agent.ask("cell change", action="move", cell_ids=[-1], after="top")
     calls = [{"tool_name": "mcp__stepper__run_cell", "tool_input": {}}]
-    looked = agent.project.hook(
+    hook_response = agent.project.hook(
         "PostToolBatch", notebook.payload("PostToolBatch", "", {}, tool_calls=calls)
     )
-    assert looked.text == "" and len(agent.project.json("history")) == 3
+    assert hook_response.text == "" and len(agent.project.json("history")) == 3
     _, response = notebook.insert("print(x + y)")
     assert "| 4" in response.text
     assert "| 4" in agent.cells(cells=[-1])[0]["outputs"]
@@ -855,16 +869,16 @@ def test_cells_are_deleted_moved_and_cleared(agent: Agent) -> None:
         b,
         head,
     ]  # to the end
-    gone = agent.ask("cell change", action="delete", cell_ids=["cell-3", b, -2])
-    assert gone["cells"] == [c, a] and gone["count"] == 2  # cells, not names
-    for how, told in [
+    response = agent.ask("cell change", action="delete", cell_ids=["cell-3", b, -2])
+    assert response["cells"] == [c, a] and response["count"] == 2  # cells, not names
+    for arguments, message in [
         ({"action": "delete"}, "'cell_ids' is missing"),
         ({"action": "delete", "cell_ids": []}, "`cell_ids` is empty"),
         ({"action": "burn", "cell_ids": [1]}, "one of"),
         ({"action": "move", "cell_ids": [a], "after": "zz"}, "no cell 'zz'"),
     ]:
-        with pytest.raises(StepperError, match=told):
-            agent.ask("cell change", **how)
+        with pytest.raises(StepperError, match=message):
+            agent.ask("cell change", **arguments)
 
 
 @pytest.mark.nightly
@@ -949,7 +963,7 @@ def test_reading_a_page_does_not_render_the_whole_notebook(
     printed = {"output_type": "stream", "name": "stdout", "text": "z" * 7_000}
     cells = [{**code(f"x{n}", f"id{n}"), "outputs": [printed]} for n in range(200)]
     agent.project.notebook("big.ipynb", cells)
-    looked, begun, goes_on, outputs_of = (
+    read_ids, begun, released, outputs_of = (
         list[str](),
         threading.Event(),
         threading.Event(),
@@ -957,9 +971,9 @@ def test_reading_a_page_does_not_render_the_whole_notebook(
     )
 
     def slow(file: IpynbFile, target: CellVersion) -> list[dict[str, Any]]:
-        looked.append(target.cell_id)
+        read_ids.append(target.cell_id)
         begun.set()
-        assert goes_on.wait(60)
+        assert released.wait(60)
         return outputs_of(file, target)
 
     monkeypatch.setattr(IpynbFile, "read_outputs", slow)
@@ -973,13 +987,13 @@ def test_reading_a_page_does_not_render_the_whole_notebook(
     reader.start()
     assert begun.wait(30)
     agent.ask("list")  # the daemon hears others meanwhile
-    goes_on.set()
+    released.set()
     reader.join(60)
     assert (
         results[0]["cells"][0]["cell_id"] == "id1"
         and "page 2 of 22 or more" in results[0]["text"]
     )
-    assert len(looked) < 30
+    assert len(read_ids) < 30
     both = agent.ask("cell read", notebook="big", outputs="full", page=199, many=5)
     assert [cell["cell_id"] for cell in both["cells"]] == ["id198", "id199"] and both[
         "pages"
@@ -1036,14 +1050,14 @@ def test_notebook_in_another_language_is_read_but_not_run(agent: Agent) -> None:
         StepperError, match="is 'r', but the selected kernel runs Python"
     ):
         agent.run("y <- 2", notebook="r")
-    for verb, how in [
+    for verb, arguments in [
         ("eval", {"source": "1"}),
         ("restart", {}),
     ]:  # no Python kernel either
         with pytest.raises(
             StepperError, match="is 'r', but the selected kernel runs Python"
         ):
-            agent.ask(verb, notebook="r", **how)
+            agent.ask(verb, notebook="r", **arguments)
     assert agent.ask("status", notebook="r")["kernel"]["state"] == "none"
 
 
@@ -1088,8 +1102,10 @@ def test_progress_events_are_sent_each_second(
     monkeypatch.setattr("stepper.daemon.request.PROGRESS_SECONDS", 0.02)
     agent.project.new("One")
     agent.run("import time\ntime.sleep(0.3)")
-    runs = [message["running"] for message in agent.told]
-    assert len(runs) > 2 and {message["what"] for message in agent.told} == {"runs"}
+    runs = [message["running"] for message in agent.progress_events]
+    assert len(runs) > 2 and {message["what"] for message in agent.progress_events} == {
+        "runs"
+    }
     assert runs[0]["name"] == "step 1" and runs[-1]["timeout"] == 30
 
 
@@ -1134,8 +1150,8 @@ def test_long_run_moves_to_background_and_can_be_awaited(agent: Agent) -> None:
     assert (
         response["ended"]["cell_id"] == runs["cell_id"] and response["running"] is None
     )
-    again = agent.ask("status", wait_seconds=30)  # at once: it is told once
-    assert again["ended"] is None and again["unheard"] == ""
+    second_response = agent.ask("status", wait_seconds=30)  # at once: it is told once
+    assert second_response["ended"] is None and second_response["unheard"] == ""
     assert agent.run("x = 1")["text"].startswith("stepper: Cell 2")
     assert text_of(notebook.cell(runs["cell_id"])) == "begun\nover\n"
 
@@ -1293,8 +1309,8 @@ def test_call_sets_the_timeout_of_its_cells(agent: Agent, project: Quick) -> Non
     )
     late = agent.run(f"# stepper: timeout=1h\n{endless}", timeout_seconds=0.3)
     assert late["state"] == "failed" and "deadline" in late["text"]
-    again = agent.run(lasting, cell_id=1, timeout_seconds=0.2)
-    assert again["state"] == "failed"
+    second_response = agent.run(lasting, cell_id=1, timeout_seconds=0.2)
+    assert second_response["state"] == "failed"
     assert (
         agent.run(cell_id=1, timeout_seconds=20)["state"] == "ok"
     )  # the same code, with more time
@@ -1309,8 +1325,8 @@ def test_call_sets_the_timeout_of_its_cells(agent: Agent, project: Quick) -> Non
         )["state"]
         == "failed"
     )
-    looked = agent.ask("eval", source=endless, timeout_seconds=0.3)
-    assert looked["outcome"] == "timeout" and "deadline" in looked["text"]
+    response = agent.ask("eval", source=endless, timeout_seconds=0.3)
+    assert response["outcome"] == "timeout" and "deadline" in response["text"]
     (project.folder / ".stepper" / "config.yaml").write_text(
         "max_cell_timeout_seconds: 0.2\n"
     )
@@ -1383,16 +1399,16 @@ def test_resource_usage_of_kernel_and_gpus(
 ) -> None:
     busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     try:
-        found = resource_usage.measure_resources(
+        usage = resource_usage.measure_resources(
             responses.KernelStatus(busy.pid, "busy", 5)
         )
     finally:
         busy.kill()
         busy.wait()
     assert (
-        found.kernel is not None
-        and found.kernel.cpu_percent
-        and found.kernel.memory_bytes == 5
+        usage.kernel is not None
+        and usage.kernel.cpu_percent
+        and usage.kernel.memory_bytes == 5
     )
     assert resource_usage.measure_resources(
         responses.KernelStatus(busy.pid)
@@ -1433,17 +1449,22 @@ def shown(colour):
 def test_figures_of_a_run_are_reported_by_path(real: Agent) -> None:
     real.project.new("Plot", "Look")
     assert real.run(PICTURE)["figures"] == []
-    drawn = real.add("shown('red')\nshown('blue')", "shown('green')")
-    assert drawn["state"] == "ok" and len(drawn["figures"]) == 3
+    response = real.add("shown('red')\nshown('blue')", "shown('green')")
+    assert response["state"] == "ok" and len(response["figures"]) == 3
     assert all(
-        Path(path).read_bytes().startswith(b"\x89PNG") for path in drawn["figures"]
+        Path(path).read_bytes().startswith(b"\x89PNG") for path in response["figures"]
     )
-    assert drawn["figures"][2] in drawn["text"]
-    first, second = real.cells(cells=drawn["cells"])
-    assert first["pictures"] + second["pictures"] == drawn["figures"]
-    assert f"Figure: {drawn['figures'][2]}" in real.ask("cell read", cells=[-1])["text"]
-    looked = real.ask("eval", source="shown('blue')\nshown('red')")
-    assert len(looked["figures"]) == 2 and looked["figures"][1] in looked["text"]
+    assert response["figures"][2] in response["text"]
+    first, second = real.cells(cells=response["cells"])
+    assert first["pictures"] + second["pictures"] == response["figures"]
+    assert (
+        f"Figure: {response['figures'][2]}" in real.ask("cell read", cells=[-1])["text"]
+    )
+    eval_response = real.ask("eval", source="shown('blue')\nshown('red')")
+    assert (
+        len(eval_response["figures"]) == 2
+        and eval_response["figures"][1] in eval_response["text"]
+    )
     assert real.ask("eval", source="1")["figures"] == []
     real.run("shown('red')", cell_id=-1)
     assert real.cells(cells=[-1])[0]["pictures"] != second["pictures"]
@@ -1451,10 +1472,10 @@ def test_figures_of_a_run_are_reported_by_path(real: Agent) -> None:
 
 def test_kernel_environment_has_no_session_variables(real: Agent) -> None:
     real.project.new("Look")
-    ran = real.run(
+    response = real.run(
         "import os\nprint([name for name in os.environ if name in ('STEPPER_FACE', 'STEPPER_MODE')])"
     )
-    assert "| []" in ran["text"]
+    assert "| []" in response["text"]
     assert (
         real.ask("status", details=True)["resources"]["kernel"]["memory_bytes"]
         > 1 << 20
@@ -1469,10 +1490,10 @@ def test_failed_cell_is_fixed_and_notebook_is_rerun(real: Agent) -> None:
     assert (
         failed["state"] == "failed" and "`values`" in failed["text"]
     )  # suggestions for the misspelled name
-    mended = real.run(
+    fixed = real.run(
         cell_id=failed["cell_id"], old_string="(value)", new_string="(values)"
     )
-    assert mended["state"] == "ok" and "| 6" in mended["text"]
+    assert fixed["state"] == "ok" and "| 6" in fixed["text"]
     real.run("values = [4]", cell_id=1)
     stale = real.ask("run", notebook=notebook.path.name, which="stale")
     assert stale["ran"] == 1 and real.cells(cells=[-1])[0]["outputs"] == "| 4"
@@ -1500,7 +1521,7 @@ def test_running_cell_is_watched_and_continues_without_its_agent(
         and "Last lines:\n| round" in runs["text"]
         and "| round" in runs["line"]
     )
-    lines = [message["running"]["line"] for message in real.told]
+    lines = [message["running"]["line"] for message in real.progress_events]
     assert len(lines) >= 1 and lines[-1].startswith("round ")
     assert real.cells(cells=[runs["cell_id"]])[0]["status"] == "running"
     assert (
@@ -1515,10 +1536,13 @@ def test_running_cell_is_watched_and_continues_without_its_agent(
 def test_call_without_effect_reports_unchanged(agent: Agent) -> None:
     agent.project.new()
     cell_id = agent.run("# Title", cell_type="markdown")["cell_id"]
-    again = agent.run(cell_id=cell_id)
-    assert again["state"] == "nothing to run" and again["line"] == "✓ nothing to run"
+    second_response = agent.run(cell_id=cell_id)
     assert (
-        again["text"]
+        second_response["state"] == "nothing to run"
+        and second_response["line"] == "✓ nothing to run"
+    )
+    assert (
+        second_response["text"]
         == f"stepper: nothing was written and nothing ran: a markdown cell (id {cell_id})."
     )
     last = agent.cells()[-1]["cell_id"]

@@ -54,12 +54,14 @@ def test_help_is_grouped_and_not_truncated(
     monkeypatch.setenv("COLUMNS", columns)
     help_text = invoke("-h")
     assert help_text == invoke("--help")
-    places = [help_text.index(f"\n{title}:") for title in GROUPS]
-    assert places == sorted(places) and "..." not in help_text.replace("[ARGS]...", "")
-    words = " ".join(help_text.split())
+    positions = [help_text.index(f"\n{title}:") for title in GROUPS]
+    assert positions == sorted(positions) and "..." not in help_text.replace(
+        "[ARGS]...", ""
+    )
+    joined_text = " ".join(help_text.split())
     for name, row in COMMANDS.items():
-        assert row.group in GROUPS and row.summary in words, name
-    assert "Examples:" in help_text and EXIT_CODES in words
+        assert row.group in GROUPS and row.summary in joined_text, name
+    assert "Examples:" in help_text and EXIT_CODES in joined_text
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -69,12 +71,16 @@ def test_help_of_each_command(name: str) -> None:
     assert EXIT_CODES in help_text and help_text == invoke(*name.split(), "--help")
     assert ("--json" in help_text) == RENDERINGS[name].has_json
     for example in row.examples:  # the file that it names exists
-        words = shlex.split(example.split(" > ")[0].split(" < ")[0])
-        group, rest = main, words
-        while isinstance(group, click.Group) and rest and rest[0] in group.commands:
-            group, rest = group.commands[rest[0]], rest[1:]  # type: ignore[assignment]
+        arguments = shlex.split(example.split(" > ")[0].split(" < ")[0])
+        group, remaining = main, arguments
+        while (
+            isinstance(group, click.Group)
+            and remaining
+            and remaining[0] in group.commands
+        ):
+            group, remaining = group.commands[remaining[0]], remaining[1:]  # type: ignore[assignment]
         assert group is not main and group.make_context(
-            "stepper", list(rest), resilient_parsing=False
+            "stepper", list(remaining), resilient_parsing=False
         )
 
 
@@ -118,14 +124,14 @@ def test_status_of_stopped_notebook_shows_reason_question_and_commands(
         f"Suggestion: {stop_suggestion.fill_commands(stop_suggestion.ANSWER, notebook.commands)}"
         in output
     )
-    for way in (
+    for command in (
         "continue",
         "fix",
         "skip",
     ):  # the notebook is named if there are several
-        assert re.search(rf"\n  stepper {way} (--notebook \S+ )?\[[A-Z]+\] ", output), (
-            output
-        )
+        assert re.search(
+            rf"\n  stepper {command} (--notebook \S+ )?\[[A-Z]+\] ", output
+        ), output
     assert "stepper restore" not in output, "its state is there"
     stop = project.json("status")["stop"]
     assert (
@@ -306,14 +312,14 @@ def test_kernel_of_deleted_notebook_is_listed_and_can_be_shut_down(
 
 def test_plan_with_invalid_criterion_is_refused(project: Project) -> None:
     before = sorted((project.folder / "notebooks").glob("*.ipynb"))
-    said = project.stepper("new", "a slip", "--step", "Train :: score = 3", check=2)
-    assert "step 1: the criterion `score = 3` has `=`" in said.stderr
-    assert "to compare, write `score == 3`" in said.stderr
+    result = project.stepper("new", "a slip", "--step", "Train :: score = 3", check=2)
+    assert "step 1: the criterion `score = 3` has `=`" in result.stderr
+    assert "to compare, write `score == 3`" in result.stderr
     assert sorted((project.folder / "notebooks").glob("*.ipynb")) == before
     notebook = project.new("Train :: score > 0.9")
     for change in (["add", "Test :: score >"], ["edit", "1", "Train :: score ="]):
-        said = project.stepper("plan", *change, check=2)
-        assert "nothing is compared with `score`" in said.stderr
+        result = project.stepper("plan", *change, check=2)
+        assert "nothing is compared with `score`" in result.stderr
     assert notebook.raw["metadata"]["stepper"]["steps"][0]["criterion"] == "score > 0.9"
 
 
@@ -470,7 +476,7 @@ def test_second_ctrl_c_exits_immediately(project: Project) -> None:
 
 
 @pytest.mark.parametrize(
-    ("environ", "terminal_there", "wanted"),
+    ("environ", "terminal_there", "expected"),
     [
         ({}, True, True),
         ({}, False, False),
@@ -486,20 +492,20 @@ def test_color_detection(
     monkeypatch: pytest.MonkeyPatch,
     environ: dict[str, str],
     terminal_there: bool,
-    wanted: bool,
+    expected: bool,
 ) -> None:
     for name in ("NO_COLOR", "FORCE_COLOR", "TERM"):
         monkeypatch.delenv(name, raising=False)
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr("sys.stdout.isatty", lambda: terminal_there, raising=False)
-    assert terminal.wants_color(sys.stdout) is wanted
+    assert terminal.wants_color(sys.stdout) is expected
 
 
 def test_only_marks_are_colored() -> None:
-    told = terminal.color_marks("a ✓ b\n  ✓ 1. x\n✗ y\n■ z\n✓w\n| ✓ printed")
+    colored = terminal.color_marks("a ✓ b\n  ✓ 1. x\n✗ y\n■ z\n✓w\n| ✓ printed")
     assert (
-        told
+        colored
         == "a ✓ b\n  \x1b[32m✓\x1b[0m 1. x\n\x1b[31m✗\x1b[0m y\n\x1b[33m■\x1b[0m z\n✓w\n| ✓ printed"
     )
 
@@ -514,7 +520,7 @@ def test_terminal_gets_colors_and_pipe_does_not(project: Project) -> None:
         if name not in ("NO_COLOR", "FORCE_COLOR")
     }
 
-    def seen(*arguments: str, **options: str) -> str:
+    def show(*arguments: str, **options: str) -> str:
         command = shlex.join([sys.executable, "-I", "-c", COMMAND, *arguments])
         return str(
             pexpect.run(
@@ -525,9 +531,9 @@ def test_terminal_gets_colors_and_pipe_does_not(project: Project) -> None:
             )
         )
 
-    assert "\x1b[32m✓\x1b[0m 1. Load" in seen("status", TERM="xterm")
-    assert "\x1b[32m✓\x1b[0m cell 1" in seen("run", "coloured", TERM="xterm")
-    assert "\x1b[" not in seen("status", TERM="xterm", NO_COLOR="1") + seen(
+    assert "\x1b[32m✓\x1b[0m 1. Load" in show("status", TERM="xterm")
+    assert "\x1b[32m✓\x1b[0m cell 1" in show("run", "coloured", TERM="xterm")
+    assert "\x1b[" not in show("status", TERM="xterm", NO_COLOR="1") + show(
         "status", TERM="dumb"
     )
 
@@ -553,12 +559,12 @@ def test_times_are_local_unless_utc_is_requested(
 # --- completion -----------------------------------------------------------------------
 
 
-def complete(project: Project, *words: str) -> list[str]:
+def complete(project: Project, *arguments: str) -> list[str]:
     environ = {
         **os.environ,
         "_STEPPER_COMPLETE": "bash_complete",
-        "COMP_WORDS": shlex.join(["stepper", *words]),
-        "COMP_CWORD": str(len(words)),
+        "COMP_WORDS": shlex.join(["stepper", *arguments]),
+        "COMP_CWORD": str(len(arguments)),
     }
     result = subprocess.run(
         [sys.executable, "-I", "-c", COMMAND],
@@ -606,7 +612,7 @@ def test_completion_without_a_daemon(fresh_project: Project) -> None:
 
 
 @pytest.fixture
-def shell_room(fresh_project: Project, tmp_path: Path) -> Project:
+def shell_project(fresh_project: Project, tmp_path: Path) -> Project:
     """A project with a notebook, and `stepper` on the PATH."""
     fresh_project.notebook("analysis.ipynb", [code("first = 1", "abc1")])
     (tmp_path / "bin").mkdir()
@@ -620,7 +626,7 @@ def shell_room(fresh_project: Project, tmp_path: Path) -> Project:
 
 @pytest.mark.parametrize("shell", mark_nightly(SHELLS, "bash"))
 def test_completion_in_real_shells(
-    shell_room: Project, tmp_path: Path, shell: str
+    shell_project: Project, tmp_path: Path, shell: str
 ) -> None:
     if not shutil.which(shell):
         pytest.skip(f"there is no {shell} here")
@@ -630,13 +636,13 @@ def test_completion_in_real_shells(
         "HOME": str(tmp_path),
         "TERM": "dumb",
     }
-    script = shell_room.stepper("completion", shell).stdout
+    script = shell_project.stepper("completion", shell).stdout
     (tmp_path / "completion").write_text(script)
     if shell == "fish":
-        asks = f"source {tmp_path}/completion; complete -C 'stepper stat'; complete -C 'stepper run '"
+        completion_script = f"source {tmp_path}/completion; complete -C 'stepper stat'; complete -C 'stepper run '"
         result = subprocess.run(
-            [shell, "--no-config", "-c", asks],
-            cwd=shell_room.folder,
+            [shell, "--no-config", "-c", completion_script],
+            cwd=shell_project.folder,
             env=environ,
             capture_output=True,
             text=True,
@@ -650,7 +656,7 @@ def test_completion_in_real_shells(
     child = pexpect.spawn(
         shell,
         options,
-        cwd=str(shell_room.folder),
+        cwd=str(shell_project.folder),
         env=environ,
         encoding="utf-8",
         timeout=30,
@@ -703,9 +709,9 @@ def test_closed_pipe_is_not_an_error() -> None:
 def test_user_script_stays_for_projects_with_any_folder_name(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    other = tmp_path / "records/env/shop/.stepper/env/bin/stepper"
-    other.parent.mkdir(parents=True)
-    other.touch()
+    executable = tmp_path / "records/env/shop/.stepper/env/bin/stepper"
+    executable.parent.mkdir(parents=True)
+    executable.touch()
     script = tmp_path / "stepper"
     script.write_text(
         f"# (notebook-stepper)\nany={tmp_path}/records/gone/bin/stepper\n"
@@ -716,7 +722,7 @@ def test_user_script_stays_for_projects_with_any_folder_name(
     monkeypatch.setattr(user_script, "get_script_path", lambda: script)
     assert "for your other projects" in (user_script.remove_script() or "")
     assert script.read_text().endswith(
-        f"any={other}\n"
+        f"any={executable}\n"
     )  # what it calls where there is no project is there
-    other.unlink()
+    executable.unlink()
     assert user_script.remove_script() == "" and not script.exists()

@@ -32,7 +32,7 @@ SPACED = CommandLines("notebooks/my sales.ipynb")
 
 
 @pytest.mark.parametrize(
-    "commands, command, words, line",
+    "commands, command, arguments, line",
     [
         (UNNAMED, "fix", '"HINT"', 'stepper fix "HINT"'),
         (UNNAMED, "run --stale", "", "stepper run --stale"),
@@ -53,9 +53,9 @@ SPACED = CommandLines("notebooks/my sales.ipynb")
     ],
 )
 def test_shell_command_text(
-    commands: CommandLines, command: str, words: str, line: str
+    commands: CommandLines, command: str, arguments: str, line: str
 ) -> None:
-    assert commands.shell(command, words) == line
+    assert commands.shell(command, arguments) == line
 
 
 def test_slash_command_text() -> None:
@@ -234,7 +234,7 @@ def test_skipped_step_is_reopened_while_another_notebook_is_stopped(
 
 
 @pytest.mark.parametrize(
-    "words, command",
+    "prompt, command",
     [
         ("fix and retry", "fix"),
         ("continue notebook", "continue"),
@@ -242,10 +242,10 @@ def test_skipped_step_is_reopened_while_another_notebook_is_stopped(
     ],
 )
 def test_ambiguous_plain_text_resumes_no_notebook(
-    project: Quick, words: str, command: str
+    project: Quick, prompt: str, command: str
 ) -> None:
     first, second = stopped_pair(project)
-    text, line = say(second, words)
+    text, line = say(second, prompt)
     for notebook in (first, second):
         assert state(project, notebook) == "stopped"
         for read in (text, line):
@@ -253,7 +253,7 @@ def test_ambiguous_plain_text_resumes_no_notebook(
     say(second, f"fix and retry, {first.name} the dates are in UTC")
     assert state(project, first) != "stopped"
     assert state(project, second) == "stopped"
-    text, line = say(second, words)  # one is left
+    text, line = say(second, prompt)  # one is left
     assert state(project, second) != "stopped"
 
 
@@ -307,13 +307,13 @@ def test_slash_command_takes_a_notebook_before_the_message(
 def test_mcp_texts_name_tools_with_their_notebook(commands: CommandLines) -> None:
     name = commands.notebook
     named = f"`notebook: {name}`" if name else ""
-    told = mcp_wording.translate
-    restore = told(f"`{commands.shell('restore')}` builds them again")
+    translate = mcp_wording.translate
+    restore = translate(f"`{commands.shell('restore')}` builds them again")
     assert "`which: restore`" in restore and named in restore
     assert "stepper" not in restore
-    stale = told(f"To fix this, run: {commands.shell('run --stale')}")
+    stale = translate(f"To fix this, run: {commands.shell('run --stale')}")
     assert "`which: stale`" in stale and named in stale
-    resume = told(edit_gate.format_resume_commands(commands))
+    resume = translate(edit_gate.format_resume_commands(commands))
     assert "`lift_stop`" in resume and "/fix" not in resume
     assert ("`notebook: " in resume) == bool(name)
 
@@ -369,20 +369,20 @@ def test_bare_command_name_is_used_if_on_path(
     bin_folder.mkdir()
     script = bin_folder / "stepper"
 
-    def found(folder: Path = project) -> str:
+    def format_command(folder: Path = project) -> str:
         return find_program(paths, str(bin_folder), str(folder))
 
-    assert found() == ".stepper/env/bin/stepper"
-    assert found(project / "notebooks") == "../.stepper/env/bin/stepper"
-    assert found(Path("/")) == str(linked)
+    assert format_command() == ".stepper/env/bin/stepper"
+    assert format_command(project / "notebooks") == "../.stepper/env/bin/stepper"
+    assert format_command(Path("/")) == str(linked)
     script.write_text("#!/bin/sh\necho another program\n")
     script.chmod(0o755)
-    assert found() == ".stepper/env/bin/stepper"
+    assert format_command() == ".stepper/env/bin/stepper"
     shutil.copy(ROOT / "hooks" / "shell", script)  # as `install.sh --link` does
-    assert found() == "stepper"
+    assert format_command() == "stepper"
     script.unlink()
     linked.unlink()
-    assert found() == "stepper"  # no path works better
+    assert format_command() == "stepper"  # no path works better
 
 
 @pytest.mark.nightly
@@ -415,7 +415,7 @@ def test_printed_commands_work_in_a_shell_without_stepper_on_the_path(
         data = json.loads(
             run_in_user_shell(folder, ".stepper/env/bin/stepper status a --json").stdout
         )
-        assert any("stepper fix" in way for way in data["stop"]["ways"])
+        assert any("stepper fix" in command for command in data["stop"]["ways"])
 
 
 def run_in_user_shell(

@@ -145,10 +145,10 @@ def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
 
 
 def run_with_criterion(lab: Lab, criterion: str, code: str = "pass") -> Execution:
-    found_criterion = plan.parse_criterion(criterion)
-    assert found_criterion, criterion
+    parsed_criterion = plan.parse_criterion(criterion)
+    assert parsed_criterion, criterion
     return lab.loop.run_until_complete(
-        lab.kernel.execute(code, 30, Limits(), criterion=found_criterion)
+        lab.kernel.execute(code, 30, Limits(), criterion=parsed_criterion)
     )
 
 
@@ -157,20 +157,22 @@ def list_lines(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("criteria", "holds"), [(TRUE, True), (FALSE, False), (UNKNOWN, None)]
+    ("criteria", "expected"), [(TRUE, True), (FALSE, False), (UNKNOWN, None)]
 )
 def test_kernel_evaluates_a_criterion(
-    lab: Lab, criteria: str, holds: bool | None
+    lab: Lab, criteria: str, expected: bool | None
 ) -> None:
-    said = {
+    values = {
         item: (run_with_criterion(lab, item).diagnosis_data.get("criterion") or {}).get(
             "holds"
         )
         for item in list_lines(criteria)
     }
-    if holds is False:
-        assert said.pop("score == float") is None  # no name of the user's
-    assert {item: found for item, found in said.items() if found is not holds} == {}
+    if expected is False:
+        assert values.pop("score == float") is None  # no name of the user's
+    assert {
+        item: value for item, value in values.items() if value is not expected
+    } == {}
 
 
 def test_criterion_check_runs_no_user_code_and_keeps_no_references(lab: Lab) -> None:
@@ -447,10 +449,10 @@ def test_only_the_criterion_of_the_step_is_requested() -> None:
     journal_reducer.apply(
         journal_events.PlanChanged(plan=plan.to_json(Plan("p", steps))), run_state
     )
-    asked_for = [
+    criteria = [
         run_decisions.make_run_parameters(
             run_state, [], cell(0, source), Limits()
         ).criterion
         for source in ("x", "# stepper: step=2\nx", "# stepper: scratch\nx")
     ]
-    assert asked_for == ["x > 1", "", ""]
+    assert criteria == ["x > 1", "", ""]

@@ -17,14 +17,14 @@ NOTEBOOKS, SECONDS = 60, 100.0  # at least so many of them run
 @pytest.mark.timeout(3600)  # a hundred notebooks are had and run
 def test_precision_and_recall_against_a_tracer(tmp_path: Path) -> None:
     python = environment(sys.executable, *NEEDED)
-    held = [
+    notebooks = [
         path
         for path in unpack_notebooks(sys.executable, tmp_path)
         if part(str(path)) == "held"
     ]
     traces = [
         traced
-        for path in held
+        for path in notebooks
         if (traced := trace(python, path, SECONDS)) and any(traced["ok"])
     ]
     cells, names = compute_scores(traces)

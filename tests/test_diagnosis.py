@@ -47,7 +47,7 @@ class Project:
     def format_folder(self, folder: str) -> str:
         return "notebooks/"
 
-    def find_similar_paths(self, asked: str, cwd: str) -> list[str]:
+    def find_similar_paths(self, path: str, cwd: str) -> list[str]:
         return list(self.paths)
 
     def find_local_modules(self, name: str, cwd: str) -> list[tuple[str, str]]:
@@ -91,8 +91,8 @@ def suggest(
     source: str = "",
     live: Any = None,
     cells: Sequence[Cell] = (),
-    ran: Sequence[str] = (),
-    look: Any = None,
+    succeeded: Sequence[str] = (),
+    helper_data: Any = None,
     **options: Any,
 ) -> str:
     """The suggestion, in the class's own order of bases as far as the rows need it."""
@@ -103,18 +103,24 @@ def suggest(
     ]
     state = State("n.ipynb")
     sources = {cell.id: hash_source(cell.source) for cell in cells}
-    state.succeeded_sources = {cell_id: sources[cell_id] for cell_id in ran}
+    state.succeeded_sources = {cell_id: sources[cell_id] for cell_id in succeeded}
     state.cells_by_execution_count = {4: "a"}
     variables = {name: Variable(kind) for name, kind in (live or {}).items()}
     namespace = Namespace(
         variables=variables, cwd="/project/notebooks", lasting=LASTING
     )
     cell = Cell("own", 9, 9, "code", source)
-    look = {"findings": messages, **(look or {})}
+    helper_data = {"findings": messages, **(helper_data or {})}
     return (
         make_diagnoser(project or Project())
         .add_suggestion(
-            fault, {"look": look}, cell, [*cells, cell], state, namespace, "python"
+            fault,
+            {"look": helper_data},
+            cell,
+            [*cells, cell],
+            state,
+            namespace,
+            "python",
         )
         .suggestion
     )
@@ -379,7 +385,7 @@ def test_missing_program_is_searched_on_path() -> None:
         "FileNotFoundError",
         "…",
         "'xsv' was sought as a program on PATH and is not there",
-        look={"program": True},
+        helper_data={"program": True},
         project=Project(paths=["xsv.py"]),
         attributes={"filename": "xsv"},
     )
@@ -568,7 +574,11 @@ def test_find_close_names() -> None:
 
 
 def suggest_for_name(
-    source: str, ran: str = "", ended: str = "", failed_at: int = 0, name: str = "raw"
+    source: str,
+    executed_source: str = "",
+    ended: str = "",
+    failed_at: int = 0,
+    name: str = "raw",
 ) -> str:
     """The suggestion for a name whose cell `source` is now; it ran in this kernel as `ran`, with `ended`."""
     cell, failing = (
@@ -576,13 +586,13 @@ def suggest_for_name(
         Cell("own", 1, 2, "code", f"print({name})"),
     )
     state = State("n.ipynb")
-    if ran:
+    if executed_source:
         state.cells_by_execution_count, state.last_sources = (
             {4: "a"},
-            {"a": hash_source(ran)},
+            {"a": hash_source(executed_source)},
         )
         if ended == "ok":
-            state.succeeded_sources = {"a": hash_source(ran)}
+            state.succeeded_sources = {"a": hash_source(executed_source)}
         else:
             fault = Fault("ValueError", "bad", line=failed_at)
             state.runs.append(
@@ -592,7 +602,7 @@ def suggest_for_name(
                     cell_id="a",
                     index=0,
                     step=None,
-                    source_hash=hash_source(ran),
+                    source_hash=hash_source(executed_source),
                     duration_s=1.0,
                     outcome=Outcome(ended),
                     verdict=Verdict.UNRECOVERABLE,

@@ -119,8 +119,8 @@ def test_interpreters(project, text, wrong):
     fake(project, text)
     bad = find_failed_checks(project)
     assert bad.keys() == wrong.keys()
-    for name, words in wrong.items():
-        assert words in bad[name].detail
+    for name, detail in wrong.items():
+        assert detail in bad[name].detail
         assert "install.sh" in bad[name].mend
 
 
@@ -176,12 +176,12 @@ def test_uncovered_notebooks_are_counted_with_a_config_line(project):
         write(project, name, "{}")
     (root / "notebooks/.ipynb_checkpoints").mkdir()
     write(project, "notebooks/.ipynb_checkpoints/a-checkpoint.ipynb", "{}")
-    said = run_checks(project)["notebooks"].detail
-    assert said == (
+    detail = run_checks(project)["notebooks"].detail
+    assert detail == (
         "notebooks: 1 included; 2 not included (analysis/b.ipynb, top.ipynb). Cells of notebooks that are not included do not run. To include all notebooks, set:"
         ' notebooks: ["notebooks", "analysis", "*.ipynb"]'
     )
-    write(project, ".stepper/config.yaml", said.partition("set: ")[2] + "\n")
+    write(project, ".stepper/config.yaml", detail.partition("set: ")[2] + "\n")
     assert (
         run_checks(project)["notebooks"].detail
         == "notebooks, analysis, *.ipynb: 3 included"
@@ -191,7 +191,7 @@ def test_uncovered_notebooks_are_counted_with_a_config_line(project):
 
 @pytest.mark.nightly_after(3)
 @pytest.mark.parametrize(
-    ("named", "config", "says"),
+    ("named", "config", "expected_detail"),
     [
         (
             {},
@@ -233,23 +233,27 @@ def test_uncovered_notebooks_are_counted_with_a_config_line(project):
     ],
 )
 def test_permission_mode_is_reported(
-    project, tmp_path, monkeypatch, named, config, says
+    project, tmp_path, monkeypatch, named, config, expected_detail
 ):
     monkeypatch.setenv("CLAUDE_CONFIG_DIR", str(tmp_path / "user"))
     (tmp_path / "user").mkdir()
     own = Path(project.project, ".claude")
-    places = {
+    settings_files = {
         "user": tmp_path / "user/settings.json",
         "project": own / "settings.json",
         "local": own / "settings.local.json",
     }
-    for place, mode in named.items():
-        there = json.loads(places[place].read_text()) if places[place].exists() else {}
-        places[place].write_text(
+    for file_name, mode in named.items():
+        there = (
+            json.loads(settings_files[file_name].read_text())
+            if settings_files[file_name].exists()
+            else {}
+        )
+        settings_files[file_name].write_text(
             json.dumps({**there, "permissions": {"defaultMode": mode}})
         )
     write(project, ".stepper/config.yaml", config)
-    assert says in run_checks(project)["mode"].detail
+    assert expected_detail in run_checks(project)["mode"].detail
     assert not find_failed_checks(project)
 
 
@@ -262,7 +266,7 @@ def test_rules_in_user_settings_count(project, monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "says"),
+    ("name", "text", "expected_detail"),
     [
         ("settings.json", "{", "can't be read"),
         ("settings.json", '{"hooks": []}', "hooks is not an object"),
@@ -271,11 +275,11 @@ def test_rules_in_user_settings_count(project, monkeypatch, tmp_path):
         ("settings.local.json", "{", "can't be read"),
     ],
 )
-def test_hooks(project, name, text, says):
+def test_hooks(project, name, text, expected_detail):
     write(project, f".claude/{name}", text)
     (bad,) = find_failed_checks(project).values()
     assert bad.name == "hooks"
-    assert says in bad.detail
+    assert expected_detail in bad.detail
     assert bad.mend
 
 

@@ -64,10 +64,10 @@ class BackendProject:
             "A problem",
             *(part for step in steps for part in ("--step", step)),
         ]
-        made = self.project.json(
+        response = self.project.json(
             *requests, *(["--kernel", "there"] if self.at.definition else [])
         )
-        return Notebook(self.project, self.project.folder / made["notebook"])
+        return Notebook(self.project, self.project.folder / response["notebook"])
 
     def kill_daemon(self) -> None:
         """Kill it; where no kernel remembers what it says while nobody listens, the next one listens then."""
@@ -187,8 +187,10 @@ def test_replay_uses_its_own_kernel_and_shuts_it_down(
     )
     assert f" in 1 fresh kernel{' (in there)' * (at is not None)}; " in result.stdout
     then, now = (
-        int(told)
-        for told in re.findall(r"^      \| [-+] (\d+) *$", result.stdout, re.MULTILINE)
+        int(numbers)
+        for numbers in re.findall(
+            r"^      \| [-+] (\d+) *$", result.stdout, re.MULTILINE
+        )
     )
     assert (then, now != living, is_dead(living)) == (living, True, False)
     wait_until(lambda: is_dead(now))
@@ -378,11 +380,11 @@ def test_renamed_notebook_keeps_its_kernel_after_daemon_was_killed(
     assert "was renamed to" in project.json("status", "renamed")["renamed"]
     assert "| 20" in moved.insert(cells.say)[1].text
     project.kill_daemon()
-    again = Notebook(project, path.with_name("again.ipynb"))
-    path.rename(again.path)
-    assert "| 20" in again.insert(cells.say)[1].text
+    renamed = Notebook(project, path.with_name("again.ipynb"))
+    path.rename(renamed.path)
+    assert "| 20" in renamed.insert(cells.say)[1].text
     assert "kernel" in project.stepper("shutdown", "again").stdout
-    again.path.unlink()
+    renamed.path.unlink()
 
 
 @processes_contract()
@@ -400,14 +402,14 @@ def test_cells_run_in_order_until_one_fails(
         last,
     ]
     Path(prepared_backend.file("ran-go")).touch()
-    made = [code(source, f"c{index}") for index, source in enumerate(sources)]
-    response = notebook.write(made, **metadata).text
+    cells_to_write = [code(source, f"c{index}") for index, source in enumerate(sources)]
+    response = notebook.write(cells_to_write, **metadata).text
     assert (
         "| over\n| 20" in response
         and "FAILED" in response
         and prepared_backend.times("ran-last") == 0
     ), response
-    counts = [notebook.cell(f"c{place}")["execution_count"] for place in range(4)]
+    counts = [notebook.cell(f"c{position}")["execution_count"] for position in range(4)]
     assert counts[1:] == [counts[1], counts[1] + 1, None]
 
 
@@ -505,16 +507,17 @@ def test_truncated_output_is_counted_in_file_and_journal(
     notebook = prepared_backend.new("Print")
     cell, response = notebook.insert(cells.many)
     assert "ran ok" in response.text
-    stands = text_of(notebook.cell(cell))
+    saved_text = text_of(notebook.cell(cell))
     gap = re.search(
-        r"\n… ([\d,]+) characters? left out by stepper \(max_output_bytes\) …\n", stands
+        r"\n… ([\d,]+) characters? left out by stepper \(max_output_bytes\) …\n",
+        saved_text,
     )
-    assert gap and len(stands) < 4000
+    assert gap and len(saved_text) < 4000
     total = sum(len(f"line {n}\n") for n in range(1, 2001))
-    left_out = int(gap[1].replace(",", ""))
+    omitted = int(gap[1].replace(",", ""))
     assert (
-        len(stands) - len(gap[0]) + left_out == total
-        and f"{left_out:,} characters" in response.text
+        len(saved_text) - len(gap[0]) + omitted == total
+        and f"{omitted:,} characters" in response.text
     )
 
 
@@ -566,17 +569,17 @@ def test_reports_match_local_kernel_except_backend_notices(
                 notebook.project.stepper("continue")
         return messages
 
-    elsewhere = reports(prepared_backend.new("Load", "Sum", "Root", "Print"))
-    where = re.escape(prepared_backend.project.json("status")["kernel"]["where"])
-    assert re.search(rf" · {where}", elsewhere[0])
-    elsewhere = [
+    remote_reports = reports(prepared_backend.new("Load", "Sum", "Root", "Print"))
+    location = re.escape(prepared_backend.project.json("status")["kernel"]["where"])
+    assert re.search(rf" · {location}", remote_reports[0])
+    remote_reports = [
         re.sub(
-            rf"^Kernel: .*\n| · {where}(, … s of its walltime left)?",
+            rf"^Kernel: .*\n| · {location}(, … s of its walltime left)?",
             "",
-            said,
+            remote_report,
             flags=re.M,
         )
-        for said in elsewhere
+        for remote_report in remote_reports
     ]
     for project in scratch(tmp_path_factory.mktemp("beside") / "repo"):
         here = reports(
@@ -585,15 +588,21 @@ def test_reports_match_local_kernel_except_backend_notices(
                 project.new("Load", "Sum", "Root", "Print", problem="A problem").path,
             )
         )
-    (news,) = [
+    (memory_line,) = [
         line
-        for line in elsewhere[0].splitlines()
+        for line in remote_reports[0].splitlines()
         if line not in here[0].splitlines() and "memory" in line
     ]
-    assert "limit" in news and sum(news in report for report in elsewhere) == 1, news
-    elsewhere[0] = "\n".join(line for line in elsewhere[0].splitlines() if line != news)
     assert (
-        elsewhere == ["\n".join(report.splitlines()) for report in here[:1]] + here[1:]
+        "limit" in memory_line
+        and sum(memory_line in report for report in remote_reports) == 1
+    ), memory_line
+    remote_reports[0] = "\n".join(
+        line for line in remote_reports[0].splitlines() if line != memory_line
+    )
+    assert (
+        remote_reports
+        == ["\n".join(report.splitlines()) for report in here[:1]] + here[1:]
     )
 
 

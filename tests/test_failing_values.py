@@ -37,27 +37,27 @@ class Loud:
 
 def make_failing_spot(source: str, /, **scope: Any) -> Any:
     """A place as the kernel's helper sees one: a statement and what its names hold."""
-    made = UserFrame.__new__(UserFrame)
-    made.tree = ast.parse(source)
-    made.statement, made.line, made.values, made.filename = (
-        made.tree.body[0],
+    frame = UserFrame.__new__(UserFrame)
+    frame.tree = ast.parse(source)
+    frame.statement, frame.line, frame.values, frame.filename = (
+        frame.tree.body[0],
         1,
         Values(scope),
         "<cell>",
     )
-    made.nodes = [node for node in ast.walk(made.tree) if isinstance(node, ast.expr)]
-    for above in ast.walk(made.tree):
+    frame.nodes = [node for node in ast.walk(frame.tree) if isinstance(node, ast.expr)]
+    for above in ast.walk(frame.tree):
         for node in ast.iter_child_nodes(above):
             node.parent = above  # type: ignore[attr-defined]  # as `executing` does
-    made.frame = SimpleNamespace(f_locals=scope)  # type: ignore[assignment]
-    return made
+    frame.frame = SimpleNamespace(f_locals=scope)  # type: ignore[assignment]
+    return frame
 
 
 def describe_values(error: BaseException, source: str, /, **scope: Any) -> str:
     """What the table of values tells of an error."""
-    places = [make_failing_spot(source, **scope)]
+    spots = [make_failing_spot(source, **scope)]
     explanations = failing_values.find_explanations(
-        error, failing_values.build_rows(places, str(error))
+        error, failing_values.build_rows(spots, str(error))
     )
     return "; ".join(finding["text"] for finding in explanations)
 
@@ -66,7 +66,7 @@ def describe_values(error: BaseException, source: str, /, **scope: Any) -> str:
 
 
 @pytest.mark.parametrize(
-    ("line", "scope", "message", "where"),
+    ("line", "scope", "message", "expected_start"),
     [
         (
             "','.join(r)",
@@ -107,14 +107,14 @@ def describe_values(error: BaseException, source: str, /, **scope: Any) -> str:
     ],
 )
 def test_item_of_different_type(
-    line: str, scope: dict[str, Any], message: str, where: str
+    line: str, scope: dict[str, Any], message: str, expected_start: str
 ) -> None:
     line = describe_values(TypeError(message), line, **scope)
-    assert line.startswith(where) and bool(line) is bool(where)
+    assert line.startswith(expected_start) and bool(line) is bool(expected_start)
 
 
 @pytest.mark.parametrize(
-    ("message", "value", "where"),
+    ("message", "value", "expected_text"),
     [
         (
             "could not convert string to float: 'n/a'",
@@ -130,9 +130,11 @@ def test_item_of_different_type(
         ("no", [1, 2], ""),
     ],
 )
-def test_item_named_in_the_message(message: str, value: Any, where: str) -> None:
+def test_item_named_in_the_message(
+    message: str, value: Any, expected_text: str
+) -> None:
     line = describe_values(ValueError(message), "f(x)", x=value)
-    assert where in line and bool(line) is bool(where)
+    assert expected_text in line and bool(line) is bool(expected_text)
 
 
 @pytest.mark.parametrize(
@@ -163,7 +165,7 @@ class State(Enum):
 
 
 @pytest.mark.parametrize(
-    ("line", "wanted", "value", "displayed"),
+    ("line", "key", "value", "displayed"),
     [
         (
             "x['presure']",
@@ -190,11 +192,11 @@ class State(Enum):
         ("x['a']", "a", 5, ""),
     ],
 )
-def test_missing_key(line: str, wanted: str, value: Any, displayed: str) -> None:
-    found = key_and_attribute_errors.explain_key_error(
-        KeyError(wanted), [make_failing_spot(line, x=value)]
+def test_missing_key(line: str, key: str, value: Any, displayed: str) -> None:
+    explanation = key_and_attribute_errors.explain_key_error(
+        KeyError(key), [make_failing_spot(line, x=value)]
     )
-    assert (displayed in found["text"]) if displayed else found is None
+    assert (displayed in explanation["text"]) if displayed else explanation is None
 
 
 # --- values in words ------------------------------------------------------------------
@@ -372,12 +374,12 @@ def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
     python = old_python() if request.param == "Python 3.9" else sys.executable
     if not python:
         pytest.skip("there is no Python 3.9 on this machine")
-    wanted = (
+    key = (
         ("ipykernel==6.29.5", "ipython==8.18.1", "pandas>=2.2,<3")
         if python != sys.executable
         else ("ipykernel>=7", "pandas>=2.2,<4")
     )
-    lab = Lab(environment(python, *wanted))
+    lab = Lab(environment(python, *key))
     yield lab
     lab.close()
 

@@ -74,9 +74,9 @@ def figures(result: Execution) -> list[dict[str, Any]]:
 def axes(lab: Lab, code: str) -> dict[str, Any]:
     """The facts of the only axes of a cell's only figure."""
     (figure,) = figures(lab.ok(code))
-    (found,) = figure["axes"]
-    assert isinstance(found, dict)
-    return found
+    (axes_facts,) = figure["axes"]
+    assert isinstance(axes_facts, dict)
+    return axes_facts
 
 
 def report(result: Execution, folder: Path) -> list[str]:
@@ -192,8 +192,8 @@ def test_titles_limits_lines_and_legend(plots: Lab) -> None:
     ],
 )
 def test_axes_facts(plots: Lab, code: str, facts: dict[str, Any]) -> None:
-    found = axes(plots, code + "\nNone")
-    assert {name: found.get(name) for name in facts} == facts
+    axes_facts = axes(plots, code + "\nNone")
+    assert {name: axes_facts.get(name) for name in facts} == facts
 
 
 @pytest.mark.nightly_after(6)
@@ -308,15 +308,15 @@ def test_each_image_has_its_own_facts(plots: Lab, tmp_path: Path) -> None:
 def test_inline_backend_formats(plots: Lab, kind: str, tmp_path: Path) -> None:
     plots.ok(f"%config InlineBackend.figure_formats = ['{kind}']")
     result = plots.ok("plt.plot([1, 2]); _ = plt.title('the one')")
-    lines, others = (
+    lines, other_lines = (
         report(result, tmp_path),
         figure_summary.format_rich_outputs(result.outputs, figures(result)),
     )
-    (line,) = others if kind == "svg" else lines
+    (line,) = other_lines if kind == "svg" else lines
     assert line.endswith(
         ': "the one"; x -0.05 to 1.05, y 0.95 to 2.05; 1 line (2 points).'
     )
-    assert line.startswith("SVG, ") if kind == "svg" else not others
+    assert line.startswith("SVG, ") if kind == "svg" else not other_lines
 
 
 def test_figures_that_were_not_shown_are_not_reported(plots: Lab) -> None:
@@ -491,10 +491,12 @@ def picture(
 def make_display(
     content: bytes | str | list[str], mime: str = "image/png"
 ) -> dict[str, Any]:
-    held = base64.b64encode(content).decode() if isinstance(content, bytes) else content
+    encoded = (
+        base64.b64encode(content).decode() if isinstance(content, bytes) else content
+    )
     return {
         "output_type": "display_data",
-        "data": {mime: held, "text/plain": "<x>"},
+        "data": {mime: encoded, "text/plain": "<x>"},
         "metadata": {},
     }
 
@@ -565,7 +567,7 @@ def test_base64_as_list_or_wrapped(tmp_path: Path) -> None:
     content = picture()
     plain = base64.b64encode(content).decode()
     wrapped = base64.encodebytes(content).decode()
-    (one, *others) = SavedImages(str(tmp_path)).save(
+    (figure, *other_figures) = SavedImages(str(tmp_path)).save(
         [
             make_display(plain),
             make_display(wrapped),
@@ -573,7 +575,10 @@ def test_base64_as_list_or_wrapped(tmp_path: Path) -> None:
         ],
         1,
     )
-    assert Path(one.path).read_bytes() == content and others == [one, one]
+    assert Path(figure.path).read_bytes() == content and other_figures == [
+        figure,
+        figure,
+    ]
 
 
 def single(mode: str, colour: Any, spot: Any = None) -> bytes:
@@ -694,11 +699,11 @@ def test_newest_two_hundred_images_are_kept(tmp_path: Path) -> None:
         os.utime(tmp_path / f"{n:04d}-1.png", (1000 + n, 1000 + n))
     (tmp_path / "mine.png").write_bytes(b"the person's own")
     figures_of.save([make_display(picture())], 9999)
-    left = sorted(os.listdir(tmp_path))
+    files = sorted(os.listdir(tmp_path))
     assert (
-        len(left) == 201
-        and left[0] == "0031-1.png"
-        and left[-2:] == ["9999-1.png", "mine.png"]
+        len(files) == 201
+        and files[0] == "0031-1.png"
+        and files[-2:] == ["9999-1.png", "mine.png"]
     )
 
 
@@ -728,7 +733,7 @@ def format_line(*axes: dict[str, Any], **options: Any) -> str:
 
 
 def test_figure_line() -> None:
-    one = {
+    figure = {
         "title": "Temperature",
         "xlabel": "month",
         "xlim": [1.0, 12.0],
@@ -737,15 +742,15 @@ def test_figure_line() -> None:
         "artists": [["line", 2, 24]],
         "legend": ["min", "max"],
     }
-    words = '"Temperature"; x "month" 1 to 12, y "°C" -3.1 to 25.2; 2 lines (24 points); legend "min", "max".'
-    assert format_line(one) == f"Figure 1: /p/1.png (1,200 × 800): {words}"
+    summary = '"Temperature"; x "month" 1 to 12, y "°C" -3.1 to 25.2; 2 lines (24 points); legend "min", "max".'
+    assert format_line(figure) == f"Figure 1: /p/1.png (1,200 × 800): {summary}"
     blank = {"xlim": [0.0, 1.0], "ylim": [0.0, 1.0], "invisible": "blank"}
     assert (
         format_line(blank)
         == "Figure 1: /p/1.png (1,200 × 800): blank: the axes contain no data."
     )
-    assert format_line(one, blank) == (
-        f"Figure 1: /p/1.png (1,200 × 800): blank: the axes contain no data (axes 2): 2 axes. Axes 1 {words}"
+    assert format_line(figure, blank) == (
+        f"Figure 1: /p/1.png (1,200 × 800): blank: the axes contain no data (axes 2): 2 axes. Axes 1 {summary}"
     ).replace("(axes 2): 2", "(axes 2); 2")
     assert (
         format_line({"invisible": "nan", "artists": [["line", 1, 0]]})
@@ -768,22 +773,22 @@ HOSTILE = [
 ]
 
 
-@pytest.mark.parametrize("words", HOSTILE)
-def test_figure_text_cannot_forge_stepper_lines(words: str) -> None:
-    one = {
-        "title": words,
-        "xlabel": words,
-        "ylabel": words,
-        "xscale": words,
-        "xlim": [words, words],
-        "legend": [words] * 9,
-        "kind": words,
+@pytest.mark.parametrize("text", HOSTILE)
+def test_figure_text_cannot_forge_stepper_lines(text: str) -> None:
+    figure = {
+        "title": text,
+        "xlabel": text,
+        "ylabel": text,
+        "xscale": text,
+        "xlim": [text, text],
+        "legend": [text] * 9,
+        "kind": text,
         "artists": [["line", 1, 2]],
     }
     for line in (
-        format_line(one),
-        format_line(one, one, title=words, color_bars=[words] * 3),
-        format_line({"title": words}),
+        format_line(figure),
+        format_line(figure, figure, title=text, color_bars=[text] * 3),
+        format_line({"title": text}),
     ):
         assert (
             len(line.splitlines()) == 1 and len(line) <= figure_summary.MAX_FIGURE + 2
@@ -797,13 +802,13 @@ def test_figure_text_cannot_forge_stepper_lines(words: str) -> None:
         )
     for line in (
         *figure_summary.format_images(
-            [SavedImage(f"/p/{words}/1.png", 1, 1), SavedImage(why=words)], []
+            [SavedImage(f"/p/{text}/1.png", 1, 1), SavedImage(why=text)], []
         ),
         *figure_summary.format_rich_outputs(
-            [{"data": {f"x/{words}": "x", "text/plain": "<x>"}}]
+            [{"data": {f"x/{text}": "x", "text/plain": "<x>"}}]
         ),
         *figure_summary.format_rich_outputs(
-            [{"data": {"application/vnd.vegalite.v5+json": {"mark": words}}}]
+            [{"data": {"application/vnd.vegalite.v5+json": {"mark": text}}}]
         ),
     ):
         assert len(line.splitlines()) == 1 and not line.startswith("stepper")
@@ -864,7 +869,7 @@ def test_invalid_kernel_data_is_tolerated() -> None:
 
 
 def test_figure_lines_are_bounded() -> None:
-    one = {
+    figure = {
         "title": "t" * 80,
         "xlabel": "x" * 80,
         "ylabel": "y" * 80,
@@ -876,7 +881,7 @@ def test_figure_lines_are_bounded() -> None:
             SavedImage(f"/{'p' * length}/{n}.png", 640, 480, key=n) for n in range(8)
         ] + [SavedImage(why=figure_summary.NOT_SAVED)] * 9
         lines = figure_summary.format_images(
-            saved, [{"key": n, "axes": [one] * 12} for n in range(8)]
+            saved, [{"key": n, "axes": [figure] * 12} for n in range(8)]
         )
         assert (
             len("\n".join(lines)) <= figure_summary.MAX_SUMMARY
@@ -1091,11 +1096,17 @@ def test_invalid_plotly_figure_is_tolerated() -> None:
                 [{"data": {plotly_summary.MIME: content}}]
             ) or [""]
             assert len(line) <= figure_summary.MAX_FIGURE + 2
-    for words in HOSTILE:
-        trace = {"type": words, "name": words, "x": [words], "y": [1], "xaxis": words}
+    for hostile in HOSTILE:
+        trace = {
+            "type": hostile,
+            "name": hostile,
+            "x": [hostile],
+            "y": [1],
+            "xaxis": hostile,
+        }
         layout = {
-            "title": {"text": words},
-            "yaxis": {"title": words, "range": [words, words]},
+            "title": {"text": hostile},
+            "yaxis": {"title": hostile, "range": [hostile, hostile]},
         }
         (line,) = figure_summary.format_rich_outputs(
             [{"data": {plotly_summary.MIME: {"data": [trace] * 9, "layout": layout}}}]

@@ -26,7 +26,7 @@ PICTURE = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADh
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_lost(request: pytest.FixtureRequest) -> Iterator[None]:
+def compare_traffic(request: pytest.FixtureRequest) -> Iterator[None]:
     """Beside each flood: what the kernel sent is on cells, or said to be left out."""
     if "project" not in request.fixturenames:
         yield
@@ -83,8 +83,8 @@ def test_floods_of_text(project: Project) -> None:
     run(notebook, "print('7\\n' * 2_000_000)")
     text = text_of(run(notebook, "print('a' + 'é' * 50_000_000 + 'z')"))
     assert text.startswith("aéé") and text.endswith("éz\n")
-    left = int(text.split("… ")[1].split(" ")[0].replace(",", ""))
-    assert left == 50_000_003 - (len(text) - len(text.split("\n")[1]) - 2), (
+    omitted = int(text.split("… ")[1].split(" ")[0].replace(",", ""))
+    assert omitted == 50_000_003 - (len(text) - len(text.split("\n")[1]) - 2), (
         "what is said to be left out is"
     )
     wait_until_memory_drops(process, before)
@@ -205,21 +205,21 @@ def message(kind: str, first: object, second: object) -> dict:
         "error": {"ename": "E", "evalue": "v", "traceback": ["a", "b"]},
         "status": {"execution_state": first},
     }
-    shown = {"data": {"text/plain": str(second)}, "metadata": {}}
-    shown |= {"transient": {"display_id": first}} if first else {}
-    shown |= {"execution_count": 7} if kind == "execute_result" else {}
-    made = Session(key=b"k").msg(kind, contents.get(kind, shown))
-    return {**made, "parent_header": {"msg_id": "m"}}
+    content = {"data": {"text/plain": str(second)}, "metadata": {}}
+    content |= {"transient": {"display_id": first}} if first else {}
+    content |= {"execution_count": 7} if kind == "execute_result" else {}
+    message = Session(key=b"k").msg(kind, contents.get(kind, content))
+    return {**message, "parent_header": {"msg_id": "m"}}
 
 
 @settings(deadline=None)
 @given(st.lists(SAID, max_size=30))
-def test_outputs_match_nbclient(said: list[tuple]) -> None:
+def test_outputs_match_nbclient(messages: list[tuple]) -> None:
     cell = nbformat.v4.new_code_cell(metadata={"execution": {}})
     client = NotebookClient(nbformat.v4.new_notebook(cells=[cell]))
     client.clear_before_next_output = False
     area = OutputArea(LIMIT)
-    for line in said:
+    for line in messages:
         area.add_message(message(*line))
         client.process_message(message(*line), client.nb.cells[0], 0)
     joined: list[dict] = []
@@ -250,9 +250,9 @@ def test_idle_is_detected_like_nbclient() -> None:
 @pytest.mark.nightly
 @settings(deadline=None, max_examples=50)
 @given(st.lists(st.tuples(SAID, st.integers(1, 300)), max_size=40))
-def test_held_output_is_bounded(said: list[tuple]) -> None:
+def test_held_output_is_bounded(messages: list[tuple]) -> None:
     area = OutputArea(1000)
-    for (kind, first, second), times in said:
+    for (kind, first, second), times in messages:
         longer = second * times if isinstance(second, str) else second
         for _ in range(times):
             area.add_message(message(kind, first, longer))
@@ -263,8 +263,8 @@ def test_held_output_is_bounded(said: list[tuple]) -> None:
 def test_unsaved_images_are_not_held() -> None:
     area = OutputArea(1000)
     for number in range(500):
-        shown = {"data": {"image/png": f"{number:04d}" * 1000}, "metadata": {}}
-        area.add_message({**message("display_data", "", 0), "content": shown})
+        content = {"data": {"image/png": f"{number:04d}" * 1000}, "metadata": {}}
+        area.add_message({**message("display_data", "", 0), "content": content})
     assert len(area.list_images()) == 500
     assert (
         sum(len(image["data"]["image/png"]) for image in area.list_images()) < 20 * 4000

@@ -136,7 +136,7 @@ def odd_objects(**fields: Any) -> st.SearchStrategy[dict[str, Any]]:
         for name, right in fields.items()
     }
     return st.fixed_dictionaries(each).map(
-        lambda made: {k: v for k, v in made.items() if v is not absent}
+        lambda items: {k: v for k, v in items.items() if v is not absent}
     )
 
 
@@ -149,7 +149,7 @@ def encode_json(value: Any) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
+def fuzz_project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     """One daemon for all: at the end it is the same process, with no more descriptors and little more memory."""
     for project in scratch(tmp_path_factory.mktemp("fuzz") / "repo"):
         project.notebook("plain.ipynb", [code("1 + 1", "one")])
@@ -171,7 +171,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
 
 
 def send_bytes(
-    place: Project, data: bytes, pieces: int = 1, timeout: float = 20
+    fuzz_project: Project, data: bytes, pieces: int = 1, timeout: float = 20
 ) -> bytes:
     """Send bytes to the daemon's socket, in pieces, and end; return what comes back until it ends."""
     with (
@@ -179,7 +179,7 @@ def send_bytes(
         contextlib.suppress(BrokenPipeError, ConnectionResetError),
     ):
         link.settimeout(timeout)
-        link.connect(place.paths.socket)
+        link.connect(fuzz_project.paths.socket)
         for at in range(pieces):
             link.sendall(
                 data[at * len(data) // pieces : (at + 1) * len(data) // pieces]
@@ -204,14 +204,20 @@ def parts(response: bytes) -> list[list[bytes]]:
     return results
 
 
-def send_request(place: Project, verb: bytes, payload: bytes) -> tuple[bytes, bytes]:
+def send_request(
+    fuzz_project: Project, verb: bytes, payload: bytes
+) -> tuple[bytes, bytes]:
     """Ask as a client does; return the kind and the body of the answer."""
     frame = wire_format.pack(
-        verb, __version__.encode(), b"PATH=/bin", os.fsencode(place.folder), payload
+        verb,
+        __version__.encode(),
+        b"PATH=/bin",
+        os.fsencode(fuzz_project.folder),
+        payload,
     )
     with socket.socket(socket.AF_UNIX) as link:
         link.connect(
-            place.paths.socket
+            fuzz_project.paths.socket
         )  # without a limit: with one it does not wait where too many are waiting
         link.settimeout(60)
         link.sendall(frame)
@@ -226,9 +232,9 @@ def send_request(place: Project, verb: bytes, payload: bytes) -> tuple[bytes, by
                 return kind, body
 
 
-def assert_daemon_responds(place: Project) -> None:
+def assert_daemon_responds(fuzz_project: Project) -> None:
     """Assert that the daemon answers."""
-    kind, body = send_request(place, b"status", b"{}")
+    kind, body = send_request(fuzz_project, b"status", b"{}")
     assert kind == wire_format.OK and json.loads(body)["daemon"]["pid"]
 
 
@@ -261,21 +267,22 @@ WHOLE = st.lists(st.binary(max_size=40), min_size=1, max_size=8).map(
     ),
     pieces=st.integers(1, 4),
 )
-def test_random_frames(place: Project, data: bytes, pieces: int) -> None:
-    send_bytes(place, data, pieces)
-    assert_daemon_responds(place)
+def test_random_frames(fuzz_project: Project, data: bytes, pieces: int) -> None:
+    send_bytes(fuzz_project, data, pieces)
+    assert_daemon_responds(fuzz_project)
 
 
-def test_frame_that_announces_4_gb_is_refused(place: Project) -> None:
+def test_frame_that_announces_4_gb_is_refused(fuzz_project: Project) -> None:
     head = wire_format.MAGIC + bytes([1]) + (4 << 30).to_bytes(8, "big")
     with socket.socket(socket.AF_UNIX) as link:
         link.settimeout(20)
-        link.connect(place.paths.socket)
+        link.connect(fuzz_project.paths.socket)
         link.sendall(head)
         assert link.recv(1) == b""  # closed immediately, without another byte
-    assert_daemon_responds(place)
+    assert_daemon_responds(fuzz_project)
     assert (
-        f"a frame of {4 << 30} bytes is too large" in Path(place.paths.log).read_text()
+        f"a frame of {4 << 30} bytes is too large"
+        in Path(fuzz_project.paths.log).read_text()
     )
 
 
@@ -338,16 +345,16 @@ ARGUMENTS = odd_objects(
 
 
 @make_settings(60, 2000)
-@example(verb="plan edit", told=b'{"id": 1, "title": ""}')
-@example(verb="plan edit", told=b'{"title": ""}')
+@example(verb="plan edit", payload=b'{"id": 1, "title": ""}')
+@example(verb="plan edit", payload=b'{"title": ""}')
 @given(
     verb=VERBS,
-    told=st.one_of(
+    payload=st.one_of(
         ARGUMENTS.map(encode_json), VALUES.map(encode_json), st.binary(max_size=20)
     ),
 )
-def test_random_requests(place: Project, verb: str, told: bytes) -> None:
-    kind, body = send_request(place, verb.encode(), told)
+def test_random_requests(fuzz_project: Project, verb: str, payload: bytes) -> None:
+    kind, body = send_request(fuzz_project, verb.encode(), payload)
     assert kind in (wire_format.OK, wire_format.FAILED)
     response = json.loads(body)
     if kind == wire_format.FAILED:
@@ -423,11 +430,11 @@ BODIES = st.one_of(
 
 @make_settings(150, 6000)
 @given(event=EVENTS, body=BODIES)
-def test_random_payloads(place: Project, event: str, body: bytes) -> None:
+def test_random_payloads(fuzz_project: Project, event: str, body: bytes) -> None:
     kind, response = send_request(
-        place,
+        fuzz_project,
         b"hook " + event.encode(),
-        body.replace(b"HERE", os.fsencode(place.folder)),
+        body.replace(b"HERE", os.fsencode(fuzz_project.folder)),
     )
     assert kind == wire_format.OK, response
     if response:
@@ -439,15 +446,15 @@ def test_random_payloads(place: Project, event: str, body: bytes) -> None:
 @make_settings(4, 60)
 @given(event=EVENTS, body=BODIES)
 def test_random_payloads_through_the_hook_process(
-    place: Project, event: str, body: bytes
+    fuzz_project: Project, event: str, body: bytes
 ) -> None:
-    place.hook(
+    fuzz_project.hook(
         event, body
     )  # exit code 0, nothing on stderr, JSON or nothing on stdout: asserted there
 
 
 @pytest.mark.nightly
-def test_huge_payload_leaves_nothing_behind(place: Project) -> None:
+def test_huge_payload_leaves_nothing_behind(fuzz_project: Project) -> None:
     for size in (1 << 20, 30 << 20):
         text = "x" * size
         for payload in (
@@ -458,10 +465,12 @@ def test_huge_payload_leaves_nothing_behind(place: Project) -> None:
         ):
             for event in (b"PreToolUse", b"UserPromptSubmit", b"SessionStart"):
                 assert (
-                    send_request(place, b"hook " + event, encode_json(payload))[0]
+                    send_request(fuzz_project, b"hook " + event, encode_json(payload))[
+                        0
+                    ]
                     == wire_format.OK
                 )
-    assert_daemon_responds(place)
+    assert_daemon_responds(fuzz_project)
 
 
 @pytest.mark.parametrize(
@@ -553,8 +562,8 @@ def test_random_notebooks(tmp_path: Path, data: bytes) -> None:
         assert "n.ipynb" in error.message
         return
     assert document.language is not None and document.figure_count >= 0
-    made = plan.from_json(document.plan) or plan.Plan()
-    state = State(plan=made)
+    parsed_plan = plan.from_json(document.plan) or plan.Plan()
+    state = State(plan=parsed_plan)
     assert command_messages.format_context("n", state, Namespace(), False)
     for cell in select_runnable(document.cells):
         cell_directives.parse(cell.source)
@@ -753,8 +762,8 @@ def test_settings_are_never_lost(data: Any, indent: Any) -> None:
     merged, new = merging.add_rules(
         merging.add_hooks(before), merging.list_permission_rules(["notebooks"])
     )
-    written = merging.render(merged, text)
-    assert json.dumps(merging.parse(written)) == json.dumps(merged)
+    rendered = merging.render(merged, text)
+    assert json.dumps(merging.parse(rendered)) == json.dumps(merged)
     assert not merging.list_missing_handlers(merged)
     for name, value in before.items():
         if name not in ("hooks", "permissions"):
@@ -764,14 +773,14 @@ def test_settings_are_never_lost(data: Any, indent: Any) -> None:
         assert json.dumps(
             there[: len(groups)] if isinstance(groups, list) else there
         ) == json.dumps(groups)
-    gone = merging.remove_ours(merged, new, before)
-    assert json.dumps(gone) == json.dumps(before)
-    assert merging.render(gone, text) == text
+    restored = merging.remove_ours(merged, new, before)
+    assert json.dumps(restored) == json.dumps(before)
+    assert merging.render(restored, text) == text
 
 
 @make_settings(100, 3000)
 @given(
-    rest=TEXTS
+    arguments=TEXTS
     | st.lists(
         st.sampled_from(
             [
@@ -793,11 +802,11 @@ def test_settings_are_never_lost(data: Any, indent: Any) -> None:
         max_size=4,
     ).map(" ".join)
 )
-def test_random_directives(rest: str) -> None:
-    asked_for = cell_directives.parse(f"# stepper: {rest}\nx = 1")
-    assert 0 < cell_directives.select_deadline(asked_for, 30, 3600) <= 3600
-    assert all("\n" not in problem for problem in asked_for.problems)
-    cells = [Cell("one", 0, 1, "code", f"# stepper: {rest}")]
+def test_random_directives(arguments: str) -> None:
+    directives = cell_directives.parse(f"# stepper: {arguments}\nx = 1")
+    assert 0 < cell_directives.select_deadline(directives, 30, 3600) <= 3600
+    assert all("\n" not in problem for problem in directives.problems)
+    cells = [Cell("one", 0, 1, "code", f"# stepper: {arguments}")]
     plan.find_step_id(State(), cells, cells[0])
 
 
@@ -835,12 +844,14 @@ def test_random_wake_patterns(pattern: str, pieces: list[str]) -> None:
     for piece in pieces:
         watch.search("stdout", piece)
     lines = re.split("[\r\n]", "".join(pieces).replace("\x1b[31m", ""))
-    held = [line for line in lines if line and re.search(pattern, line)]
+    matching_lines = [line for line in lines if line and re.search(pattern, line)]
     if (
-        watch.pattern.matches_longer_lines or not held or held[0] in lines[:-1]
+        watch.pattern.matches_longer_lines
+        or not matching_lines
+        or matching_lines[0] in lines[:-1]
     ):  # an end is looked at when it is there
-        assert bool(watch.matched_line) == bool(held) and (
-            not held or held[0].startswith(watch.matched_line)
+        assert bool(watch.matched_line) == bool(matching_lines) and (
+            not matching_lines or matching_lines[0].startswith(watch.matched_line)
         )
     assert not watch.skipped_characters
 
@@ -848,23 +859,24 @@ def test_random_wake_patterns(pattern: str, pieces: list[str]) -> None:
 @make_settings(100, 3000)
 @given(data=PLANS | VALUES)
 def test_random_plans(data: Any) -> None:
-    made = plan.from_json(load_json(encode_json(data)))
-    if made is not None:
-        assert plan.from_json(plan.to_json(made)) == made
+    parsed_plan = plan.from_json(load_json(encode_json(data)))
+    if parsed_plan is not None:
+        assert plan.from_json(plan.to_json(parsed_plan)) == parsed_plan
         assert all(
-            "\n" not in line for line in command_messages.format_plan(State(plan=made))
+            "\n" not in line
+            for line in command_messages.format_plan(State(plan=parsed_plan))
         )
 
 
 @make_settings(60, 2000)
-@given(told=ARGUMENTS.map(encode_json) | st.binary(max_size=30) | DEEP.map(str.encode))
-def test_random_arguments(told: bytes) -> None:
+@given(data=ARGUMENTS.map(encode_json) | st.binary(max_size=30) | DEEP.map(str.encode))
+def test_random_arguments(data: bytes) -> None:
     assert mcp_commands.CellRun in [
         row.arguments for row in command_schema.ALL_COMMANDS.values()
     ]
     for row in command_schema.ALL_COMMANDS.values():
         with contextlib.suppress(UsageError):
             assert isinstance(
-                command_schema.parse_arguments(row.arguments, load_arguments(told)),
+                command_schema.parse_arguments(row.arguments, load_arguments(data)),
                 row.arguments,
             )

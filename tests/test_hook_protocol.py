@@ -262,10 +262,10 @@ def send_request(hook: Hook) -> None:
     (request,) = hook.requests
     assert request.command == b"hook PostToolUse"
     assert request.version == __version__.encode()
-    sent_environ = wire_format.unpack_environ(request.environ)
-    sent_environ.pop("LC_CTYPE", None)  # Python sets it in the C locale
+    received_environ = wire_format.unpack_environ(request.environ)
+    received_environ.pop("LC_CTYPE", None)  # Python sets it in the C locale
     expected = wire_format.unpack_environ(wire_format.pack_environ(environ))
-    assert sent_environ == expected
+    assert received_environ == expected
     assert request.folder == folder
     assert request.payload == payload
 
@@ -503,10 +503,10 @@ def remove_copies(hook: Hook) -> None:
     hook.run("Wake")
     (request,) = hook.requests
     assert b"copy" not in request.payload
-    sent = json.loads(request.payload)
-    assert sent["tool_input"] == EDIT["tool_input"]
-    assert sent["tool_response"]["cell_id"] == "ab"
-    assert sent["tool_use_id"] == "t1"
+    payload = json.loads(request.payload)
+    assert payload["tool_input"] == EDIT["tool_input"]
+    assert payload["tool_response"]["cell_id"] == "ab"
+    assert payload["tool_use_id"] == "t1"
 
 
 @scenario("Other order of keys")

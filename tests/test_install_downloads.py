@@ -43,8 +43,8 @@ class Index(ThreadingHTTPServer):
     """A package index that serves a folder of wheels, and a proxy that lets nothing through; both write down."""
 
     def __init__(self, house: Path) -> None:
-        self.asked: set[str] = set()  # projects
-        self.elsewhere: list[str] = []  # requests that do not belong to an index
+        self.requested_projects: set[str] = set()  # projects
+        self.other_requests: list[str] = []  # requests that do not belong to an index
         self.wheels: dict[str, list[Path]] = {}
         for wheel in house.iterdir():
             self.wheels.setdefault(normalize_name(wheel.name.split("-")[0]), []).append(
@@ -60,7 +60,7 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         folder, _, name = self.path.strip("/").partition("/")
         if folder == "simple" and name:
-            self.server.asked.add(normalize_name(name))
+            self.server.requested_projects.add(normalize_name(name))
             links = [
                 f'<a href="/wheels/{item.name}">{item.name}</a>'
                 for item in self.server.wheels.get(normalize_name(name), ())
@@ -77,7 +77,7 @@ class Handler(BaseHTTPRequestHandler):
         return self.refuse()
 
     def refuse(self) -> None:
-        self.server.elsewhere.append(f"{self.command} {self.path}")
+        self.server.other_requests.append(f"{self.command} {self.path}")
         self.reply(403, b"")
 
     do_HEAD = do_GET  # noqa: N815  # uv looks at a wheel before it takes it
@@ -122,11 +122,11 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def index(house: Path) -> Iterator[Index]:
-    with Index(house) as made:
-        thread = threading.Thread(target=made.serve_forever, args=(0.05,))
+    with Index(house) as index:
+        thread = threading.Thread(target=index.serve_forever, args=(0.05,))
         thread.start()
-        yield made
-        made.shutdown()
+        yield index
+        index.shutdown()
         thread.join()
 
 
@@ -160,12 +160,12 @@ def make_isolated_environment(index: Index, path: Path, home: Path) -> dict[str,
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("way", mark_nightly(["pip", "uv"], "uv"))
+@pytest.mark.parametrize("installer", mark_nightly(["pip", "uv"], "uv"))
 def test_only_documented_packages_are_requested(
-    index: Index, tmp_path: Path, way: str
+    index: Index, tmp_path: Path, installer: str
 ) -> None:
     commands = {"python3": forward()}
-    if way == "uv":
+    if installer == "uv":
         uv = find_uv()
         if uv is None:
             pytest.skip("uv is neither beside this Python nor on the PATH")
@@ -183,13 +183,13 @@ def test_only_documented_packages_are_requested(
         check=False,
     )
     assert result.returncode == 0, (
-        f"{result.stderr}\n{index.elsewhere}\n{index.asked - set(index.wheels)}"
+        f"{result.stderr}\n{index.other_requests}\n{index.requested_projects - set(index.wheels)}"
     )
     assert "ipykernel added" in result.stdout
-    assert index.elsewhere == []
+    assert index.other_requests == []
     assert (
         {normalize_name(name) for name in (*list_documented_packages(), KERNELS)}
-        <= index.asked
+        <= index.requested_projects
         <= set(index.wheels)
     )
 
@@ -221,8 +221,8 @@ def test_undocumented_requests_are_detected(index: Index, tmp_path: Path) -> Non
             ).returncode
             != 0
         )
-    assert index.asked == {"nothing-like-it"}
-    assert index.elsewhere == ["CONNECT elsewhere.invalid:443"]
+    assert index.requested_projects == {"nothing-like-it"}
+    assert index.other_requests == ["CONNECT elsewhere.invalid:443"]
 
 
 @pytest.mark.nightly
@@ -246,4 +246,4 @@ def test_no_interpreter_is_downloaded(index: Index, tmp_path: Path) -> None:
         check=False,
     )
     assert result.returncode == 1 and "uv python install" in result.stderr
-    assert index.elsewhere == [] and not os.listdir(tmp_path / "repo")
+    assert index.other_requests == [] and not os.listdir(tmp_path / "repo")

@@ -65,8 +65,8 @@ def notebook(project: Project) -> Notebook:
     return new_notebook
 
 
-def has(notebook: Notebook, name: str, what: str) -> bool:
-    return (notebook.path.parent / f"{name}.{what}").exists()
+def has(notebook: Notebook, name: str, suffix: str) -> bool:
+    return (notebook.path.parent / f"{name}.{suffix}").exists()
 
 
 def is_responding(port: int) -> bool:
@@ -146,12 +146,12 @@ CELLS = {
 
 
 @pytest.mark.nightly_after(1)
-@pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside"])
+@pytest.mark.parametrize("is_adjacent", [False, True], ids=["alone", "beside"])
 @pytest.mark.parametrize("kind", mark_nightly([*CELLS], "subprocess.run", "!"))
 def test_child_of_the_interrupted_cell_is_interrupted(
-    notebook: Notebook, kind: str, beside: bool
+    notebook: Notebook, kind: str, is_adjacent: bool
 ) -> None:
-    if beside:
+    if is_adjacent:
         notebook.insert("early = start('early')")
     source = CELLS[kind].replace("{python}", sys.executable)
     interrupt_by_command(notebook, source)
@@ -215,22 +215,25 @@ def test_descendants_of_earlier_processes_are_spared(tmp_path: Path) -> None:
         own = start("sleep", "300")
         wait_until(lambda: len(set(group._iterate_pids())) == 3)
         (forked,) = {*group._iterate_pids()} - {forks.pid, own.pid}
-        again = ProcessGroup(Identity.from_pid(leader.pid), file)
-        assert again.earlier == group.earlier
-        asyncio.run(again.interrupt())
+        restored_group = ProcessGroup(Identity.from_pid(leader.pid), file)
+        assert restored_group.earlier == group.earlier
+        asyncio.run(restored_group.interrupt())
         assert own.wait(10) == -signal.SIGINT
         assert leader.wait(10) == -signal.SIGINT
         assert forks.poll() is None
         os.kill(forked, 0)
-        again.record_earlier_processes()
-        assert {process.pid for process in again.earlier} == {forks.pid, forked}
+        restored_group.record_earlier_processes()
+        assert {process.pid for process in restored_group.earlier} == {
+            forks.pid,
+            forked,
+        }
         os.kill(forked, signal.SIGKILL)
         forks.kill()
         forks.wait()
         forks.stdin.close()
-        wait_until(lambda: not [*again._iterate_pids()])
-        again.record_earlier_processes()
-        assert again.earlier == [] and not file.exists()
+        wait_until(lambda: not [*restored_group._iterate_pids()])
+        restored_group.record_earlier_processes()
+        assert restored_group.earlier == [] and not file.exists()
 
 
 def test_listing_children_before_each_cell_is_cheap() -> None:

@@ -107,9 +107,9 @@ def test_torn_or_invalid_line_is_reported_and_skipped(
     path = tmp_path / "n.jsonl"
     path.write_bytes(b'{"n":1}\n' + tail)
     journal = JournalFile(str(path))
-    events, told = journal.load()
+    events, warning = journal.load()
     assert events == [{"n": 1}]
-    assert told == f"ignored 1 unreadable line of the journal {path}"
+    assert warning == f"ignored 1 unreadable line of the journal {path}"
     journal.append({"n": 3})
     assert JournalFile(str(path)).load()[0] == [{"n": 1}, {"n": 3}]
     assert path.read_bytes().startswith(b'{"n":1}\n' + tail)
@@ -132,9 +132,9 @@ def test_unreadable_journal_is_moved_and_reported(tmp_path: Path) -> None:
         path.mkdir()
         (path / "kept").touch()
         journal = JournalFile(str(path))
-        events, told = journal.load()
+        events, warning = journal.load()
         assert events == []
-        assert told == (
+        assert warning == (
             f"the journal {path} cannot be read (Is a directory), so earlier runs are unknown. "
             f"The file was renamed to {path}.unreadable-{number}"
         )
@@ -186,8 +186,8 @@ def test_deleted_journal_is_recreated(tmp_path: Path) -> None:
 def test_values_rejected_by_orjson_are_journaled(tmp_path: Path, value: object) -> None:
     journal = JournalFile(str(tmp_path / "n.jsonl"))
     journal.append({"value": value})
-    (event,), told = journal.load()
-    assert (event["value"], told) == (json.loads(json.dumps(value)), "")
+    (event,), warning = journal.load()
+    assert (event["value"], warning) == (json.loads(json.dumps(value)), "")
 
 
 def test_invalid_foreign_lines_are_skipped_and_reported(project: Project) -> None:

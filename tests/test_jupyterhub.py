@@ -59,12 +59,14 @@ def project(
         project.stepper("shutdown", check=None)
         for folder in (project.folder, Path(os.environ["XDG_STATE_HOME"])):
             for path in folder.rglob("*"):
-                written = (
+                file_content = (
                     path.read_bytes().decode("utf-8", "replace")
                     if path.is_file()
                     else ""
                 )
-                assert not [token for token in hub.tokens if token in written], path
+                assert not [token for token in hub.tokens if token in file_content], (
+                    path
+                )
 
 
 @pytest.fixture
@@ -75,8 +77,8 @@ def project_with_server(hub: Hub, project: Project) -> Project:
 
 def get_listed_hub(project: Project) -> tuple[bool, str]:
     """What `stepper kernels` says of the hub: whether it can be reached; why not, and what mends that."""
-    shown = project.json("kernels", check=None)[1]
-    return shown["reachable"], f"{shown['why']} | {shown['mend']}"
+    backend = project.json("kernels", check=None)[1]
+    return backend["reachable"], f"{backend['why']} | {backend['mend']}"
 
 
 def act_during_cell(

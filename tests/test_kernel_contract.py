@@ -134,7 +134,7 @@ class KernelHarness:
             await asyncio.sleep(0.01)
 
     def lose_daemon_during_run(
-        self, code: str, request: str, gone_seconds: float = 0
+        self, code: str, request: str, seconds_without_daemon: float = 0
     ) -> Kernel:
         """The kernel as the next daemon finds it, where the last one went away within a run."""
 
@@ -149,7 +149,7 @@ class KernelHarness:
         self.wait(cancel_run())
         self.former.append(self.kernel)
         self.detach()
-        time.sleep(gone_seconds)
+        time.sleep(seconds_without_daemon)
         return self.reattach_alive()
 
     def close(self) -> None:
@@ -721,7 +721,9 @@ def test_run_without_daemon_is_awaited(harness: KernelHarness, cells: Cells) -> 
 def test_outcome_of_run_finished_without_daemon_is_unknown(
     harness: KernelHarness, cells: Cells
 ) -> None:
-    kernel = harness.lose_daemon_during_run(cells.slow, "e" * 32, gone_seconds=1.5)
+    kernel = harness.lose_daemon_during_run(
+        cells.slow, "e" * 32, seconds_without_daemon=1.5
+    )
     result = harness.wait(kernel.await_earlier_request("e" * 32, 20, LIMITS))
     assert (
         result.outcome is Outcome.ERROR

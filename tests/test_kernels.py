@@ -385,10 +385,10 @@ PLACES = st.dictionaries(
 @settings(deadline=None)
 @given(PLACES | ODD, ODD | st.sampled_from(["a", "local"]))
 def test_invalid_configuration_raises_only_config_error(
-    places: Any, named: Any
+    backends: Any, named: Any
 ) -> None:
     """Whatever stands there is read, or refused with its line: no other error, nothing that a terminal obeys."""
-    text = yaml.safe_dump({"kernels": places, "kernel": named}, allow_unicode=True)
+    text = yaml.safe_dump({"kernels": backends, "kernel": named}, allow_unicode=True)
     try:
         limits = config.parse(text, "config.yaml")
     except UsageError as wrong:
@@ -429,7 +429,7 @@ def test_backend_list_fits_each_terminal_width(monkeypatch: pytest.MonkeyPatch) 
         "mend": "",
         "unchecked": [],
     }
-    places = [
+    backends = [
         {
             **data,
             "name": "local",
@@ -462,7 +462,7 @@ def test_backend_list_fits_each_terminal_width(monkeypatch: pytest.MonkeyPatch) 
             "mend": "stepper trust",
         },
     ]
-    text = rendering.RENDERINGS["kernels"].text(places)
+    text = rendering.RENDERINGS["kernels"].text(backends)
     assert text.splitlines() == [
         "✓ local  /p/.venv/bin/python (the project's default)",
         "✓ gpu    a SLURM job, partition gpu, time 4:00:00",
@@ -479,10 +479,10 @@ def test_backend_list_fits_each_terminal_width(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("COLUMNS", "40")
     assert (
         "✓ gpu    a SLURM job, partition gpu,\n         time 4:00:00\n"
-        in rendering.RENDERINGS["kernels"].text(places)
+        in rendering.RENDERINGS["kernels"].text(backends)
     )
     monkeypatch.setenv("COLUMNS", "10")  # nothing is gained by lines of a word
-    assert rendering.RENDERINGS["kernels"].text(places) == text
+    assert rendering.RENDERINGS["kernels"].text(backends) == text
 
 
 def test_backends_are_checked_concurrently_with_timeout(
@@ -493,13 +493,13 @@ def test_backends_are_checked_concurrently_with_timeout(
         silent.listen(10)
         port = silent.getsockname()[1]
         flags = json.dumps(["-F", "none", "-p", str(port)])
-        places = "".join(
+        backends = "".join(
             f"  {name}: {{ssh: {{host: 127.0.0.1, extra: {flags}}}}}\n"
             for name in ("a", "b", "c")
         )
-        project.config(f"kernels:\n{places}")
+        project.config(f"kernels:\n{backends}")
         trust.trust(project.paths)
-        project.config(f"kernels:\n{places}  d: {{ssh: {{host: other}}}}\n")
+        project.config(f"kernels:\n{backends}  d: {{ssh: {{host: other}}}}\n")
         monkeypatch.setattr("stepper.daemon.backend_commands.CHECK_SECONDS", 0.5)
         limits = config.load(project.paths)
         began = time.monotonic()
@@ -579,12 +579,12 @@ def test_unaccepted_backend_runs_nothing(
     project.config("kernels: {sh: {kernelspec: bash}}\n")
     response = project.json("new", "A strangers", "--kernel", "sh")
     notebook = Notebook(project, project.folder / response["notebook"])
-    ran = project.folder / "notebooks" / "ran"
+    marker = project.folder / "notebooks" / "ran"
     cell, report = notebook.insert("touch ran")
     assert (
         "was not accepted by you" in report.text
         and "stepper trust" in report.text
-        and not ran.exists()
+        and not marker.exists()
     )
     listed = {backend["name"]: backend for backend in project.json("kernels")}
     assert (
@@ -594,7 +594,7 @@ def test_unaccepted_backend_runs_nothing(
     )
     output = project.stepper("trust", "--yes").stdout
     assert 'kernels.sh: {"kernelspec": "bash"}' in output
-    assert "ran ok" in notebook.replace(cell, "touch ran; ls").text and ran.exists()
+    assert "ran ok" in notebook.replace(cell, "touch ran; ls").text and marker.exists()
     listed = {backend["name"]: backend for backend in project.json("kernels")}
     assert listed["sh"]["reachable"] and listed["sh"]["offers"][0].startswith(
         "Bash (bash): "
@@ -708,11 +708,11 @@ def test_cell_with_unknown_outcome_is_not_rerun(
         2
     )  # the hook's process starts the next daemon; the cell ends before it asks, or while it does
     running.join()
-    ran, text = (
+    marker, text = (
         project.folder / "notebooks" / "ran-once",
         project.json("report")["text"],
     )
-    assert ran.read_text() == "x\n" and "the daemon exited" in text, text
+    assert marker.read_text() == "x\n" and "the daemon exited" in text, text
     ended = project.json("history")[-1]["outcome"]
     assert ended == "ok" or "the outcome of the run is unknown" in text, text
 
@@ -828,20 +828,22 @@ def test_mcp_agent_selects_backends(project: Project, shell: Notebook) -> None:
             assert "| said 7" in tool_response.content[0].text, tool_response.content[
                 0
             ].text
-            again = await client.call_tool(
+            second_response = await client.call_tool(
                 "kernel", {"action": "start", "place": "local"}
             )
             assert (
                 "is already running (idle). The next kernel will run in local. To start it"
-                in again.content[0].text
+                in second_response.content[0].text
             )
             back = await client.call_tool("kernel", {"action": "start", "place": "sh"})
             assert back.content[0].text.endswith(" is already running (idle).")
             response = await client.call_tool("run_cell", {"source": "echo $x"})
             assert "| 7" in response.content[0].text
             await client.call_tool("kernel", {"action": "restart", "place": "sh"})
-            gone = await client.call_tool("run_cell", {"source": "echo [$x]"})
-            assert "| []" in gone.content[0].text
+            shutdown_response = await client.call_tool(
+                "run_cell", {"source": "echo [$x]"}
+            )
+            assert "| []" in shutdown_response.content[0].text
 
     asyncio.run(asyncio.wait_for(story(), 60))
 

@@ -130,14 +130,16 @@ def test_reports_of_other_languages_have_no_python_facts(
             "Traceback:\n| " in failed.text
             and ("1. f(3)" if language == "r" else "at f (<anonymous>") in failed.text
         )
-    for word in ("Values on the line", "last assigned", "Before it failed", "helper"):
-        assert word not in failed.text
+    for phrase in ("Values on the line", "last assigned", "Before it failed", "helper"):
+        assert phrase not in failed.text
     if draws:
-        drawn = notebook.replace(cell, draws).text
+        figure_report = notebook.replace(cell, draws).text
         assert (
-            "Figure 1: " in drawn
-            and Path(drawn.split("Figure 1: ")[1].split(".png")[0] + ".png").exists()
-        ), drawn
+            "Figure 1: " in figure_report
+            and Path(
+                figure_report.split("Figure 1: ")[1].split(".png")[0] + ".png"
+            ).exists()
+        ), figure_report
     output = project.stepper("context").stdout
     assert "The kernel is running" in output and "no variables" not in output
     assert project.json("eval", binds.replace("let ", ""))["outcome"] == "ok"
@@ -193,8 +195,8 @@ def test_unknown_directive_is_quoted() -> None:
 
 
 def test_traceback_is_reported_without_helper() -> None:
-    def told(fault: Fault) -> str:
-        how = {
+    def render(fault: Fault) -> str:
+        options = {
             "outcome": Outcome.ERROR,
             "verdict": Verdict.RECOVERABLE,
             "fault": fault,
@@ -210,7 +212,7 @@ def test_traceback_is_reported_without_helper() -> None:
             started_at=at,
             duration_s=0.1,
             key="c",
-            **how,
+            **options,
         )
         return run_report.format_run(
             RunSummary(Cell("c", 0, 1, "code", "f(3)"), run)
@@ -219,10 +221,10 @@ def test_traceback_is_reported_without_helper() -> None:
     calls = (
         "Error in f(3): no such thing\nTraceback:\n\n1. f(3)\n2. stop('no such thing')"
     )
-    assert "Traceback:\n| 1. f(3)\n| 2. stop('no such thing')" in told(
+    assert "Traceback:\n| 1. f(3)\n| 2. stop('no such thing')" in render(
         Fault("ERROR", "Error in f(3): no such thing", (), traceback=calls)
     )
-    assert "Traceback" not in told(Fault("Error", "127", (), traceback=""))
-    assert "Traceback" not in told(
+    assert "Traceback" not in render(Fault("Error", "127", (), traceback=""))
+    assert "Traceback" not in render(
         Fault("ValueError", "no", ("ValueError",), traceback="…\nValueError: no")
     )

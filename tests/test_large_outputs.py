@@ -183,7 +183,7 @@ def test_truncated_mcp_result_counts_are_correct(project: Project) -> None:
     pytest.importorskip("mcp_types", reason="the extra `mcp` is not installed")
     from mcp import Client
 
-    from tests.test_mcp import create_notebook, run_story, text
+    from tests.test_mcp import create_notebook, run_scenario, text
 
     async def story(client: Client) -> None:
         name = await create_notebook(client)
@@ -200,7 +200,7 @@ def test_truncated_mcp_result_counts_are_correct(project: Project) -> None:
                 brief = text(read)
                 assert not (TRUNCATED in held and WHOLE in brief)
 
-    run_story(project, story)
+    run_scenario(project, story)
 
 
 @pytest.mark.nightly

@@ -100,13 +100,13 @@ def notebook(project: Project) -> Notebook:
 def wait_until_true(check: Callable[[], Any], seconds: float = 20) -> Any:
     """Wait until something holds; return it."""
     end = time.monotonic() + seconds
-    while not (found := check()):
+    while not (value := check()):
         assert time.monotonic() < end
         time.sleep(0.1)
-    return found
+    return value
 
 
-def get_shown_text(notebook: Notebook, cell_id: str) -> str:
+def get_output_text(notebook: Notebook, cell_id: str) -> str:
     """All text that a cell shows."""
     data = [
         out["data"].get("text/plain", "")
@@ -127,29 +127,31 @@ def run_background_writer(notebook: Notebook, first: str) -> tuple[list[str], st
         texts.append(response.text)
     notebook.insert("await asyncio.sleep(0.3)")
     notebook.project.stepper("shutdown")
-    return [get_shown_text(notebook, cell) for cell in cells], "\n".join(texts)
+    return [get_output_text(notebook, cell) for cell in cells], "\n".join(texts)
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("write", mark_nightly(WRITES, "print('LATE')"))
 def test_background_task_writes_to_its_own_cell(notebook: Notebook, write: str) -> None:
-    (one, two, three), told = run_background_writer(notebook, TASK.format(write=write))
-    assert "first" in one and one.count("LATE") > 20
-    assert "LATE" not in two + three and two.count("mine") == 50
+    (first, second, third), reports = run_background_writer(
+        notebook, TASK.format(write=write)
+    )
+    assert "first" in first and first.count("LATE") > 20
+    assert "LATE" not in second + third and second.count("mine") == 50
     assert (
-        "Note: cell 1 (id " in told
-        and "after its run; the notebook was updated" in told
+        "Note: cell 1 (id " in reports
+        and "after its run; the notebook was updated" in reports
     )
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("who", mark_nightly(UNTOLD, "a thread", "a child"))
+@pytest.mark.parametrize("writer", mark_nightly(UNTOLD, "a thread", "a child"))
 def test_unattributable_output_goes_to_the_running_cell(
-    notebook: Notebook, who: str
+    notebook: Notebook, writer: str
 ) -> None:
-    (one, two, three), _ = run_background_writer(notebook, UNTOLD[who])
-    assert "first" in one and two.count("mine") == 50 and "third" in three
-    assert "LATE" in one + two + three
+    (first, second, third), _ = run_background_writer(notebook, UNTOLD[writer])
+    assert "first" in first and second.count("mine") == 50 and "third" in third
+    assert "LATE" in first + second + third
 
 
 def test_late_output_is_written_soon_and_reported_next(
@@ -202,7 +204,7 @@ def test_concurrent_edit_keeps_late_output(
         "import threading\nthreading.Timer(1, print, ['late']).start()"
     )
     before = notebook.path.read_text()
-    wait_until_true(lambda: get_shown_text(notebook, cell_id) == "late\n")
+    wait_until_true(lambda: get_output_text(notebook, cell_id) == "late\n")
     notebook.path.write_text(
         before.replace(
             '"cells": [',
@@ -210,7 +212,7 @@ def test_concurrent_edit_keeps_late_output(
             1,
         )
     )
-    wait_until_true(lambda: get_shown_text(notebook, cell_id) == "late\n")
+    wait_until_true(lambda: get_output_text(notebook, cell_id) == "late\n")
     assert notebook.raw["cells"][0]["source"] == "hi"
 
 
@@ -222,20 +224,24 @@ def test_late_output_counts_toward_the_limit_of_its_cell(project: Project) -> No
         "import threading, time\nprint('a' * 500)\ndef late():\n    for i in range(3):\n        time.sleep(0.7)\n"
         "        for n in range(1000): print(i, n)\nthreading.Thread(target=late).start()"
     )
-    whole = (
+    full_output = (
         "a" * 500 + "\n" + "".join(f"{i} {n}\n" for i in range(3) for n in range(1000))
     )
     wait_until_true(lambda: text_of(notebook.cell(cell)).endswith("2 999\n"))
     text = text_of(notebook.cell(cell))
-    head, _, rest = text.partition("\n… ")
-    number, _, tail = rest.partition(
+    head, _, remainder = text.partition("\n… ")
+    number, _, tail = remainder.partition(
         " characters left out by stepper (max_output_bytes) …\n"
     )
-    assert whole.startswith(head) and whole.endswith(tail) and len(text) < 2200
-    gone = int(number.replace(",", ""))
-    assert len(head) + len(tail) + gone == len(whole), "what is said to be left out is"
+    assert (
+        full_output.startswith(head) and full_output.endswith(tail) and len(text) < 2200
+    )
+    omitted = int(number.replace(",", ""))
+    assert len(head) + len(tail) + omitted == len(full_output), (
+        "what is said to be left out is"
+    )
     _, response = notebook.insert("1")
-    assert f"in all, left out of the notebook: {gone:,} characters" in response.text
+    assert f"in all, left out of the notebook: {omitted:,} characters" in response.text
 
 
 def test_late_output_of_changed_cell_is_reported_as_omitted(
@@ -263,30 +269,31 @@ def test_late_output_of_changed_cell_is_reported_as_omitted(
 
 @pytest.mark.nightly
 def test_displays_are_updated_in_all_cells(notebook: Notebook) -> None:
-    one, _ = notebook.insert(
+    cell_id, _ = notebook.insert(
         "print('above')\nh = display('one', display_id=True)\nprint('below')"
     )
     _, response = notebook.insert("h.update('two')")
-    assert get_shown_text(notebook, one) == "above\nbelow\n'two'"
+    assert get_output_text(notebook, cell_id) == "above\nbelow\n'two'"
     assert (
-        f"1 display update arrived for cell 1 (id {one}) after its run" in response.text
+        f"1 display update arrived for cell 1 (id {cell_id}) after its run"
+        in response.text
     )
     three, _ = notebook.insert("display('same', display_id='id');")
     four, _ = notebook.insert("display('again', display_id='id');\nh.update('three')")
-    assert (get_shown_text(notebook, three), get_shown_text(notebook, four)) == (
+    assert (get_output_text(notebook, three), get_output_text(notebook, four)) == (
         "'again'",
         "'again'",
     )
     notebook.project.kill_daemon()
     notebook.insert("h.update('four'); display('last', display_id='id');")
-    assert get_shown_text(notebook, one).endswith("'four'")
-    assert (get_shown_text(notebook, three), get_shown_text(notebook, four)) == (
+    assert get_output_text(notebook, cell_id).endswith("'four'")
+    assert (get_output_text(notebook, three), get_output_text(notebook, four)) == (
         "'last'",
         "'last'",
     )
     notebook.project.stepper("restart")
     notebook.insert("display('anew', display_id='id');")
-    assert get_shown_text(notebook, three) == "'last'", "another kernel's"
+    assert get_output_text(notebook, three) == "'last'", "another kernel's"
 
 
 @pytest.mark.nightly
@@ -298,7 +305,7 @@ def test_display_in_running_cell_is_updated_by_earlier_task(
         "task = asyncio.get_running_loop().create_task(late())"
     )
     cell, _ = notebook.insert("h = display('one', display_id=True)\nawait task")
-    assert get_shown_text(notebook, cell) == "'two'"
+    assert get_output_text(notebook, cell) == "'two'"
 
 
 @pytest.mark.nightly
@@ -415,23 +422,23 @@ def test_cell_that_redirects_file_descriptors(notebook: Notebook) -> None:
 def test_crash_output_is_reported(notebook: Notebook) -> None:
     _, response = notebook.insert("import ctypes\nctypes.string_at(0)")
     assert "SIGSEGV" in response.stop, response.stop
-    written = (
+    log_file = (
         notebook.project.folder
         / ".stepper"
         / "kernels"
         / f"{notebook.path.stem}.stderr"
     )
     assert (
-        "Segmentation fault" in written.read_text()
-        and "string_at" in written.read_text()
+        "Segmentation fault" in log_file.read_text()
+        and "string_at" in log_file.read_text()
     )
 
 
 @pytest.mark.nightly
 def test_kernel_messages_belong_to_no_cell(notebook: Notebook) -> None:
     """As debugpy's warning, which comes some time after the kernel's start."""
-    says = "kernel.session.send(kernel.iopub_socket, 'stream', {'name': 'stderr', 'text': 'warning'}, parent={})"
-    _, first = notebook.insert(f"kernel = get_ipython().kernel\n{says}")
+    send_warning = "kernel.session.send(kernel.iopub_socket, 'stream', {'name': 'stderr', 'text': 'warning'}, parent={})"
+    _, first = notebook.insert(f"kernel = get_ipython().kernel\n{send_warning}")
     _, second = notebook.insert("1")
     assert "ran ok" in first.text and "ran ok" in second.text
     assert "after its run" not in first.text + second.text

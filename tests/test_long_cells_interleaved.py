@@ -91,10 +91,10 @@ def test_interrupt_by_another_session_is_reported_to_the_owner(
 ) -> None:
     notebook = project.new("Train", "Test")
     edit = start_background_cell(notebook)
-    other = Notebook(project, notebook.path, session="another")
+    other_session = Notebook(project, notebook.path, session="another")
     response, denied = (
-        start_session(other),
-        other.before("insert", "1 + 1", edit.cell_id).denied,
+        start_session(other_session),
+        other_session.before("insert", "1 + 1", edit.cell_id).denied,
     )
     for item in (response, denied):
         assert (
@@ -102,9 +102,9 @@ def test_interrupt_by_another_session_is_reported_to_the_owner(
             and "another session is notified" in item
             and "ou are notified" not in item
         ), item
-    assert read_notification(start_waker(other, "SessionStart")) == ""
+    assert read_notification(start_waker(other_session, "SessionStart")) == ""
     assert "you are notified" in notebook.before("insert", "1 + 1", edit.cell_id).denied
-    say(other, "stop the cell")
+    say(other_session, "stop the cell")
     assert "was CANCELLED after" in edit.woken
 
 
@@ -136,11 +136,11 @@ def test_finished_background_run_keeps_the_current_notebook(
 ) -> None:
     notebook = project.new("Train", "Test")
     edit = start_background_cell(notebook)
-    other = project.new("Other", problem="another problem")
-    other.insert("1 + 1")
+    other_notebook = project.new("Other", problem="another problem")
+    other_notebook.insert("1 + 1")
     release_cell(notebook)
     assert "ran ok" in edit.woken
-    assert project.json("status")["notebook"].endswith(other.path.name)
+    assert project.json("status")["notebook"].endswith(other_notebook.path.name)
 
 
 @pytest.mark.nightly
@@ -195,42 +195,47 @@ def test_replaced_queued_cell_runs_once_with_new_source(
     edit = start_background_cell(notebook)
     first = Edit(notebook, "n += 1; print('first', n)")
     assert "waits in line" in first.answer.text
-    again = Edit(
+    second_edit = Edit(
         notebook,
         payload=notebook.edited("replace", "n += 1; print('n is', n)", first.cell_id),
     )
-    assert "waits in line" in again.answer.text
+    assert "waits in line" in second_edit.answer.text
     release_cell(notebook)
     assert "ran ok" in edit.woken
-    said = first.woken
-    assert "was changed while it waited in line" in said and "n is" not in said
-    assert "| n is 1" in again.woken
+    notification = first.woken
+    assert (
+        "was changed while it waited in line" in notification
+        and "n is" not in notification
+    )
+    assert "| n is 1" in second_edit.woken
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("who", ["its own session", "a session that begins"])
+@pytest.mark.parametrize("waker", ["its own session", "a session that begins"])
 def test_finished_run_is_reported_while_working_on_another_notebook(
-    project: Project, who: str
+    project: Project, waker: str
 ) -> None:
     notebook = project.new("Train", "Test")
     edit = start_background_cell(notebook)
     kill_hook(edit.waker, project)
-    other = project.new("Other", problem="another problem")
-    other.insert("1 + 1")
+    other_notebook = project.new("Other", problem="another problem")
+    other_notebook.insert("1 + 1")
     finish_cell(notebook)
-    if who == "its own session":
-        stranger = Notebook(project, other.path, session="stranger")
+    if waker == "its own session":
+        stranger = Notebook(project, other_notebook.path, session="stranger")
         assert "finished in the meantime" not in say(stranger, "What now?")
-        response = say(other, "What now?")
+        response = say(other_notebook, "What now?")
     else:
-        response = start_session(Notebook(project, other.path, session="later"))
+        response = start_session(
+            Notebook(project, other_notebook.path, session="later")
+        )
     assert (
         "finished in the meantime" in response
         and "ran ok" in response
         and notebook.path.name in response
     )
     assert "finished in the meantime" not in start_session(
-        Notebook(project, other.path, session="later still")
+        Notebook(project, other_notebook.path, session="later still")
     )
 
 

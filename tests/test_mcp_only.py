@@ -102,10 +102,10 @@ def test_mcp_only_installs_everything_except_claude_code_files(
 def test_doctor_does_not_require_hooks(repo: Path) -> None:
     install(repo, OPTION)
     assert problems(repo) == {}
-    found = checks(repo)
+    results = checks(repo)
     for name in ("hook script", "hooks", "skills"):
-        assert found[name].detail.startswith("not installed (--mcp-only)"), name
-    assert "no client is set up yet" in found["mcp"].detail
+        assert results[name].detail.startswith("not installed (--mcp-only)"), name
+    assert "no client is set up yet" in results["mcp"].detail
     mcp_client_config.add_entry(Paths(str(repo)), "codex")
     assert checks(repo)["mcp"].detail == "set up for codex"
     command = doctor.format_install_command(Paths(str(repo)))
@@ -150,13 +150,13 @@ def test_claude_code_files_are_neither_read_nor_written(repo: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "other", ["--allow", "--statusline", "--plugin", "--demo", "--uninstall"]
+    "option", ["--allow", "--statusline", "--plugin", "--demo", "--uninstall"]
 )
-def test_claude_code_options_are_refused(repo: Path, other: str) -> None:
+def test_claude_code_options_are_refused(repo: Path, option: str) -> None:
     with pytest.raises(UsageError) as refused:
-        install_options.parse_arguments([str(repo), OPTION, other])
+        install_options.parse_arguments([str(repo), OPTION, option])
     assert refused.value.exit_code == 2
-    assert f"--mcp-only and {other} exclude each other" in refused.value.message
+    assert f"--mcp-only and {option} exclude each other" in refused.value.message
     assert list(repo.iterdir()) == []
 
 
@@ -234,9 +234,9 @@ def test_clients_start_the_server_and_run_cells(repo: Path) -> None:
                 if name != "windsurf":
                     continue
                 await client.call_tool("create_notebook", {"problem": "alone"})
-                ran = await client.call_tool("run_cell", {"source": "6 * 7"})
-                assert "ran ok" in ran.content[0].text
-                assert "42" in ran.content[0].text
+                result = await client.call_tool("run_cell", {"source": "6 * 7"})
+                assert "ran ok" in result.content[0].text
+                assert "42" in result.content[0].text
 
     asyncio.run(main())
     (notebook,) = (repo / "notebooks").glob("*.ipynb")
@@ -251,7 +251,7 @@ def test_script_is_added_to_environment_of_older_version(
     starter.unlink()
     mcp_client_config.add_entry(Paths(str(repo)), "windsurf")
     assert os.access(starter, os.X_OK)
-    say_where(repo)
+    print_location(repo)
     assert run_entry(read_client_entry(repo, "windsurf"), Path("/")).stdout == (
         f"served mcp in {repo}\n"
     )
@@ -271,7 +271,7 @@ def run_entry(entry: dict[str, object], cwd: Path) -> subprocess.CompletedProces
     )
 
 
-def say_where(repo: Path) -> None:
+def print_location(repo: Path) -> None:
     """Have the environment's `stepper` say where it was started."""
     program = Path(Paths(str(repo)).env, "bin/stepper")
     program.write_text('#!/bin/sh\necho "served $* in $PWD"\n')
@@ -286,7 +286,7 @@ def test_worktree_uses_the_main_checkout_environment(
     subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "first"], check=True)
     subprocess.run([*git, "worktree", "add", "-q", tree], check=True)
     install(repo, OPTION)
-    say_where(repo)
+    print_location(repo)
     entry = read_client_entry(repo, "claude")
     below = tree / "below"
     below.mkdir()
@@ -297,7 +297,7 @@ def test_worktree_uses_the_main_checkout_environment(
 def test_other_checkout_at_the_same_path_runs_nothing(repo: Path) -> None:
     """The repository was deleted, and a stranger's lies there now: its token is another one."""
     install(repo, OPTION)
-    say_where(repo)
+    print_location(repo)
     entries = [read_client_entry(repo, name) for name in CLIENTS]
     for entry in entries:
         assert run_entry(entry, repo).stdout == f"served mcp in {repo}\n"

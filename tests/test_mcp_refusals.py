@@ -15,7 +15,7 @@ from mcp import Client
 
 from stepper.mcp import tools
 from tests.conftest import code
-from tests.test_mcp import run_story
+from tests.test_mcp import run_scenario
 from tests.test_session import Quick
 from tests.test_session import project as without_processes
 
@@ -122,7 +122,7 @@ def test_refused_call_changes_nothing(
         assert await current(client) == ["notebooks/mine.ipynb"]
         assert files() == before
 
-    run_story(quick, story)
+    run_scenario(quick, story)
 
 
 # --- what is said of arguments ------------------------------------------------------------
@@ -144,7 +144,7 @@ def test_missing_cell_error_names_the_cell_count(
             assert "there is no cell '99'" in result.content[0].text
             assert "32 cells" in result.content[0].text
 
-    run_story(quick, story)
+    run_scenario(quick, story)
 
 
 def test_hash_mismatch_returns_the_current_source(
@@ -177,7 +177,7 @@ def test_hash_mismatch_returns_the_current_source(
             assert "nothing was changed" in refused.content[0].text
             assert "| x = 5" in refused.content[0].text
 
-    run_story(quick, story)
+    run_scenario(quick, story)
 
 
 # --- a status tells each thing once -------------------------------------------------------
@@ -228,4 +228,4 @@ def test_status_contains_no_report_twice(quick: Quick) -> None:
         assert "which column is it?" in await status()
         await status(wait_seconds=5)
 
-    run_story(quick, story)
+    run_scenario(quick, story)

@@ -15,7 +15,7 @@ from mcp import Client
 from mcp_types import ElicitResult
 
 from tests.conftest import Project, reuse_project
-from tests.test_mcp import create_notebook, run_story, text
+from tests.test_mcp import create_notebook, run_scenario, text
 from tests.test_oom import IN_ONE_GO, Group, small
 
 __all__ = ["small"]  # a cgroup of 320 MB with the daemon inside
@@ -76,10 +76,10 @@ async def create_and_run_cells(client: Client) -> str:
 
 async def interrupt_long_cell(client: Client) -> None:
     """A cell that takes too long is interrupted; the kernel keeps what it held."""
-    ran = await call_ok(
+    report = await call_ok(
         client, "run_cell", source="import time\ntime.sleep(60)", wait_seconds=0.5
     )
-    assert "still running" in ran
+    assert "still running" in report
     response = await call_ok(client, "kernel", action="interrupt")
     assert re.search(
         r": interrupted cell \d; the kernel keeps its variables\.", response
@@ -118,7 +118,7 @@ def test_session_lifecycle(shared: Project, era: str) -> None:
         assert status["resources"]["kernel"]["memory_bytes"] > 0
         assert notebooks(shared) - before == {shared.folder / name}
 
-    run_story(shared, story, era)
+    run_scenario(shared, story, era)
 
 
 @pytest.mark.nightly
@@ -147,7 +147,7 @@ def test_session_with_kernel_killed_out_of_memory(
         await call_ok(client, "change_cells", action="delete", cell_ids=[-1])
         await restore_kernel(client, name)
 
-    run_story(project, story, elicitation_callback=agreed)
+    run_scenario(project, story, elicitation_callback=agreed)
 
 
 # --- four ways to fill a notebook -----------------------------------------------------
@@ -157,7 +157,7 @@ def test_notebook_is_created_with_cells_and_extended(shared: Project) -> None:
     before = notebooks(shared)
 
     async def first(client: Client) -> None:
-        given = [
+        cells = [
             {"cell_type": "markdown", "source": "# Primes"},
             {"source": "from math import isqrt"},
             {
@@ -166,14 +166,14 @@ def test_notebook_is_created_with_cells_and_extended(shared: Project) -> None:
             {"source": "primes = [n for n in range(20) if prime(n)]\nprint(primes)"},
         ]
         assert "| [2, 3, 5, 7, 11, 13, 17, 19]" in await call_ok(
-            client, "create_notebook", problem="Primes", cells=given
+            client, "create_notebook", problem="Primes", cells=cells
         )
 
     async def later(client: Client) -> None:
         """Another session, another client: it remembers nothing, and makes no second notebook."""
         text = await context(client)
-        (made_before,) = notebooks(shared) - before
-        assert text["current_notebook"] == f"notebooks/{made_before.name}"
+        (notebook,) = notebooks(shared) - before
+        assert text["current_notebook"] == f"notebooks/{notebook.name}"
         assert "isqrt" in {*text["imported_modules"], *text["defined_functions"]}
         assert "prime" in text["defined_functions"]
         assert text["variables"]["primes"].startswith("list of 8")
@@ -190,8 +190,8 @@ def test_notebook_is_created_with_cells_and_extended(shared: Project) -> None:
             "code",
         ]
 
-    run_story(shared, first)
-    run_story(shared, later, "legacy")
+    run_scenario(shared, first)
+    run_scenario(shared, later, "legacy")
     (path,) = notebooks(shared) - before
     document = json.loads(path.read_text())
     assert [
@@ -210,23 +210,23 @@ def test_context_text_for_agent_without_tools(shared: Project) -> None:
             source="import json\nlimit = 3\ndef double(n):\n    return 2 * n",
         )
 
-    run_story(shared, story)
+    run_scenario(shared, story)
     output = shared.stepper("context", "--for", "an agent").stdout
     (path,) = notebooks(shared) - before
-    for word in (path.name, "json", "double", "limit"):
-        assert word in output
+    for expected_text in (path.name, "json", "double", "limit"):
+        assert expected_text in output
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("mended", [True, False])
-def test_three_retries_by_read_delete_and_add(shared: Project, mended: bool) -> None:
+@pytest.mark.parametrize("succeeds", [True, False])
+def test_three_retries_by_read_delete_and_add(shared: Project, succeeds: bool) -> None:
     async def story(client: Client) -> None:
-        await create_notebook(client, f"retries {mended}", steps=["Load", "Tell"])
+        await create_notebook(client, f"retries {succeeds}", steps=["Load", "Tell"])
         tries = [
             "open('a.csv')",
             "open('b.csv')",
             "open('c.csv')",
-            "print('read')" if mended else "open('d.csv')",
+            "print('read')" if succeeds else "open('d.csv')",
         ]
         result = await client.call_tool("add_cells", {"cells": [{"source": tries[0]}]})
         for retry, source in enumerate(tries[1:], 1):
@@ -245,7 +245,7 @@ def test_three_retries_by_read_delete_and_add(shared: Project, mended: bool) -> 
                     result
                 )  # a new cell is no new count
         assert [cell["source"] for cell in await cells(client)][1:] == [tries[-1]]
-        if mended:
+        if succeeds:
             assert 'Step 1 of 2 "Load": done' in text(result)
         else:
             assert result.is_error
@@ -254,7 +254,7 @@ def test_three_retries_by_read_delete_and_add(shared: Project, mended: bool) -> 
                 await client.call_tool("add_cells", {"cells": [{"source": "1"}]})
             )
 
-    run_story(shared, story)
+    run_scenario(shared, story)
 
 
 @pytest.mark.nightly
@@ -267,24 +267,24 @@ def test_changed_module_and_differing_outputs(shared: Project) -> None:
         await call_ok(client, "run_cell", source="import prices")
         await call_ok(client, "run_cell", source="print(prices.RATE * 10)")
         module.write_text("RATE = 33\n")
-        ran = await call_ok(client, "run_cell", source="print(prices.RATE)")
-        assert "Reloaded: prices (changed since it was imported).\n" in ran
-        assert "| 33" in ran
-        assert "cell 2 used `prices`, which changed after it ran." in ran
-        ran = await call_ok(client, "run_notebook", which="all")
+        report = await call_ok(client, "run_cell", source="print(prices.RATE)")
+        assert "Reloaded: prices (changed since it was imported).\n" in report
+        assert "| 33" in report
+        assert "cell 2 used `prices`, which changed after it ran." in report
+        report = await call_ok(client, "run_notebook", which="all")
         assert (
             "The outputs of 1 cell differ from those recorded before:\n"
             "cell 2: 1 line differs:\n| - 20\n| + 330\n"
             "Changed since the recorded runs: prices. The outputs may differ"
-        ) in ran
+        ) in report
         check = "To check whether a new kernel reproduces the new outputs, "
-        assert f"{check}call: `verify` with `notebook: {name}`" in ran
+        assert f"{check}call: `verify` with `notebook: {name}`" in report
         assert "differ" not in await call_ok(client, "run_notebook", which="restore")
         shared.config("local_modules: warn\n")
         module.write_text("RATE = 4444\n")
-        ran = await call_ok(client, "run_cell", source="print(prices.RATE)")
+        report = await call_ok(client, "run_cell", source="print(prices.RATE)")
         load = "To load the new code, call: `run_notebook` with `which: all` and"
-        assert f"{load} `notebook: {name}`" in ran
-        assert f"Notebook: {name}" in ran and "| 33" in ran
+        assert f"{load} `notebook: {name}`" in report
+        assert f"Notebook: {name}" in report and "| 33" in report
 
-    run_story(shared, story, "legacy")
+    run_scenario(shared, story, "legacy")

@@ -23,7 +23,7 @@ from stepper.mcp import mcp_wording, prompts, tools
 from stepper.mcp.mcp_wording import translate
 from stepper.policy.commands.command_lines import CommandLines
 from tests.conftest import ROOT, code
-from tests.test_mcp import run_story
+from tests.test_mcp import run_scenario
 from tests.test_session import Quick
 from tests.test_session import project as without_processes
 
@@ -363,7 +363,7 @@ def test_notebook_lifecycle_texts_name_mcp_tools(quick: Quick) -> None:
         await reader.call("execute_code", code="1 / 0", notebook="old")
         reader.check()
 
-    run_story(quick, story)
+    run_scenario(quick, story)
 
 
 def test_stop_texts_name_mcp_tools(quick: Quick) -> None:
@@ -396,7 +396,7 @@ def test_stop_texts_name_mcp_tools(quick: Quick) -> None:
         assert not FOREIGN.search(question), question
         assert not DECISIONS.search(question), question
 
-    run_story(quick, story, elicitation_callback=decline)
+    run_scenario(quick, story, elicitation_callback=decline)
 
 
 @pytest.mark.nightly
@@ -431,7 +431,7 @@ def test_kernel_death_texts_name_mcp_tools(quick: Quick) -> None:
         await reader.call("run_notebook", which="restore")
         reader.check(terminal=("lift_stop",))
 
-    run_story(quick, story)
+    run_scenario(quick, story)
 
 
 def test_tool_descriptions_name_only_mcp_tools() -> None:

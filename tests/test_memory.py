@@ -137,13 +137,13 @@ def test_machine_memory_is_measured() -> None:
 
 def watch(percent: float, *observed: tuple[int, int]) -> MemoryGuard:
     """A guard that sees one (use, tree) after the other, of 1,000 bytes in all."""
-    looks, trees = iter(observed), {"now": 0}
+    usages, trees = iter(observed), {"now": 0}
 
-    def look() -> MemoryUsage:
-        used, trees["now"] = next(looks)
+    def read_usage() -> MemoryUsage:
+        used, trees["now"] = next(usages)
         return MemoryUsage(1000, used, "the kernel's cgroup")
 
-    return MemoryGuard(percent, look, lambda: trees["now"])
+    return MemoryGuard(percent, read_usage, lambda: trees["now"])
 
 
 @pytest.mark.parametrize(
@@ -181,14 +181,14 @@ def test_cell_started_above_the_limit_is_stopped_only_on_growth() -> None:
 
 def test_guard_messages() -> None:
     million = 10**6
-    seen = iter(
+    usages = iter(
         [
             MemoryUsage(4000 * million, 3300 * million, "the kernel's cgroup"),
             MemoryUsage(4000 * million, 3600 * million, "the kernel's cgroup"),
         ]
     )
     trees = iter([1000 * million, 1500 * million])
-    guard = MemoryGuard(80, lambda: next(seen), lambda: next(trees))
+    guard = MemoryGuard(80, lambda: next(usages), lambda: next(trees))
     assert (
         guard.warning
         == "memory use of the kernel's cgroup was at 82 % before the cell ran (the limit is 80 %)"
@@ -210,7 +210,7 @@ def lab() -> Iterator[Lab]:
     lab.close()
 
 
-def parse_held_megabytes(result: Execution) -> int:
+def parse_kernel_megabytes(result: Execution) -> int:
     """How much the message says that the kernel holds, in MB."""
     match = re.search(r"this kernel uses ([\d,]+) MB of [\d,]+ MB", result.memory)
     assert match, result.memory
@@ -241,14 +241,14 @@ CODES = {
 def test_cell_that_reaches_the_limit_is_stopped(lab: Lab, code: str) -> None:
     lab.ok("before = 1")
     now = present()
-    room = 100 * 600_000_000 / now.total
+    percent_points = 100 * 600_000_000 / now.total
     began = time.monotonic()
-    result = lab.run(code, max_memory_percent=now.percent + room)
+    result = lab.run(code, max_memory_percent=now.percent + percent_points)
     assert time.monotonic() - began < 15
     assert result.outcome is Outcome.MEMORY and result.memory.startswith(
         "memory use of "
     )
-    assert 300 < parse_held_megabytes(result) < 2500
+    assert 300 < parse_kernel_megabytes(result) < 2500
     if result.death is None:  # the interrupt worked, so the state is kept
         assert lab.ok("print(before)").outcome is Outcome.OK
 
@@ -267,7 +267,7 @@ def test_cell_that_swallows_the_interrupt_is_killed(lab: Lab) -> None:
     assert result.outcome is Outcome.MEMORY and result.death is not None
     assert (
         "the interrupt had no effect" in result.death.reason
-        and parse_held_megabytes(result) > 300
+        and parse_kernel_megabytes(result) > 300
     )
 
 
@@ -276,9 +276,9 @@ def test_above_the_limit_at_the_start(lab: Lab) -> None:
     """It warns, and stops only what has grown by more than 5 % of the limit itself."""
     now = present()
     percent = min(4.0, 0.9 * now.percent)
-    room = int(0.05 * now.total * percent / 100)
+    limit_bytes = int(0.05 * now.total * percent / 100)
     result = lab.run(
-        f"import time\nheld = b'x' * {room // 4}\ntime.sleep(0.7)",
+        f"import time\nheld = b'x' * {limit_bytes // 4}\ntime.sleep(0.7)",
         max_memory_percent=percent,
     )
     assert result.outcome is Outcome.OK
@@ -286,13 +286,13 @@ def test_above_the_limit_at_the_start(lab: Lab) -> None:
         "memory was"
     ] and "before the cell ran" in result.notes[0]
     result = lab.run(
-        f"more = b'x' * {2 * room + 50_000_000}\ntime.sleep(20)",
+        f"more = b'x' * {2 * limit_bytes + 50_000_000}\ntime.sleep(20)",
         max_memory_percent=percent,
     )
     assert (
         result.outcome is Outcome.MEMORY
         and result.notes
-        and parse_held_megabytes(result) > room // 1_000_000
+        and parse_kernel_megabytes(result) > limit_bytes // 1_000_000
     )
 
 
@@ -339,6 +339,6 @@ def test_largest_variables_are_from_the_stated_time(
     assert "before this run" not in response.stop
     # the cell's earlier run had made the name: it is not new any more
     fresh_project.stepper("fix")
-    again = notebook.replace(cell, GROWS).stop
+    stop = notebook.replace(cell, GROWS).stop
     grown = r"after this run: held [\d,]+\.\d MB \([\d,]+\.\d MB before\), x 30.0 MB;"
-    assert re.search(grown, again), again
+    assert re.search(grown, stop), stop

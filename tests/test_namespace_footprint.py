@@ -141,7 +141,9 @@ def test_helper_footprint_matches_the_architecture_page(
         for name in more
         if name.partition(".")[0] not in sys.stdlib_module_names | {"_distutils_hack"}
     ], more
-    assert {name: held for name, held in ours["events"].items() if held} == {
+    assert {
+        name: callbacks for name, callbacks in ours["events"].items() if callbacks
+    } == {
         "pre_run_cell": ["on_pre_run"],
         "post_run_cell": ["on_post_run"],
     }
@@ -163,5 +165,5 @@ def test_architecture_page_lists_each_row() -> None:
     rows = [
         line for line in table.split("\n## ")[0].splitlines() if line.startswith("| ")
     ]
-    for word in EXPECTED.values():
-        assert any(re.search(re.escape(word), row) for row in rows), word
+    for reason in EXPECTED.values():
+        assert any(re.search(re.escape(reason), row) for row in rows), reason

@@ -30,7 +30,7 @@ def create_notebook_file(project: Path, *names: str) -> None:
         path.write_text("{}")
 
 
-def list_found(index: NotebookIndex, *patterns: str) -> list[str]:
+def list_notebooks(index: NotebookIndex, *patterns: str) -> list[str]:
     index.refresh(patterns or index.patterns)
     return sorted(
         os.path.relpath(path, index.project) for path in index.list_notebooks()
@@ -51,7 +51,7 @@ def test_notebooks_matching_a_pattern_are_found(project: Path) -> None:
         "other/c.ipynb",
     )
     index = NotebookIndex(str(project))
-    assert list_found(index, "notebooks", "*.ipynb") == [
+    assert list_notebooks(index, "notebooks", "*.ipynb") == [
         "notebooks/a.ipynb",
         "notebooks/deep/er/b.ipynb",
         "top.ipynb",
@@ -62,7 +62,7 @@ def test_notebooks_matching_a_pattern_are_found(project: Path) -> None:
     )  # in an old folder, in new ones
     os.rename(project / "notebooks/a.ipynb", project / "notebooks/renamed.ipynb")
     os.unlink(project / "top.ipynb")
-    assert list_found(index) == [
+    assert list_notebooks(index) == [
         "notebooks/deep/er/b.ipynb",
         "notebooks/deep/er/new.ipynb",
         "notebooks/renamed.ipynb",
@@ -70,9 +70,9 @@ def test_notebooks_matching_a_pattern_are_found(project: Path) -> None:
     ]
     settle()
     os.rename(project / "notebooks/x", project / "notebooks/moved")
-    assert "notebooks/moved/y/z/new.ipynb" in list_found(index)
-    assert list_found(index, "other") == ["other/c.ipynb"]
-    assert list_found(index, "missing") == []
+    assert "notebooks/moved/y/z/new.ipynb" in list_notebooks(index)
+    assert list_notebooks(index, "other") == ["other/c.ipynb"]
+    assert list_notebooks(index, "missing") == []
 
 
 def test_only_changed_folders_are_reread(project: Path) -> None:
@@ -81,12 +81,12 @@ def test_only_changed_folders_are_reread(project: Path) -> None:
     )
     index = NotebookIndex(str(project))
     settle()
-    list_found(index, "notebooks")
+    list_notebooks(index, "notebooks")
     assert index.read_count == 21
-    list_found(index)
+    list_notebooks(index)
     assert index.read_count == 21
     create_notebook_file(project, "notebooks/f3/b.ipynb")
-    assert len(list_found(index)) == 21 and index.read_count == 22
+    assert len(list_notebooks(index)) == 21 and index.read_count == 22
     index.refresh_folders([])  # reads no file and forgets no entry
     assert len(index.list_notebooks()) == 21
 
@@ -98,19 +98,19 @@ def test_folder_changed_twice_within_one_tick_is_reread(
     create_notebook_file(project, "notebooks/a.ipynb")
     folder = project / "notebooks"
     index = NotebookIndex(str(project))
-    list_found(index, "notebooks")
+    list_notebooks(index, "notebooks")
     about = os.stat(folder)
     create_notebook_file(project, "notebooks/b.ipynb")
     os.utime(folder, ns=(about.st_atime_ns, about.st_mtime_ns))
-    assert list_found(index) == ["notebooks/a.ipynb", "notebooks/b.ipynb"]
+    assert list_notebooks(index) == ["notebooks/a.ipynb", "notebooks/b.ipynb"]
     settle()
-    list_found(index)
+    list_notebooks(index)
     about = os.stat(folder)
     create_notebook_file(project, "notebooks/c.ipynb")
     os.utime(
         folder, ns=(about.st_atime_ns, about.st_mtime_ns)
     )  # as rsync gives folders their old time
-    assert "notebooks/c.ipynb" in list_found(index)
+    assert "notebooks/c.ipynb" in list_notebooks(index)
 
 
 def test_environments_packages_hidden_folders_and_links_are_not_searched(
@@ -127,18 +127,18 @@ def test_environments_packages_hidden_folders_and_links_are_not_searched(
     create_notebook_file(project, "real/e.ipynb", "kept/f.ipynb")
     (project / "link").symlink_to(project / "real")
     index = NotebookIndex(str(project))
-    assert list_found(index, "**") == ["kept/f.ipynb", "real/e.ipynb"]
-    others = {
+    assert list_notebooks(index, "**") == ["kept/f.ipynb", "real/e.ipynb"]
+    other_entries = {
         os.path.relpath(path, project) for path in index.find_uncovered([str(project)])
     }
-    assert others == {
+    assert other_entries == {
         "env/b.ipynb",
         "node_modules/c.ipynb",
         "link/e.ipynb",
     }  # the hook script sees those
     settle()
     create_notebook_file(project, "kept/pyvenv.cfg")  # an environment from now on
-    assert list_found(index) == ["real/e.ipynb"]
+    assert list_notebooks(index) == ["real/e.ipynb"]
 
 
 def test_incomplete_scan_is_continued_by_later_scans(
@@ -150,12 +150,12 @@ def test_incomplete_scan_is_continued_by_later_scans(
     settle()
     monkeypatch.setattr("stepper.common.project_walk.ENTRIES", 50)
     index = NotebookIndex(str(project))
-    first = list_found(index, "notebooks")
+    first = list_notebooks(index, "notebooks")
     assert index.is_incomplete and 0 < len(first) < 40
-    assert {*first} <= {*list_found(index)}
+    assert {*first} <= {*list_notebooks(index)}
     while index.is_incomplete:
         before = len(index.list_notebooks())
-        assert len(list_found(index)) > before
+        assert len(list_notebooks(index)) > before
     assert len(index.list_notebooks()) == 40
 
 
@@ -169,7 +169,7 @@ def test_large_folder_does_not_exhaust_the_scan_budget(
     settle()
     index = NotebookIndex(str(project))
     assert (
-        list_found(index, "notebooks", "labs") == ["labs/a/b.ipynb", "labs/c.ipynb"]
+        list_notebooks(index, "notebooks", "labs") == ["labs/a/b.ipynb", "labs/c.ipynb"]
         and index.is_incomplete
     )
     index.refresh(["notebooks", "labs"], entries=10_000)

@@ -150,9 +150,9 @@ def test_folder_for_new_notebooks(patterns: list[str], home: str | None) -> None
 def test_config_line_that_includes_uncovered_notebooks(
     names: list[str], line: str
 ) -> None:
-    said = notebook_globs.suggest_setting(["notebooks"], names)
-    assert said == (f"notebooks: {line}" if line else "")
-    patterns = config.parse(said, "x").patterns
+    suggestion = notebook_globs.suggest_setting(["notebooks"], names)
+    assert suggestion == (f"notebooks: {line}" if line else "")
+    patterns = config.parse(suggestion, "x").patterns
     assert all(
         notebook_globs.includes(patterns, name) for name in names if name not in HIDDEN
     )
@@ -174,6 +174,6 @@ def test_config_line_that_includes_uncovered_notebooks(
 )
 def test_config_line_is_inserted_into_existing_config(text: str, new: str) -> None:
     line = 'notebooks: ["é", "*.ipynb"]'
-    made = config.replace_notebooks(text, ["é", "*.ipynb"], "x")
-    assert made == new.replace("NEW", line)
-    assert config.parse(made, "x").patterns == ("é", "*.ipynb")
+    changed_config = config.replace_notebooks(text, ["é", "*.ipynb"], "x")
+    assert changed_config == new.replace("NEW", line)
+    assert config.parse(changed_config, "x").patterns == ("é", "*.ipynb")

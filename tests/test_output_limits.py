@@ -27,10 +27,12 @@ def test_text_is_bounded_while_it_arrives(pieces: list[str]) -> None:
     for piece in pieces:
         text.add(piece)
         assert text.head_size + text.tail_size <= 100
-    whole = "".join(pieces)
+    full_text = "".join(pieces)
     message = "".join(text.head) + "".join(text.tail)
-    assert text.omitted_characters == len(whole) - len(message)
-    assert whole.startswith("".join(text.head)) and whole.endswith("".join(text.tail))
+    assert text.omitted_characters == len(full_text) - len(message)
+    assert full_text.startswith("".join(text.head)) and full_text.endswith(
+        "".join(text.tail)
+    )
 
 
 @settings(deadline=None)
@@ -38,7 +40,11 @@ def test_text_is_bounded_while_it_arrives(pieces: list[str]) -> None:
 def test_carriage_returns_and_backspaces_are_folded_like_jupyterlab(
     pieces: list[str], limit: int
 ) -> None:
-    text, small, whole = StreamText(10_000), StreamText(limit), folded("".join(pieces))
+    text, small, full_text = (
+        StreamText(10_000),
+        StreamText(limit),
+        folded("".join(pieces)),
+    )
     for piece in pieces:
         text.add(piece)
         small.add(piece)
@@ -46,9 +52,9 @@ def test_carriage_returns_and_backspaces_are_folded_like_jupyterlab(
             "".join(small.tail)
         )
         assert small.head_size + small.tail_size <= limit
-    assert text.render() == whole
-    if len(whole) <= limit and not small.omitted_characters:
-        assert small.render() == whole
+    assert text.render() == full_text
+    if len(full_text) <= limit and not small.omitted_characters:
+        assert small.render() == full_text
 
 
 @pytest.mark.parametrize(
@@ -96,13 +102,13 @@ def test_progress_bar_position_and_stream_order_are_kept() -> None:
         area.add_message(message(name, text))
     results = [(output["name"], output["text"]) for output in area.get_outputs()]
     assert results[:2] == [("stderr", "100%\n"), ("stdout", "0\n1\n2\n")]
-    others = [
+    expected = [
         ("stderr", "warned\n"),
         ("stdout", "a"),
         ("stderr", "b\n"),
         ("stdout", "c"),
     ]
-    assert results[2:] == others, "what is no bar stands where Jupyter has it"
+    assert results[2:] == expected, "what is no bar stands where Jupyter has it"
 
 
 def test_text_after_a_figure_stays_below_it() -> None:
@@ -153,9 +159,9 @@ def capped(outputs: list[dict], limit: int) -> list[dict]:
     st.booleans(),
 )
 def test_long_text_is_rendered_in_pieces(
-    said: list[str], piece: int, ascii_only: bool
+    pieces: list[str], piece: int, ascii_only: bool
 ) -> None:
-    text = "".join(said)
+    text = "".join(pieces)
     content = json.dumps(
         {"name": "stdout", "text": text}, ensure_ascii=ascii_only
     ).encode("utf-8", "replace")
@@ -202,12 +208,14 @@ def picture(size: int) -> dict:
     ],
 )
 def test_outputs_over_the_limit_keep_head_and_tail(outputs: list[dict]) -> None:
-    kept = capped(outputs, 2000)
-    text = "".join(str(out.get("text", out.get("traceback", ""))) for out in kept)
+    capped_outputs = capped(outputs, 2000)
+    text = "".join(
+        str(out.get("text", out.get("traceback", ""))) for out in capped_outputs
+    )
     assert "left out by stepper" in text
-    assert sum(map(measure_output, kept)) <= 2000 + 300
+    assert sum(map(measure_output, capped_outputs)) <= 2000 + 300
     if len(outputs) > 2:
-        assert kept[0] == outputs[0] and kept[-1] == outputs[-1]
+        assert capped_outputs[0] == outputs[0] and capped_outputs[-1] == outputs[-1]
 
 
 def test_outputs_within_the_limit_are_untouched() -> None:

@@ -35,10 +35,10 @@ def load_json(name: str) -> dict:
 
 
 def test_plugin_hooks_match_the_installed_hooks() -> None:
-    wanted = json.dumps(claude_settings.add_hooks({})).replace(
+    expected_hooks = json.dumps(claude_settings.add_hooks({})).replace(
         "${CLAUDE_PROJECT_DIR}/" + claude_settings.SCRIPT, HOOK
     )
-    assert load_json("hooks/hooks.json") == json.loads(wanted)
+    assert load_json("hooks/hooks.json") == json.loads(expected_hooks)
 
 
 def test_plugin_manifests_agree() -> None:
@@ -67,7 +67,9 @@ def test_plugin_icon_is_generated_from_source() -> None:
 # --- its hook script alone
 
 
-def run_hook(event: str, project: Path, given: str = "{}", plugin: Path = ROOT) -> str:
+def run_hook(
+    event: str, project: Path, payload: str = "{}", plugin: Path = ROOT
+) -> str:
     env = {
         "PATH": "/usr/bin:/bin",
         "HOME": "/nowhere",
@@ -75,7 +77,7 @@ def run_hook(event: str, project: Path, given: str = "{}", plugin: Path = ROOT) 
     }
     result = subprocess.run(
         [plugin / "hooks/plugin", event],
-        input=given,
+        input=payload,
         env=env,
         cwd="/",
         capture_output=True,
@@ -98,13 +100,13 @@ def test_session_start_names_the_install_command(tmp_path: Path, name: str) -> N
         "additionalContext": system_message,
     }
     command = system_message.partition("To set it up, run: ")[2]
-    words = subprocess.run(
+    output = subprocess.run(
         ["sh", "-c", f'printf "%s\\n" {command}'], capture_output=True, text=True
     ).stdout
     if {*"'\"\\\n"} & {*name}:
         assert command == "uvx notebook-stepper install --plugin THIS_REPOSITORY"
     else:  # as a shell takes it
-        assert words.splitlines() == [f"{ROOT}/install.sh", "--plugin", str(project)]
+        assert output.splitlines() == [f"{ROOT}/install.sh", "--plugin", str(project)]
     assert list(project.iterdir()) == []
     for source in ("resume", "compact"):
         assert run_hook("SessionStart", project, json.dumps({"source": source})) == ""
@@ -175,10 +177,16 @@ def test_commands_have_the_plugin_prefix() -> None:
             claude_code_json.add_plugin_note(json.dumps(response).encode())
         )
         assert "Type /stepper:continue" in json.dumps(data)
-    for other in (b"", b'{"systemMessage": "/continue"}', b'{"stopReason": "/fix"}'):
-        assert claude_code_json.add_plugin_note(other) == other or json.loads(
-            claude_code_json.add_plugin_note(other)
-        ) == json.loads(other)
+    for hook_output in (
+        b"",
+        b'{"systemMessage": "/continue"}',
+        b'{"stopReason": "/fix"}',
+    ):
+        assert claude_code_json.add_plugin_note(
+            hook_output
+        ) == hook_output or json.loads(
+            claude_code_json.add_plugin_note(hook_output)
+        ) == json.loads(hook_output)
 
 
 # --- what `--plugin` sets up

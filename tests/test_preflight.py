@@ -57,9 +57,9 @@ def is_findable(name: str) -> bool:
     return not name.startswith("missing")
 
 
-def check(source: str, told: Namespace = KNOWN):
+def check(source: str, namespace: Namespace = KNOWN):
     return preflight.find_certain_error(
-        source, told, is_findable, ipython_syntax.get_transformer()
+        source, namespace, is_findable, ipython_syntax.get_transformer()
     )
 
 
@@ -1080,9 +1080,9 @@ def execute(code: str, **names: object) -> None:
     }
     space["__builtins__"] = builtins
     for statement in ast.parse(code).body:
-        made = compiler(ast.Module([statement], []), "<cell>", "exec")
-        coroutine = types.FunctionType(made, space)()
-        if made.co_flags & inspect.CO_COROUTINE:
+        compiled = compiler(ast.Module([statement], []), "<cell>", "exec")
+        coroutine = types.FunctionType(compiled, space)()
+        if compiled.co_flags & inspect.CO_COROUTINE:
             asyncio.run(coroutine)
 
 
@@ -1090,7 +1090,7 @@ def execute(code: str, **names: object) -> None:
 @pytest.mark.parametrize("source", PLAIN_CELLS + NEWER_CELLS)
 def test_valid_cells_run(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [*sys.path])
-    modules, made_for_all = set(sys.modules), set(vars(builtins))
+    modules, builtin_names = set(sys.modules), set(vars(builtins))
     try:
         execute(source, __name__="cell")
     except (SystemExit, RuntimeError) as error:
@@ -1099,7 +1099,7 @@ def test_valid_cells_run(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
         for name in set(sys.modules) - modules:
             if name.startswith("missing"):
                 del sys.modules[name]
-        for name in set(vars(builtins)) - made_for_all:
+        for name in set(vars(builtins)) - builtin_names:
             delattr(builtins, name)
 
 
@@ -1171,14 +1171,14 @@ def test_preflight_error_matches_the_kernel_error() -> None:
 
 def test_input_error_has_the_mro_of_ipython() -> None:
     error = pytest.importorskip("IPython.core.error").StdinNotImplementedError
-    found = check("input()")
+    fault = check("input()")
     names = [
         kind.__name__
         if kind.__module__ == "builtins"
         else f"{kind.__module__}.{kind.__name__}"
         for kind in error.__mro__
     ]
-    assert found and list(found.mro) == names
+    assert fault and list(fault.mro) == names
 
 
 @pytest.mark.parametrize(

@@ -47,14 +47,16 @@ def cases(*every: Callable[[], progress_outputs.ProgressOutput]) -> list[Any]:
 def test_remaining_time_estimate_is_accurate(
     case: Callable[[], progress_outputs.ProgressOutput],
 ) -> None:
-    end, told = replay_estimates(case())
-    late = [(now, left) for now, left in told if now >= 0.2 * end]
-    known = [(now, left) for now, left in late if left is not None]
-    right = [now for now, left in known if abs(now + left - end) <= RIGHT * end]
-    assert len(known) >= 0.7 * len(late)
+    end, estimates = replay_estimates(case())
+    late = [(now, remaining) for now, remaining in estimates if now >= 0.2 * end]
+    available = [(now, remaining) for now, remaining in late if remaining is not None]
+    right = [
+        now for now, remaining in available if abs(now + remaining - end) <= RIGHT * end
+    ]
+    assert len(available) >= 0.7 * len(late)
     assert len(right) >= (
         0.75 if case is progress_outputs.tqdm_slow_start else 0.9
-    ) * len(known)
+    ) * len(available)
 
 
 @pytest.mark.parametrize(
@@ -63,10 +65,12 @@ def test_remaining_time_estimate_is_accurate(
 def test_no_estimate_without_progress(
     case: Callable[[], progress_outputs.ProgressOutput],
 ) -> None:
-    end, told = replay_estimates(case())
+    end, estimates = replay_estimates(case())
     begin = 0.5 if case in progress_outputs.RESETS else 0.2
     assert not [
-        (now, left) for now, left in told if now >= begin * end and left is not None
+        (now, remaining)
+        for now, remaining in estimates
+        if now >= begin * end and remaining is not None
     ]
 
 

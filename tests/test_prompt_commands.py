@@ -269,14 +269,14 @@ def phrases(text: str) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("words", COMMANDS)
-def test_prompt_starting_with_command_words_is_the_command(words: str) -> None:
+@pytest.mark.parametrize("command", COMMANDS)
+def test_prompt_starting_with_command_words_is_the_command(command: str) -> None:
     missed = [
         phrase
-        for phrase in phrases(COMMANDS[words])
-        if (parse_command(phrase) or ("",))[0] != words
+        for phrase in phrases(COMMANDS[command])
+        if (parse_command(phrase) or ("",))[0] != command
     ]
-    assert len(phrases(COMMANDS[words])) > 10 and missed == []
+    assert len(phrases(COMMANDS[command])) > 10 and missed == []
 
 
 @pytest.mark.parametrize("filler", ["-" * 20_000, "." * 20_000, " | " * 10_000])
@@ -417,7 +417,9 @@ READINGS = {
 
 def test_unambiguous_sentences_are_parsed_as_commands() -> None:
     expected = {
-        phrase: words for words, text in READINGS.items() for phrase in phrases(text)
+        phrase: command
+        for command, text in READINGS.items()
+        for phrase in phrases(text)
     }
     read = {
         phrase: (parse_sentence(phrase, True, True, True) or ("", ""))[0]
@@ -429,7 +431,10 @@ def test_unambiguous_sentences_are_parsed_as_commands() -> None:
 
 def test_sentence_is_a_command_only_with_a_stop_or_running_cell() -> None:
     sentences = [
-        phrase for words, text in READINGS.items() for phrase in phrases(text) if words
+        phrase
+        for command, text in READINGS.items()
+        for phrase in phrases(text)
+        if command
     ]
     assert [
         phrase for phrase in sentences if parse_sentence(phrase, False, False, False)

@@ -51,7 +51,7 @@ class Full:
     def ends(self) -> None:
         self.lab.ask("scancel", self.job)
 
-    def others(self) -> dict[int, str]:
+    def list_other_jobs(self) -> dict[int, str]:
         return {
             job: state for job, state in self.lab.jobs().items() if job != int(self.job)
         }
@@ -101,7 +101,7 @@ def test_cell_moves_to_background_and_runs_when_the_job_starts(
     refused = notebook.before("insert", "1 + 1", edit.cell_id).denied
     assert "waits for its kernel (PENDING" in refused and "NOT written" in refused
     assert WHY in Path(project.paths.running).read_text()
-    (job,) = full_cluster.others()
+    (job,) = full_cluster.list_other_jobs()
     full_cluster.ends()
     notification = edit.woken
     assert (
@@ -131,7 +131,7 @@ def test_killed_daemon_keeps_job_and_cell(full_cluster: Full, project: Project) 
     notebook = project.new("Count")
     edit = Edit(notebook, "print(6 * 7)")
     assert WHY in edit.answer.text
-    before = full_cluster.others()
+    before = full_cluster.list_other_jobs()
     project.kill_daemon()
     wait_until(
         lambda: (
@@ -139,7 +139,7 @@ def test_killed_daemon_keeps_job_and_cell(full_cluster: Full, project: Project) 
             and kernel(project)["state"] == "queued"
         )
     )
-    assert full_cluster.others() == before
+    assert full_cluster.list_other_jobs() == before
     full_cluster.ends()
     assert "| 42" in edit.woken
     assert len(project.json("history")) == 1
@@ -151,35 +151,37 @@ def test_job_without_waiting_cell_is_cancelled(
 ) -> None:
     notebook = project.new("Count")
     edit = Edit(notebook, "print(6 * 7)")
-    assert WHY in edit.answer.text and full_cluster.others()
+    assert WHY in edit.answer.text and full_cluster.list_other_jobs()
     edit.waker.kill()
     project.kill_daemon()
-    wait_until(lambda: project.json("status") and not full_cluster.others())
+    wait_until(lambda: project.json("status") and not full_cluster.list_other_jobs())
     assert "the daemon exited while the cell waited in line" in start_session(
         notebook, "resume"
     )
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("how", ["stop the cell", "interrupt", "shutdown"])
+@pytest.mark.parametrize("action", ["stop the cell", "interrupt", "shutdown"])
 def test_interrupted_wait_cancels_the_job(
-    full_cluster: Full, project: Project, how: str
+    full_cluster: Full, project: Project, action: str
 ) -> None:
     notebook = project.new("Count")
     edit = Edit(notebook, "print(6 * 7)")
-    assert WHY in edit.answer.text and full_cluster.others()
+    assert WHY in edit.answer.text and full_cluster.list_other_jobs()
     output = (
-        say(notebook, how) if how == "stop the cell" else project.stepper(how).stdout
+        say(notebook, action)
+        if action == "stop the cell"
+        else project.stepper(action).stdout
     )
-    if how == "interrupt":
+    if action == "interrupt":
         assert DID_NOT_RUN in output
-        assert kernel(project)["state"] == "none" and not full_cluster.others()
+        assert kernel(project)["state"] == "none" and not full_cluster.list_other_jobs()
     woken = edit.woken
     assert f"interrupted while the kernel waited in a queue: {WITHDRAWN}" in (
-        output if how == "stop the cell" else woken
+        output if action == "stop the cell" else woken
     )
-    wait_until(lambda: not full_cluster.others())
-    assert how == "shutdown" or kernel(project)["state"] == "none"
+    wait_until(lambda: not full_cluster.list_other_jobs())
+    assert action == "shutdown" or kernel(project)["state"] == "none"
 
 
 @pytest.mark.nightly
@@ -202,7 +204,7 @@ def test_escape_during_the_wait_cancels_the_job(
     edit = Edit(notebook, "print(6 * 7)")
     wait_until(lambda: kernel(project)["state"] == "queued")
     edit.hook.terminate()
-    wait_until(lambda: not full_cluster.others())
+    wait_until(lambda: not full_cluster.list_other_jobs())
     response = say(notebook, "What now?")
     assert f"interrupted while the kernel waited in a queue: {WITHDRAWN}" in response
     assert kernel(project)["state"] == "none"
@@ -247,7 +249,7 @@ def test_changed_backend_applies_to_the_next_kernel(
     why = "the next kernel will run on this machine; this kernel keeps running until you run `stepper shutdown`"
     assert kernel(project)["trouble"] == why
     project.stepper("restart")
-    assert kernel(project)["where"] == "" and not full_cluster.others()
+    assert kernel(project)["where"] == "" and not full_cluster.list_other_jobs()
 
 
 @pytest.mark.nightly
@@ -260,8 +262,8 @@ def test_cell_interrupted_while_controller_is_unresponsive_does_not_run(
     with full_cluster.lab.frozen():
         wait_until(
             lambda: (
-                NO_ANSWER.match(where := kernel(project)["where"])
-                and "PENDING" in where
+                NO_ANSWER.match(location := kernel(project)["where"])
+                and "PENDING" in location
             ),
             40,
         )
@@ -276,7 +278,7 @@ def test_cell_interrupted_while_controller_is_unresponsive_does_not_run(
         and "scancel --me --name=" in notification
     )
     full_cluster.ends()
-    wait_until(lambda: not full_cluster.others(), 90)  # the daemon cancels it
+    wait_until(lambda: not full_cluster.list_other_jobs(), 90)  # the daemon cancels it
     assert project.json("history") == [] and kernel(project)["state"] == "none"
 
 
@@ -320,11 +322,11 @@ def test_shutdown_responds_while_controller_is_unresponsive(
                 and kernel(project)["state"] in ("starting", "queued")
             )
         )
-        told = project.stepper("shutdown", check=None)
-    assert "controller does not answer" in told.stderr
+        result = project.stepper("shutdown", check=None)
+    assert "controller does not answer" in result.stderr
     edit.waker.kill()
     project.stepper("shutdown", check=None)
-    wait_until(lambda: not full_cluster.others())
+    wait_until(lambda: not full_cluster.list_other_jobs())
 
 
 @pytest.mark.nightly
@@ -345,7 +347,7 @@ def test_mcp_interrupts_a_queued_kernel(full_cluster: Full, project: Project) ->
     pytest.importorskip("mcp_types", reason="the extra `mcp` is not installed")
     from mcp import Client
 
-    from tests.test_mcp import create_notebook, run_story, text
+    from tests.test_mcp import create_notebook, run_scenario, text
 
     async def story(client: Client) -> None:
         async def ask(tool: str, **values: Any) -> str:
@@ -354,17 +356,17 @@ def test_mcp_interrupts_a_queued_kernel(full_cluster: Full, project: Project) ->
         await create_notebook(client)
         cells = [{"source": "print(6 * 7)"}]
         queued = await ask("add_cells", cells=cells, wait_seconds=2)
-        assert "queued: PENDING" in queued and full_cluster.others()
+        assert "queued: PENDING" in queued and full_cluster.list_other_jobs()
         interrupted = await ask("kernel", action="interrupt")
         assert f": {DID_NOT_RUN}." in interrupted and WITHDRAWN in interrupted
-        assert not full_cluster.others()
+        assert not full_cluster.list_other_jobs()
         status = await ask("notebook_status")
         assert "kernel: none" in status
         assert "queued" not in status.replace("waited in a queue", "")
         await asyncio.to_thread(full_cluster.ends)
-        ran = await ask("run_notebook", which="pending", wait_seconds=30)
-        assert "| 42" in ran
-        again = await ask("kernel", action="interrupt")
-        assert "no cell is running" in again
+        report = await ask("run_notebook", which="pending", wait_seconds=30)
+        assert "| 42" in report
+        interrupt_report = await ask("kernel", action="interrupt")
+        assert "no cell is running" in interrupt_report
 
-    run_story(project, story)
+    run_scenario(project, story)

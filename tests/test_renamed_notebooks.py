@@ -17,7 +17,7 @@ from stepper.policy import journal_events, journal_reducer, notebook_identity
 from stepper.policy.model import Cell
 from stepper.web.notebook_views import NotebookList
 from tests.conftest import Notebook, Project, code, reuse_project, text_of
-from tests.test_mcp import Client, run_story, text
+from tests.test_mcp import Client, run_scenario, text
 from tests.test_recovery import start_hook_thread
 from tests.test_run_on_edit import wait_until
 
@@ -60,14 +60,17 @@ def list_states(project: Project) -> dict[str, tuple[str, str]]:
 
 
 def test_notebook_is_identified_by_half_of_its_run_cells() -> None:
-    ran = {"a": "1", "b": "2", "c": "3"}
-    assert notebook_identity.count_unchanged(ran, ran) == 3
-    assert notebook_identity.count_unchanged({"a": "1", "b": "edited"}, ran) == 1
-    assert notebook_identity.count_unchanged({"a": "1"}, ran) == 0
-    assert notebook_identity.count_unchanged({"a": "x", "b": "x"}, ran) == 0
-    assert notebook_identity.is_different_notebook({"x": "1"}, ran)
-    assert notebook_identity.is_different_notebook({}, ran)
-    assert not notebook_identity.is_different_notebook({"c": "edited"}, ran)
+    executed_hashes = {"a": "1", "b": "2", "c": "3"}
+    assert notebook_identity.count_unchanged(executed_hashes, executed_hashes) == 3
+    assert (
+        notebook_identity.count_unchanged({"a": "1", "b": "edited"}, executed_hashes)
+        == 1
+    )
+    assert notebook_identity.count_unchanged({"a": "1"}, executed_hashes) == 0
+    assert notebook_identity.count_unchanged({"a": "x", "b": "x"}, executed_hashes) == 0
+    assert notebook_identity.is_different_notebook({"x": "1"}, executed_hashes)
+    assert notebook_identity.is_different_notebook({}, executed_hashes)
+    assert not notebook_identity.is_different_notebook({"c": "edited"}, executed_hashes)
     assert not notebook_identity.is_different_notebook({"x": "1"}, {})
     cells = [
         Cell("one", 0, 1, "code", "x"),
@@ -299,7 +302,7 @@ def test_another_agent_continues_under_the_new_name(project: Project) -> None:
         )
         assert "| 42" in text(response), text(response)
 
-    run_story(project, story)
+    run_scenario(project, story)
 
 
 # --- copies, and what can't be decided
@@ -359,42 +362,45 @@ def test_swapped_notebooks_keep_their_kernels_and_stops(
     project: Project, by_prompt: bool
 ) -> None:
     """Also where a prompt comes first, which ends the stops of notebooks that were replaced."""
-    new_notebook, other = project.new("One"), project.new("Other")
+    new_notebook, other_notebook = project.new("One"), project.new("Other")
     new_notebook.insert("x = 'one'")
-    cell, _ = other.insert("x = 'other'; 1 / 0")
+    cell, _ = other_notebook.insert("x = 'other'; 1 / 0")
     for number in range(3):
-        response = other.replace(cell, f"1 / 0 + {number}")
+        response = other_notebook.replace(cell, f"1 / 0 + {number}")
     assert response.stop
-    kernels = kernel_of(new_notebook), kernel_of(other)
-    names = name_of(new_notebook), name_of(other)
+    kernels = kernel_of(new_notebook), kernel_of(other_notebook)
+    names = name_of(new_notebook), name_of(other_notebook)
     aside = new_notebook.path.with_suffix(".aside")
     new_notebook.path.rename(aside)
-    other.path.rename(new_notebook.path)
-    aside.rename(other.path)
+    other_notebook.path.rename(new_notebook.path)
+    aside.rename(other_notebook.path)
     if by_prompt:
         prompt = new_notebook.payload("UserPromptSubmit", "", {}) | {"prompt": "Hello."}
         project.hook("UserPromptSubmit", prompt)
-    assert (kernel_of(other), kernel_of(new_notebook)) == kernels
+    assert (kernel_of(other_notebook), kernel_of(new_notebook)) == kernels
     states = [project.json("status", name)["state"] for name in names]
     assert states == ["stopped", "complete"]
     assert "stopped" in new_notebook.before("replace", "2", cell).denied
     assert project.stepper("eval", "x", check=0).stdout in ("'one'\n", "'other'\n")
     project.kill_daemon()
-    assert (kernel_of(other), kernel_of(new_notebook)) == kernels
-    assert (len(list_outcomes(new_notebook)), len(list_outcomes(other))) == (4, 1)
+    assert (kernel_of(other_notebook), kernel_of(new_notebook)) == kernels
+    assert (len(list_outcomes(new_notebook)), len(list_outcomes(other_notebook))) == (
+        4,
+        1,
+    )
 
 
 @pytest.mark.nightly
 def test_overwritten_notebook_keeps_its_kernel_under_a_name(
     project: Project,
 ) -> None:
-    new_notebook, other = project.new(), project.new()
+    new_notebook, other_notebook = project.new(), project.new()
     new_notebook.insert("x = 'one'")
-    other.insert("x = 'other'")
-    kernels = kernel_of(new_notebook), kernel_of(other)
-    new_notebook.path.rename(other.path)
-    assert kernel_of(other) == kernels[0]
-    replaced = name_of(other).replace(".ipynb", ".replaced-1.ipynb")
+    other_notebook.insert("x = 'other'")
+    kernels = kernel_of(new_notebook), kernel_of(other_notebook)
+    new_notebook.path.rename(other_notebook.path)
+    assert kernel_of(other_notebook) == kernels[0]
+    replaced = name_of(other_notebook).replace(".ipynb", ".replaced-1.ipynb")
     assert list_states(project)[replaced] == ("deleted", "idle")
     assert "kernel" in project.stepper("shutdown", replaced).stdout
     assert not psutil.pid_exists(kernels[1]) or (
@@ -407,9 +413,9 @@ def test_overwritten_notebook_keeps_its_kernel_under_a_name(
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("looked_at", [False, True])
+@pytest.mark.parametrize("is_opened", [False, True])
 def test_run_during_a_rename_writes_to_the_new_file(
-    project: Project, looked_at: bool
+    project: Project, is_opened: bool
 ) -> None:
     notebook = project.new("Wait")
     go = project.folder / "notebooks" / "go"
@@ -423,7 +429,7 @@ def test_run_during_a_rename_writes_to_the_new_file(
     )
     wait_until(lambda: "begun" in text_of(notebook.raw["cells"][-1]))
     moved = move(notebook, "notebooks/renamed.ipynb")
-    if looked_at:
+    if is_opened:
         status = project.json("status", "renamed")
         assert status["running"]["step"] == 1
         assert "was renamed to" in status["renamed"]
@@ -456,10 +462,10 @@ def test_rename_without_daemon_and_during_a_daemon_kill(
     Path(project.paths.renames_file).write_text(json.dumps(names))
     assert project.json("status")["notebook"] == "notebooks/renamed.ipynb"
     assert kernel_of(moved) == kernel
-    again = move(moved, "notebooks/again.ipynb")
+    renamed_again = move(moved, "notebooks/again.ipynb")
     project.kill_daemon()
-    assert "| 42" in again.insert("x + 1")[1].text
-    assert kernel_of(again) == kernel
+    assert "| 42" in renamed_again.insert("x + 1")[1].text
+    assert kernel_of(renamed_again) == kernel
 
 
 # --- other folders

@@ -83,8 +83,8 @@ def test_preflight_error_is_reported(
 def test_same_code_written_again_runs(project: Project) -> None:
     notebook = project.new("One")
     cell, _ = notebook.insert("nothing_defines_it")
-    again = notebook.replace(cell, "nothing_defines_it")
-    assert "FAILED after" in again.text and "NameError" in again.text
+    second_report = notebook.replace(cell, "nothing_defines_it")
+    assert "FAILED after" in second_report.text and "NameError" in second_report.text
     assert [run["outcome"] for run in list_runs(project)] == ["error"]
     assert project.json("status")["steps"][0]["attempts"] == 0
 
@@ -170,13 +170,13 @@ def test_same_source_after_same_error_is_not_rerun(
 ) -> None:
     notebook = project.new("One")
     cell, _ = notebook.insert("d = {'a': 1}\nd['b']")
-    again = notebook.replace(cell, "d = {'a': 1}\nd['b']")
+    second_report = notebook.replace(cell, "d = {'a': 1}\nd['b']")
     assert (
-        "the cell was NOT run" in again.text
-        and "the same as in run 1" in again.text
-        and "KeyError: 'b'" in again.text
+        "the cell was NOT run" in second_report.text
+        and "the same as in run 1" in second_report.text
+        and "KeyError: 'b'" in second_report.text
     )
-    assert "This does not count as an attempt" in again.text
+    assert "This does not count as an attempt" in second_report.text
     assert len(list_runs(project)) == 1
     assert project.json("status")["steps"][0]["attempts"] == 0
 
@@ -405,8 +405,8 @@ def test_trivial_success_report_has_at_most_sixty_words(project: Project) -> Non
 
 
 def test_repeated_lines_are_folded() -> None:
-    said = quoted_output.quote("start\n" + "the same\n" * 5000 + "end", 2000)
-    assert said.splitlines() == [
+    quoted = quoted_output.quote("start\n" + "the same\n" * 5000 + "end", 2000)
+    assert quoted.splitlines() == [
         "| start",
         *["| the same"] * 4,
         "… 4,996 more lines like this",

@@ -129,11 +129,11 @@ def test_escapes_and_control_characters_never_reach_a_report(project: Project) -
     _, response = notebook.insert(
         r"print('\x1b[31mred\x1b[0m \x07\x9b31m'); raise ValueError('\x1b]0;title\x07 \x1b[1mbold')"
     )
-    said = response.text + response.line
+    text = response.text + response.line
     assert not [
-        c for c in said if (ord(c) < 32 and c not in "\n\t") or 127 <= ord(c) < 160
+        c for c in text if (ord(c) < 32 and c not in "\n\t") or 127 <= ord(c) < 160
     ]
-    assert "bold" in said
+    assert "bold" in text
 
 
 @pytest.mark.nightly
@@ -147,7 +147,7 @@ def test_edits_of_one_message_keep_the_mtime_until_the_batch_ends(
 
     notebook = project.new()
     notebook.batch_end("Read")  # of this session other tests may have left some
-    others = waiting()
+    other_markers = waiting()
     old = time.time_ns() - 3_600_000_000_000
     for number in range(3):
         payload = notebook.edited(
@@ -156,10 +156,10 @@ def test_edits_of_one_message_keep_the_mtime_until_the_batch_ends(
         os.utime(notebook.path, ns=(old, old))  # as the client left it
         assert f"| {number}" in project.hook("PostToolUse", payload).text
         assert notebook.path.stat().st_mtime_ns == old
-    assert waiting() == {**others, str(notebook.path): notebook.session}
+    assert waiting() == {**other_markers, str(notebook.path): notebook.session}
     notebook.batch_end("NotebookEdit", "NotebookEdit", "NotebookEdit")
     assert notebook.path.stat().st_mtime_ns > old
-    assert waiting() == others and batch.exists() == bool(others)
+    assert waiting() == other_markers and batch.exists() == bool(other_markers)
     assert [run["outcome"] for run in project.json("history")] == ["ok", "ok", "ok"]
 
 
@@ -676,11 +676,11 @@ def test_longest_idle_kernels_are_shut_down_beyond_max_kernels(
             time.sleep(0.5)
             assert states()[2] == "idle"
             fresh_project.config("max_kernels: 9")
-            for name, others in (
+            for name, description in (
                 ("first", "2 idle kernels were"),
                 ("second", "1 idle kernel was"),
             ):
-                why = f"the kernel was shut down because {others} used more recently and max_kernels is 1"
+                why = f"the kernel was shut down because {description} used more recently and max_kernels is 1"
                 assert why in fresh_project.stepper("status", name).stdout
                 _, response = notebooks[name].insert("1")
                 assert why in response.text
@@ -718,11 +718,13 @@ def test_run_records_the_language_info_of_the_kernel(
         "language.ipynb", [code("1", "a"), code("2", "b")], language_info=outdated
     )
     project.stepper("run", "language", check=0)
-    beside = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("1")])
+    reference = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("1")])
     nbclient.NotebookClient(
-        beside, resources={"metadata": {"path": str(tmp_path)}}
+        reference, resources={"metadata": {"path": str(tmp_path)}}
     ).execute()
-    assert notebook.raw["metadata"]["language_info"] == beside.metadata["language_info"]
+    assert (
+        notebook.raw["metadata"]["language_info"] == reference.metadata["language_info"]
+    )
 
 
 @pytest.mark.parametrize(

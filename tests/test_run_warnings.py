@@ -383,11 +383,13 @@ def test_warnings_of_pandas_point_to_the_cell(clean: Lab) -> None:
     assert list_warnings(clean, code) == [
         "UserWarning (line 2): user: called by pandas"
     ]
-    (one,) = facts(
+    (warning,) = facts(
         clean,
         "a = 1\npd.to_datetime(pd.Series(['2020-31-12', '2020-12-31']),\n  dayfirst=False, errors='coerce')",
     )
-    assert one["kind"] == "warning" and one["text"].startswith("UserWarning (line 2")
+    assert warning["kind"] == "warning" and warning["text"].startswith(
+        "UserWarning (line 2"
+    )
 
 
 @pytest.mark.parametrize(
@@ -410,8 +412,8 @@ def test_custom_showwarning_is_kept(clean: Lab) -> None:
     )
     clean.ok("warnings.showwarning = mine")
     assert clean.value("warnings.showwarning is mine or heard == []") is True
-    (one,) = facts(clean, "warnings.warn('user: kept')")
-    assert one["text"].endswith(": user: kept")
+    (warning,) = facts(clean, "warnings.warn('user: kept')")
+    assert warning["text"].endswith(": user: kept")
     result = clean.ok("warnings.warn('user: seen')")
     assert "user: seen" in text(result) and clean.value("len(heard)") == 2
     clean.ok("warnings.showwarning = original")
@@ -709,16 +711,16 @@ def test_all_warnings_are_counted_but_few_are_kept(clean: Lab) -> None:
 
 def test_three_most_important_warnings_are_shown_and_rest_counted() -> None:
     kinds = ("warning", "blank", "empty", "multiplied", "swallowed")
-    given: list[dict[str, Any]] = [
+    warnings: list[dict[str, Any]] = [
         {"kind": kind, "text": f"this is {kind}"} for kind in kinds
     ]
-    assert run_warnings.format_warnings(given) == [
+    assert run_warnings.format_warnings(warnings) == [
         "this is swallowed",
         "this is multiplied",
         "this is empty",
         "… and 2 more warnings",
     ]
-    assert run_warnings.format_warnings(given[:4])[-1] == "… and 1 more warning"
+    assert run_warnings.format_warnings(warnings[:4])[-1] == "… and 1 more warning"
     assert run_warnings.format_warnings([]) == []
 
 

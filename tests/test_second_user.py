@@ -59,13 +59,13 @@ def as_user(uid: int, work: Callable[[], Any], wait: bool = True) -> Any:
         os.close(reading)
         return pid
     with open(reading) as stream:
-        said = stream.read()
+        result = stream.read()
     assert os.waitpid(pid, 0)[1] == 0
-    return json.loads(said)
+    return json.loads(result)
 
 
 @pytest.fixture
-def open_place() -> Iterator[Path]:
+def open_folder() -> Iterator[Path]:
     """A folder that every user can enter: what is closed to them is closed by stepper."""
     path = Path(tempfile.mkdtemp(prefix="st-", dir="/tmp"))
     path.chmod(0o755)
@@ -74,9 +74,9 @@ def open_place() -> Iterator[Path]:
 
 
 @pytest.fixture
-def open_project(open_place: Path) -> Iterator[Project]:
+def open_project(open_folder: Path) -> Iterator[Project]:
     """A project in which everything is readable to all but what stepper itself closes."""
-    new_project = Project(open_place / "repo")
+    new_project = Project(open_folder / "repo")
     yield new_project
     new_project.stepper("shutdown", check=None)
     shutil.rmtree(new_project.paths.runtime, ignore_errors=True)
@@ -96,11 +96,11 @@ def list_reachable(tops: list[str]) -> dict[str, list[str]]:
         with contextlib.suppress(OSError):
             waiting += [os.path.join(path, name) for name in os.listdir(path)]
             reachable["listed"].append(path)
-        for flags, way in ((os.O_RDONLY, "read"), (os.O_WRONLY, "written")):
+        for flags, access in ((os.O_RDONLY, "read"), (os.O_WRONLY, "written")):
             with contextlib.suppress(OSError):
                 os.close(os.open(path, flags | os.O_NONBLOCK))
                 if not os.path.isdir(path):
-                    reachable[way].append(path)
+                    reachable[access].append(path)
         with (
             contextlib.closing(socket.socket(socket.AF_UNIX)) as sock,
             contextlib.suppress(OSError),
@@ -128,13 +128,13 @@ def test_second_user_cannot_read_or_connect(
     )
     readme = Path(open_project.folder, "README")
     readme.write_text("for all")
-    found = as_user(
+    reachable = as_user(
         OTHER,
         lambda: list_reachable(
             [str(open_project.folder / "README"), home, runtime, *everything]
         ),
     )
-    assert found == {
+    assert reachable == {
         "listed": [],
         "read": [str(readme)],
         "written": [],
@@ -151,14 +151,14 @@ def test_daemon_rejects_another_user_even_in_an_open_folder(
 ) -> None:
     open_project.new("Load")
     # A second name of the socket, in a folder that is open: the user's own one is every daemon's, and each closes it.
-    way = Path(open_project.folder).parent / "open.sock"
-    os.link(open_project.paths.socket, way)
-    way.chmod(0o777)
+    socket_link = Path(open_project.folder).parent / "open.sock"
+    os.link(open_project.paths.socket, socket_link)
+    socket_link.chmod(0o777)
 
     def talk() -> str:
         with contextlib.closing(socket.socket(socket.AF_UNIX)) as sock:
             sock.settimeout(20)
-            sock.connect(str(way))
+            sock.connect(str(socket_link))
             try:
                 sock.sendall(b"STP1\x01" + (4).to_bytes(8, "big") + b"what")
                 return repr(sock.recv(100))
@@ -171,11 +171,11 @@ def test_daemon_rejects_another_user_even_in_an_open_folder(
 
 
 def test_client_sends_nothing_to_socket_of_another_user(
-    open_place: Path, monkeypatch: pytest.MonkeyPatch
+    open_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hook_paths, "RUNTIME_ROOTS", (str(open_place),))
-    (open_place / "repo").mkdir()
-    paths = Paths(str(open_place / "repo"))
+    monkeypatch.setattr(hook_paths, "RUNTIME_ROOTS", (str(open_folder),))
+    (open_folder / "repo").mkdir()
+    paths = Paths(str(open_folder / "repo"))
     os.makedirs(paths.runtime)
     os.chown(paths.runtime, OTHER, OTHER)
     listening, ready = os.pipe()
@@ -187,9 +187,9 @@ def test_client_sends_nothing_to_socket_of_another_user(
             sock.listen()
             os.write(ready, b"x")
             with contextlib.suppress(OSError):
-                taken, _ = sock.accept()
-                heard = taken.recv(100)
-                os.write(ready, b"heard" if heard else b"gone")
+                connection, _ = sock.accept()
+                data = connection.recv(100)
+                os.write(ready, b"heard" if data else b"gone")
 
     pid = as_user(OTHER, squat, wait=False)
     try:
@@ -212,20 +212,20 @@ def test_client_sends_nothing_to_socket_of_another_user(
 # --- whoever comes first takes the name in /tmp ---------------------------------------
 
 
-def sticky(place: Path) -> str:
+def sticky(folder: Path) -> str:
     """Make a folder as /tmp is."""
-    place.mkdir()
-    place.chmod(0o1777)
-    return str(place)
+    folder.mkdir()
+    folder.chmod(0o1777)
+    return str(folder)
 
 
 @pytest.mark.parametrize("kind", ["folder", "link", "file"])
 def test_squatted_name_is_not_used_and_blocks_nothing(
-    open_place: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+    open_folder: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    roots = sticky(open_place / "tmp"), sticky(open_place / "var")
+    roots = sticky(open_folder / "tmp"), sticky(open_folder / "var")
     monkeypatch.setattr(hook_paths, "RUNTIME_ROOTS", roots)
-    home = open_place / "repo"
+    home = open_folder / "repo"
     home.mkdir()
     os.chown(home, VICTIM, VICTIM)
     name = f"stepper-{VICTIM}"
@@ -298,11 +298,11 @@ def test_squatted_name_is_not_used_and_blocks_nothing(
 
 
 def test_unavailable_socket_names_are_reported(
-    open_place: Path, monkeypatch: pytest.MonkeyPatch
+    open_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    roots = sticky(open_place / "tmp"), sticky(open_place / "var")
+    roots = sticky(open_folder / "tmp"), sticky(open_folder / "var")
     monkeypatch.setattr(hook_paths, "RUNTIME_ROOTS", roots)
-    deep = open_place / ("deep" * 25)
+    deep = open_folder / ("deep" * 25)
     deep.mkdir()
     for root in roots:
         as_user(OTHER, lambda root=root: os.mkdir(f"{root}/stepper-0"))
@@ -317,13 +317,13 @@ def test_unavailable_socket_names_are_reported(
 
 
 def test_clients_use_the_first_folder_owned_by_the_user(
-    open_place: Path, monkeypatch: pytest.MonkeyPatch
+    open_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    roots = sticky(open_place / "tmp"), sticky(open_place / "var")
+    roots = sticky(open_folder / "tmp"), sticky(open_folder / "var")
     monkeypatch.setattr(hook_paths, "RUNTIME_ROOTS", roots)
-    first = Paths(str(open_place)).runtime
+    first = Paths(str(open_folder)).runtime
     assert first.startswith(roots[0])
     Path(roots[0], "stepper-0").mkdir(mode=0o700)
-    assert Paths(str(open_place)).runtime == first
+    assert Paths(str(open_folder)).runtime == first
     os.chown(Path(roots[0], "stepper-0"), OTHER, OTHER)
-    assert Paths(str(open_place)).runtime.startswith(roots[1])
+    assert Paths(str(open_folder)).runtime.startswith(roots[1])

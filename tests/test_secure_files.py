@@ -36,10 +36,10 @@ def make_treasure(tmp_path: Path) -> Path:
     return path
 
 
-def snapshot_folder(place: Path) -> dict[str, tuple[int, int, bytes]]:
+def snapshot_folder(folder: Path) -> dict[str, tuple[int, int, bytes]]:
     """What lies in a folder: mode, time, bytes."""
     contents = {}
-    for path in sorted([place, *place.rglob("*")]):
+    for path in sorted([folder, *folder.rglob("*")]):
         about = path.lstat()
         contents[str(path)] = (
             about.st_mode,
@@ -238,12 +238,12 @@ def test_open_folder_may_be_deleted_and_recreated(tmp_path: Path) -> None:
 def test_number_of_open_folders_is_bounded(tmp_path: Path) -> None:
     for number in range(3 * secure_files.CACHED_FOLDERS):
         secure_files.replace(str(tmp_path / f"{number}" / "file"), b"")
-    held = [
+    open_paths = [
         os.path.realpath(f"/proc/self/fd/{name}")
         for name in os.listdir("/proc/self/fd")
     ]
     assert (
-        sum(path.startswith(str(tmp_path)) for path in held)
+        sum(path.startswith(str(tmp_path)) for path in open_paths)
         == secure_files.CACHED_FOLDERS
     )
 
@@ -367,11 +367,11 @@ int getpeereid(int s, uid_t *u, gid_t *g) {
 
 
 def test_get_peer_uid() -> None:
-    one, other = socket.socketpair()
-    with one, other:
+    first, second = socket.socketpair()
+    with first, second:
         assert (
-            wire_format.get_peer_uid(one)
-            == wire_format.get_peer_uid(other)
+            wire_format.get_peer_uid(first)
+            == wire_format.get_peer_uid(second)
             == os.getuid()
         )
 
@@ -389,11 +389,11 @@ def test_get_peer_uid_by_getpeereid(tmp_path: Path) -> None:
         [compiler, "-shared", "-fPIC", "-o", library, str(tmp_path / "peer.c")],
         check=True,
     )
-    one, other = socket.socketpair()
-    with one, other:
-        assert wire_format.get_peer_uid_bsd(one.fileno(), library) == os.getuid()
+    first, second = socket.socketpair()
+    with first, second:
+        assert wire_format.get_peer_uid_bsd(first.fileno(), library) == os.getuid()
     with pytest.raises(OSError, match="Bad file descriptor"):
-        wire_format.get_peer_uid_bsd(one.fileno(), library)
+        wire_format.get_peer_uid_bsd(first.fileno(), library)
     with open(os.devnull) as stream, pytest.raises(OSError):
         wire_format.get_peer_uid_bsd(stream.fileno(), library)
 

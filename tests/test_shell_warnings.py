@@ -191,12 +191,12 @@ def test_shell_lines_behave_as_without_the_helper(lab: Lab) -> None:
 @pytest.mark.nightly
 def test_shell_hook_is_removed_with_the_helper(lab: Lab) -> None:
     lab.ok("!true")
-    where = "import IPython.utils._process_common as c, ipykernel.zmqshell as z\nprint(z.system.__module__, c.process_handler.__module__)"
-    assert text(lab.ok(where)).split() == ["_stepper_helper", "_stepper_helper"]
+    script = "import IPython.utils._process_common as c, ipykernel.zmqshell as z\nprint(z.system.__module__, c.process_handler.__module__)"
+    assert text(lab.ok(script)).split() == ["_stepper_helper", "_stepper_helper"]
     lab.run(
         "import sys; sys.modules['_stepper_helper'].end()"
     )  # a helper of another version is loaded
-    assert text(lab.run(where)).split() == [
+    assert text(lab.run(script)).split() == [
         "IPython.utils._process_posix",
         "IPython.utils._process_common",
     ]
@@ -229,14 +229,14 @@ def kernel_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The kernel's environment `own` has no pip; behind it on the PATH is one of another Python."""
     monkeypatch.setattr(sys, "executable", python_at(tmp_path / "own"))
     monkeypatch.setattr(sys, "prefix", str(tmp_path / "own"))
-    other = python_at(tmp_path / "other", venv=False)
-    program(tmp_path / "other/bin/pip", f"#!{other}")
+    other_python = python_at(tmp_path / "other", venv=False)
+    program(tmp_path / "other/bin/pip", f"#!{other_python}")
     program(
         tmp_path / "other/bin/pip3",
-        f"#!/bin/sh\n'''exec' \"{other}\" \"$0\" \"$@\"\n' '''",
+        f"#!/bin/sh\n'''exec' \"{other_python}\" \"$0\" \"$@\"\n' '''",
     )
     program(tmp_path / "other/bin/pip3.11", "#!/usr/bin/env python")
-    program(tmp_path / "other/bin/conda", f"#!{other}")
+    program(tmp_path / "other/bin/conda", f"#!{other_python}")
     program(tmp_path / "other/bin/uv", "\x7fELF")
     monkeypatch.setenv("PATH", f"{tmp_path}/own/bin:{tmp_path}/other/bin:/bin")
     monkeypatch.setenv("VIRTUAL_ENV", str(tmp_path / "own"))
@@ -246,7 +246,7 @@ def kernel_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("command", "wanted"),
+    ("command", "expected"),
     [
         ("pip install six", ["six"]),
         ("pip install -q six > /dev/null 2>&1", ["six"]),
@@ -272,14 +272,14 @@ def kernel_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )
 def test_install_into_another_interpreter(
-    kernel_environment: Path, command: str, wanted: list[str] | None
+    kernel_environment: Path, command: str, expected: list[str] | None
 ) -> None:
     target = install_target.find_install_target(
         command.replace("{other}", str(kernel_environment / "other")),
         has_succeeded=True,
         lacks_pip=False,
     )
-    if wanted is None:
+    if expected is None:
         assert target is None
     else:
         into = [
@@ -287,7 +287,7 @@ def test_install_into_another_interpreter(
             str(kernel_environment / "other/bin/conda"),
         ]
         assert target and (target["wanted"], target["own"]) == (
-            wanted,
+            expected,
             str(kernel_environment / "own/bin/python"),
         )
         assert target["into"] in into
@@ -297,11 +297,11 @@ def test_environment_of_another_project(
     kernel_environment: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("VIRTUAL_ENV")
-    other = python_at(kernel_environment / "shop/.venv")
+    other_python = python_at(kernel_environment / "shop/.venv")
     (kernel_environment / "shop/notebooks").mkdir()
     monkeypatch.chdir(kernel_environment / "shop/notebooks")
     target = install_target.find_install_target("uv pip install six", True, False)
-    assert target and target["into"] == other
+    assert target and target["into"] == other_python
 
 
 def test_shim_installs_outside_the_kernel_environment(
@@ -401,10 +401,10 @@ def test_pip_in_an_environment_without_pip(project: Project, tmp_path: Path) -> 
         and response.count("six\n") == 1
     )
     assert 'Step 1 of 2 "Install": done' in response
-    other = tmp_path / "pip"
-    program(other, f"#!{sys.executable}\nraise SystemExit\n'''")
+    pip_file = tmp_path / "pip"
+    program(pip_file, f"#!{sys.executable}\nraise SystemExit\n'''")
     response = notebook.insert(
-        f"!{shlex.quote(str(other))} install six\nraise KeyError('x')"
+        f"!{shlex.quote(str(pip_file))} install six\nraise KeyError('x')"
     )[1].text
     assert (
         f"installs packages for {sys.executable}, not for this kernel's interpreter {lean}/bin/python"

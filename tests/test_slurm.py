@@ -44,16 +44,16 @@ from tests.test_run_on_edit import wait_until
 LIMITS = Limits(max_memory_percent=100)
 
 
-def make_backend(**where: Any) -> kernel_config.BackendConfig:
+def make_backend(**options: Any) -> kernel_config.BackendConfig:
     arguments = {
         "partition": "batch",
         "time": "10",
         "mem": "400M",
         "python": sys.executable,
-        **where,
+        **options,
     }
     return backend_registry.parse_backends(
-        {"gpu": {"slurm": {name: told for name, told in arguments.items() if told}}}
+        {"gpu": {"slurm": {name: value for name, value in arguments.items() if value}}}
     )["gpu"]
 
 
@@ -118,9 +118,9 @@ class JobHarness:
 
         async def looked() -> Any:
             end = time.monotonic() + seconds
-            while not (seen := results()) and time.monotonic() < end:
+            while not (result := results()) and time.monotonic() < end:
                 await asyncio.sleep(0.05)
-            return seen
+            return result
 
         return self.wait(looked())
 
@@ -174,7 +174,7 @@ def short_heartbeat_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def other(cluster: Lab) -> Iterator[JobHarness]:
+def second_harness(cluster: Lab) -> Iterator[JobHarness]:
     """Another notebook's, which has no kernel."""
     harness = JobHarness(cluster)
     yield harness
@@ -182,18 +182,22 @@ def other(cluster: Lab) -> Iterator[JobHarness]:
 
 
 def test_parse_squeue_output() -> None:
-    def left(told: str) -> float | None:
-        return slurm_job.Job(1, "", "RUNNING", time=told).left_seconds
+    def parse_left_seconds(text: str) -> float | None:
+        return slurm_job.Job(1, "", "RUNNING", time=text).left_seconds
 
-    assert [left(told) for told in ("9:57", "1:00:00", "2-03:00:01", "0:05")] == [
+    assert [
+        parse_left_seconds(squeue_time)
+        for squeue_time in ("9:57", "1:00:00", "2-03:00:01", "0:05")
+    ] == [
         597,
         3600,
         183601,
         5,
     ]
-    assert [left(told) for told in ("UNLIMITED", "INVALID", "", "NOT_SET")] == [
-        None
-    ] * 4
+    assert [
+        parse_left_seconds(squeue_time)
+        for squeue_time in ("UNLIMITED", "INVALID", "", "NOT_SET")
+    ] == [None] * 4
     job, now = (
         slurm_job.Job(
             1, "", "PENDING", "Priority", starts="2026-03-01T14:05:33", partition="gpu"
@@ -321,13 +325,13 @@ def test_unresponsive_controller_cancels_nothing(
 def test_queue_is_not_polled_while_the_heartbeat_works(
     harness: JobHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    requests, told = list[str](), slurm_cli.Slurm.run
+    requests, run = list[str](), slurm_cli.Slurm.run
 
     async def counted(
         self: slurm_cli.Slurm, *command: str, **values: Any
     ) -> str | None:
         requests.append(command[0])
-        return await told(self, *command, **values)
+        return await run(self, *command, **values)
 
     monkeypatch.setattr(slurm_cli.Slurm, "run", counted)
     assert harness.run("import time; time.sleep(2)").outcome is Outcome.OK
@@ -366,16 +370,20 @@ def test_scancel_during_a_cell_and_while_idle(
 
 
 @pytest.mark.nightly
-def test_failed_job_and_out_of_memory_job(other: JobHarness) -> None:
-    other.begin(make_backend(mem="300M"))
-    result = other.run("import os, sys\nos.write(2, b'last words\\n')\nos._exit(3)")
+def test_failed_job_and_out_of_memory_job(second_harness: JobHarness) -> None:
+    second_harness.begin(make_backend(mem="300M"))
+    result = second_harness.run(
+        "import os, sys\nos.write(2, b'last words\\n')\nos._exit(3)"
+    )
     assert (
         result.outcome is Outcome.KERNEL_DIED
         and "(FAILED)" in result.death.reason
         and "last words" in result.death.stderr
     )
-    other.begin(make_backend(mem="300M"))
-    result = other.run("import time\nheld = b'x' * 700_000_000\ntime.sleep(20)")
+    second_harness.begin(make_backend(mem="300M"))
+    result = second_harness.run(
+        "import time\nheld = b'x' * 700_000_000\ntime.sleep(20)"
+    )
     assert (
         result.outcome is Outcome.KERNEL_DIED
         and "(OUT_OF_MEMORY)" in result.death.reason
@@ -384,89 +392,96 @@ def test_failed_job_and_out_of_memory_job(other: JobHarness) -> None:
 
 
 @pytest.mark.nightly
-def test_pending_job_is_adopted_by_the_next_daemon(other: JobHarness) -> None:
+def test_pending_job_is_adopted_by_the_next_daemon(second_harness: JobHarness) -> None:
     at, launcher = (
         make_backend(extra=["--begin=now+1hour"], queue_seconds=3),
-        other.provider(),
+        second_harness.provider(),
     )
-    ahead = other.lab.ask(
+    ahead = second_harness.lab.ask(
         "sbatch", "--parsable", "--begin=now+1hour", "--wrap=true"
     ).strip()
-    begun = other.loop.create_task(other.start(at, launcher))
-    queued = other.wait_until(lambda: launcher.queue_status)
+    begun = second_harness.loop.create_task(second_harness.start(at, launcher))
+    queued = second_harness.wait_until(lambda: launcher.queue_status)
     assert queued.text.startswith(
         "PENDING (BeginTime), 1 job ahead, partition batch, estimated start "
     )
     assert queued.wait_seconds == 3
-    ((job, state),) = other.jobs.items()
-    assert state == "PENDING" and json.loads(other.record.read_text())["job"] == job
+    ((job, state),) = second_harness.jobs.items()
+    assert (
+        state == "PENDING"
+        and json.loads(second_harness.record.read_text())["job"] == job
+    )
     begun.cancel()  # the daemon exits
     with pytest.raises(asyncio.CancelledError):
-        other.wait(begun)
-    assert other.reattach() is None and list(other.jobs) == [job]
-    other.lab.ask("scontrol", "update", f"jobid={job}", "StartTime=now")
-    other.begin(at)
-    assert other.kernel.process.job_id == job and launcher.queue_status is None
-    other.lab.ask("scancel", ahead)
+        second_harness.wait(begun)
+    assert second_harness.reattach() is None and list(second_harness.jobs) == [job]
+    second_harness.lab.ask("scontrol", "update", f"jobid={job}", "StartTime=now")
+    second_harness.begin(at)
+    assert second_harness.kernel.process.job_id == job and launcher.queue_status is None
+    second_harness.lab.ask("scancel", ahead)
 
 
 @pytest.mark.nightly
-def test_cancelled_start_cancels_the_job(other: JobHarness) -> None:
-    launcher = other.provider()
-    begun = other.loop.create_task(
-        other.start(make_backend(extra=["--hold"]), launcher)
+def test_cancelled_start_cancels_the_job(second_harness: JobHarness) -> None:
+    launcher = second_harness.provider()
+    begun = second_harness.loop.create_task(
+        second_harness.start(make_backend(extra=["--hold"]), launcher)
     )
-    other.wait_until(lambda: launcher.queue_status)
+    second_harness.wait_until(lambda: launcher.queue_status)
     begun.cancel()
     with pytest.raises(asyncio.CancelledError):
-        other.wait(begun)
-    other.wait(other.provider().cancel_request())
+        second_harness.wait(begun)
+    second_harness.wait(second_harness.provider().cancel_request())
     assert (
-        other.jobs == {}
-        and not other.record.exists()
-        and [*(other.folder / "stepper-jobs").iterdir()] == []
+        second_harness.jobs == {}
+        and not second_harness.record.exists()
+        and [*(second_harness.folder / "stepper-jobs").iterdir()] == []
     )
-    begun = other.loop.create_task(other.start(make_backend(extra=["--hold"])))
-    (job,) = other.wait_until(lambda: other.jobs)
-    other.lab.ask("scancel", str(job))
+    begun = second_harness.loop.create_task(
+        second_harness.start(make_backend(extra=["--hold"]))
+    )
+    (job,) = second_harness.wait_until(lambda: second_harness.jobs)
+    second_harness.lab.ask("scancel", str(job))
     with pytest.raises(
         KernelError, match=rf"job {job} ended before the kernel started \(CANCELLED\)$"
     ):
-        other.wait(begun)
-    assert not other.record.exists()
+        second_harness.wait(begun)
+    assert not second_harness.record.exists()
 
 
 @pytest.mark.nightly
-def test_empty_queue_response_cancels_no_job(other: JobHarness) -> None:
-    launcher, script = other.provider(), other.folder / "squeue"
+def test_empty_queue_response_cancels_no_job(second_harness: JobHarness) -> None:
+    launcher, script = second_harness.provider(), second_harness.folder / "squeue"
     script.write_text(
         "#!/bin/sh\necho 'slurm_load_jobs error: Unexpected message received' >&2\nexit 1\n"
     )
     script.chmod(0o755)
-    other.environ["PATH"] = f"{other.folder}:{other.environ['PATH']}"
-    begun = other.loop.create_task(
-        other.start(make_backend(extra=["--hold"]), launcher)
+    second_harness.environ["PATH"] = (
+        f"{second_harness.folder}:{second_harness.environ['PATH']}"
     )
-    told = (
-        other.wait_until(lambda: launcher.queue_status or begun.done())
+    begun = second_harness.loop.create_task(
+        second_harness.start(make_backend(extra=["--hold"]), launcher)
+    )
+    response = (
+        second_harness.wait_until(lambda: launcher.queue_status or begun.done())
         and launcher.queue_status
     )
-    ((job, _),) = other.jobs.items()
+    ((job, _),) = second_harness.jobs.items()
     assert (
-        told
-        and told.text
+        response
+        and response.text
         == f"squeue: slurm_load_jobs error: Unexpected message received: job {job} may be waiting"
     )
     script.unlink()
-    assert other.wait_until(
+    assert second_harness.wait_until(
         lambda: launcher.queue_status.text.startswith("PENDING (JobHeldUser)")
     )
-    other.lab.ask("scontrol", "release", str(job))
-    other.kernel = other.wait(begun)
-    assert other.kernel.process.job_id == job
+    second_harness.lab.ask("scontrol", "release", str(job))
+    second_harness.kernel = second_harness.wait(begun)
+    assert second_harness.kernel.process.job_id == job
 
 
-def test_array_task_is_handled_like_a_job(other: JobHarness) -> None:
+def test_array_task_is_handled_like_a_job(second_harness: JobHarness) -> None:
     flags = (
         "--parsable",
         "--array=1-2",
@@ -475,90 +490,100 @@ def test_array_task_is_handled_like_a_job(other: JobHarness) -> None:
         "--output=/dev/null",
         "--time=5",
     )
-    first = int(other.lab.ask("sbatch", *flags))
+    first = int(second_harness.lab.ask("sbatch", *flags))
     try:
-        asked = slurm_cli.Slurm(os.environ)
+        client = slurm_cli.Slurm(os.environ)
         wait_until(
             lambda: (
-                other.lab.ask("squeue", "-h", "-j", str(first), "-o", "%T").split()
+                second_harness.lab.ask(
+                    "squeue", "-h", "-j", str(first), "-o", "%T"
+                ).split()
                 == ["RUNNING"] * 2
             )
         )
-        states = [other.wait(asked.find_job(job)).state for job in (first, first + 1)]
+        states = [
+            second_harness.wait(client.find_job(job)).state
+            for job in (first, first + 1)
+        ]
         assert states == ["RUNNING", "RUNNING"]
     finally:
-        other.lab.ask("scancel", str(first))
+        second_harness.lab.ask("scancel", str(first))
 
 
-def test_orphan_jobs_are_found_by_name(other: JobHarness, harness: JobHarness) -> None:
-    other.begin(make_backend())
-    data = json.loads(other.record.read_text())
+def test_orphan_jobs_are_found_by_name(
+    second_harness: JobHarness, harness: JobHarness
+) -> None:
+    second_harness.begin(make_backend())
+    data = json.loads(second_harness.record.read_text())
     del data["job"], data["connection"]  # killed between sbatch's answer and the record
-    sealed_kernel_records.write(str(other.record), data)
+    sealed_kernel_records.write(str(second_harness.record), data)
     assert (
-        other.reattach() is None
-        and not other.record.exists()
-        and other.wait_until(lambda: not other.jobs)
+        second_harness.reattach() is None
+        and not second_harness.record.exists()
+        and second_harness.wait_until(lambda: not second_harness.jobs)
     )
-    other.begin(make_backend())
-    other.record.unlink()  # a job with a deleted record
+    second_harness.begin(make_backend())
+    second_harness.record.unlink()  # a job with a deleted record
     names = [f"stepper-{'0' * 8}-{'1' * 32}", "somebody"]
     foreign = [
         int(
-            other.lab.ask(
+            second_harness.lab.ask(
                 "sbatch", "--parsable", f"--job-name={name}", "--wrap=sleep 60"
             )
         )
         for name in names
     ]
-    (other.folder / "odd.json").symlink_to("/dev/null")
+    (second_harness.folder / "odd.json").symlink_to("/dev/null")
     with pytest.raises(OSError):  # it may be the record that is missing
-        other.wait(
+        second_harness.wait(
             SlurmBackend().remove_orphans(
                 [make_backend()],
-                str(other.folder),
-                lambda: other.folder.rglob("*.json"),
+                str(second_harness.folder),
+                lambda: second_harness.folder.rglob("*.json"),
                 os.environ,
             )
         )
-    (other.folder / "odd.json").unlink()
-    assert list(other.jobs.values()) == ["RUNNING"]
-    other.wait(
+    (second_harness.folder / "odd.json").unlink()
+    assert list(second_harness.jobs.values()) == ["RUNNING"]
+    second_harness.wait(
         remove_orphans(
             [make_backend()],
-            str(other.folder),
-            lambda: other.folder.rglob("*.json"),
+            str(second_harness.folder),
+            lambda: second_harness.folder.rglob("*.json"),
             os.environ,
         )
     )
-    assert other.wait_until(lambda: not other.jobs)
-    assert {*foreign, harness.kernel.process.job_id} <= {*other.lab.jobs()}
-    other.lab.ask("scancel", *map(str, foreign))
-    other.kernel.detach()
-    other.begin(make_backend())
-    other.lab.ask("scancel", str(other.kernel.process.job_id))
-    other.wait_until(lambda: not other.jobs)
-    data = json.loads(other.record.read_text())
+    assert second_harness.wait_until(lambda: not second_harness.jobs)
+    assert {*foreign, harness.kernel.process.job_id} <= {*second_harness.lab.jobs()}
+    second_harness.lab.ask("scancel", *map(str, foreign))
+    second_harness.kernel.detach()
+    second_harness.begin(make_backend())
+    second_harness.lab.ask("scancel", str(second_harness.kernel.process.job_id))
+    second_harness.wait_until(lambda: not second_harness.jobs)
+    data = json.loads(second_harness.record.read_text())
     sealed_kernel_records.write(
-        str(other.record), {**data, "job": 999_999}
+        str(second_harness.record), {**data, "job": 999_999}
     )  # as if SLURM had forgotten it
-    death = other.reattach()  # a record of a job that no longer exists
+    death = second_harness.reattach()  # a record of a job that no longer exists
     assert (
         isinstance(death, Death)
         and "(CANCELLED)" in death.reason
-        and not other.record.exists()
+        and not second_harness.record.exists()
     )
 
 
 @pytest.mark.nightly
 def test_invalid_job_requests_are_reported(
-    other: JobHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    second_harness: JobHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert "invalid partition" in other.get_start_error(make_backend(partition="nope"))
-    assert "Memory specification can not be satisfied" in other.get_start_error(
-        make_backend(mem="900G")
+    assert "invalid partition" in second_harness.get_start_error(
+        make_backend(partition="nope")
     )
-    error_text = other.get_start_error(make_backend(python="/no_such_python"))
+    assert (
+        "Memory specification can not be satisfied"
+        in second_harness.get_start_error(make_backend(mem="900G"))
+    )
+    error_text = second_harness.get_start_error(make_backend(python="/no_such_python"))
     assert (
         "ended before the kernel started (FAILED)" in error_text
         and "/no_such_python" in error_text
@@ -566,7 +591,7 @@ def test_invalid_job_requests_are_reported(
     bare = tmp_path / "python"
     bare.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
     bare.chmod(0o755)
-    error_text = other.get_start_error(make_backend(python=str(bare)))
+    error_text = second_harness.get_start_error(make_backend(python=str(bare)))
     assert (
         f"{bare} does not have ipykernel" in error_text
         and f"{bare} -m pip install ipykernel" in error_text
@@ -574,40 +599,42 @@ def test_invalid_job_requests_are_reported(
     apart = (
         tmp_path / "apart"
     )  # a node that has a folder of its own there: the kernel runs, and nothing is seen of it
-    folder = f"{other.folder}/stepper-jobs"
+    folder = f"{second_harness.folder}/stepper-jobs"
     own = f"cp -rp {folder} {tmp_path}/own && mount -t tmpfs none {folder} && cp -p {tmp_path}/own/* {folder}"
     first = f'[ -e {tmp_path}/own ] || exec unshare -m sh -c \'{own} && exec {sys.executable} "$@"\' sh "$@"'
     apart.write_text(f'#!/bin/sh\n{first}\nexec {sys.executable} "$@"\n')
     apart.chmod(0o755)
     with monkeypatch.context() as patch:
         patch.setattr(provider, "START_SECONDS", 3)
-        error_text = other.get_start_error(make_backend(python=str(apart)))
+        error_text = second_harness.get_start_error(make_backend(python=str(apart)))
     assert (
         "without writing the connection file" in error_text
-        and f"{other.folder} is not on a file system that n" in error_text
+        and f"{second_harness.folder} is not on a file system that n" in error_text
     )
-    assert "has no IPv4 address on this node" in other.get_start_error(
+    assert "has no IPv4 address on this node" in second_harness.get_start_error(
         make_backend(address="nosuch0")
     )
-    other.environ["PATH"] = "/nowhere"
+    second_harness.environ["PATH"] = "/nowhere"
     assert (
         "the command `sbatch` was not found on this machine"
-        in other.get_start_error(make_backend())
+        in second_harness.get_start_error(make_backend())
     )
     with pytest.raises(KernelError, match="the command `sinfo` was not found"):
-        other.wait(check_backend(make_backend(), other.environ, ""))
-    assert other.jobs == {}
+        second_harness.wait(check_backend(make_backend(), second_harness.environ, ""))
+    assert second_harness.jobs == {}
     assert any(
         "partition batch" in line
-        for line in other.wait(check_backend(make_backend(), os.environ, "")).offers
+        for line in second_harness.wait(
+            check_backend(make_backend(), os.environ, "")
+        ).offers
     )
-    for wrong, words in (
+    for wrong, message in (
         ({"partition": "nosuch"}, "invalid partition"),
         ({"mem": "900G"}, "sbatch: "),
     ):
-        with pytest.raises(KernelError, match=words):
-            other.wait(check_backend(make_backend(**wrong), os.environ, ""))
-    assert other.jobs == {}
+        with pytest.raises(KernelError, match=message):
+            second_harness.wait(check_backend(make_backend(**wrong), os.environ, ""))
+    assert second_harness.jobs == {}
     distant = make_backend(python="/usr/bin/python3.99").settings
     assert provider.list_unchecked(distant) == [
         "python /usr/bin/python3.99 on the compute node"
@@ -626,11 +653,11 @@ def test_kernels_command_marks_only_checked_backends(
         "old": {**usual, "python": "/usr/bin/python3.99"},
         "held": {"jobid": 4711, "python": sys.executable},
     }
-    kernels = {name: {"slurm": where} for name, where in rows.items()}
+    kernels = {name: {"slurm": options} for name, options in rows.items()}
     fresh_project.config(f"kernels: {json.dumps(kernels)}\n")
     fresh_project.stepper("trust", "--yes")
-    found = {row["name"]: row for row in fresh_project.json("kernels")}
-    marks = {name: found[name]["reachable"] for name in rows}
+    kernels_by_name = {row["name"]: row for row in fresh_project.json("kernels")}
+    marks = {name: kernels_by_name[name]["reachable"] for name in rows}
     fine, wrong, unknown = True, False, None
     assert marks == {
         "fine": fine,
@@ -654,26 +681,26 @@ def test_kernels_command_marks_only_checked_backends(
 
 
 @pytest.mark.nightly
-def test_port_in_use_and_named_interface(other: JobHarness) -> None:
-    once = other.folder / "once"
-    python = other.folder / "python"
-    taken = f"[ -e {once} ] || {{ touch {once}; echo 'zmq: Address already in use' >&2; exit 1; }}"
-    python.write_text(f'#!/bin/sh\n{taken}\nexec {sys.executable} "$@"\n')
+def test_port_in_use_and_named_interface(second_harness: JobHarness) -> None:
+    marker = second_harness.folder / "once"
+    python = second_harness.folder / "python"
+    fail_once = f"[ -e {marker} ] || {{ touch {marker}; echo 'zmq: Address already in use' >&2; exit 1; }}"
+    python.write_text(f'#!/bin/sh\n{fail_once}\nexec {sys.executable} "$@"\n')
     python.chmod(0o755)
-    other.begin(
+    second_harness.begin(
         make_backend(python=str(python), address="lo", time="")
     )  # the partition's limit is below stepper's own
-    assert 0 < other.kernel.describe().walltime_left <= 3600
+    assert 0 < second_harness.kernel.describe().walltime_left <= 3600
     assert (
-        json.loads(other.record.read_text())["connection"]["ip"] == "127.0.0.1"
-        and len(other.jobs) == 1
+        json.loads(second_harness.record.read_text())["connection"]["ip"] == "127.0.0.1"
+        and len(second_harness.jobs) == 1
     )
 
 
 @pytest.mark.nightly
-def test_step_in_an_existing_allocation(other: JobHarness) -> None:
-    held = int(
-        other.lab.ask(
+def test_step_in_an_existing_allocation(second_harness: JobHarness) -> None:
+    job = int(
+        second_harness.lab.ask(
             "sbatch",
             "--parsable",
             "--mem=500",
@@ -683,73 +710,86 @@ def test_step_in_an_existing_allocation(other: JobHarness) -> None:
         )
     )
     at = backend_registry.parse_backends(
-        {"mine": {"slurm": {"jobid": held, "python": sys.executable}}}
+        {"mine": {"slurm": {"jobid": job, "python": sys.executable}}}
     )["mine"]
     try:
-        launcher = other.provider()
-        begun = other.loop.create_task(other.start(at, launcher))
-        assert other.wait_until(lambda: launcher.queue_status).text.startswith(
+        launcher = second_harness.provider()
+        begun = second_harness.loop.create_task(second_harness.start(at, launcher))
+        assert second_harness.wait_until(lambda: launcher.queue_status).text.startswith(
             "PENDING (JobHeldUser), "
         )
-        other.lab.ask("scontrol", "release", str(held))
-        other.kernel = other.wait(begun)
+        second_harness.lab.ask("scontrol", "release", str(job))
+        second_harness.kernel = second_harness.wait(begun)
         assert (
-            text(other.run("import os\nkept = 4\nprint(os.environ['SLURM_JOB_ID'])"))
-            == f"{held}\n"
+            text(
+                second_harness.run(
+                    "import os\nkept = 4\nprint(os.environ['SLURM_JOB_ID'])"
+                )
+            )
+            == f"{job}\n"
         )
-        about = other.kernel.describe()
+        about = second_harness.kernel.describe()
         assert (
-            about.location.startswith(f"a step of job {held} on n")
+            about.location.startswith(f"a step of job {job} on n")
             and 0 < about.walltime_left <= 300
         )
         assert (
-            other.wait(check_backend(at, os.environ, ""))
+            second_harness.wait(check_backend(at, os.environ, ""))
             .offers[0]
-            .startswith(f"job {held} (wrap): RUNNING, n")
+            .startswith(f"job {job} (wrap): RUNNING, n")
         )
-        other.reattach()
+        second_harness.reattach()
         assert (
-            other.wait(other.kernel.take_over()) is None
-            and text(other.run("print(kept)")) == "4\n"
+            second_harness.wait(second_harness.kernel.take_over()) is None
+            and text(second_harness.run("print(kept)")) == "4\n"
         )
-        step = other.wait(
-            slurm_cli.Slurm(os.environ).list_steps(held, other.kernel.process.name)
+        step = second_harness.wait(
+            slurm_cli.Slurm(os.environ).list_steps(
+                job, second_harness.kernel.process.name
+            )
         )[0]
-        other.lab.ask("scancel", step)
-        death = other.wait_for_death(15)
+        second_harness.lab.ask("scancel", step)
+        death = second_harness.wait_for_death(15)
         assert (
             death is not None
             and "the kernel's step ended, but the job is still running" in death.reason
         )
-        other.wait(other.kernel.shutdown())
-        other.begin(at)
-        other.wait(other.kernel.shutdown())
-        other.kernel = None
-        assert other.lab.jobs()[held] == "RUNNING" and not other.record.exists()
-        assert other.wait_until(
+        second_harness.wait(second_harness.kernel.shutdown())
+        second_harness.begin(at)
+        second_harness.wait(second_harness.kernel.shutdown())
+        second_harness.kernel = None
+        assert (
+            second_harness.lab.jobs()[job] == "RUNNING"
+            and not second_harness.record.exists()
+        )
+        assert second_harness.wait_until(
             lambda: (
                 "stepper-"
-                not in other.lab.ask("squeue", "-h", "-s", "-j", str(held), "-o", "%j")
+                not in second_harness.lab.ask(
+                    "squeue", "-h", "-s", "-j", str(job), "-o", "%j"
+                )
             )
         )
         assert not [
             process
             for process in psutil.process_iter(["cmdline"])
-            if f"--jobid={held}" in (process.info["cmdline"] or ())
+            if f"--jobid={job}" in (process.info["cmdline"] or ())
         ]
-        other.begin(at)
-        other.lab.ask("scancel", str(held))
-        death = other.wait_for_death(15)
+        second_harness.begin(at)
+        second_harness.lab.ask("scancel", str(job))
+        death = second_harness.wait_for_death(15)
         assert (
             death is not None
-            and f"job {held}: the job was cancelled (CANCELLED)" in death.reason
+            and f"job {job}: the job was cancelled (CANCELLED)" in death.reason
         )
     finally:
-        other.lab.ask("scancel", str(held), check=False)
-    gone = backend_registry.parse_backends(
+        second_harness.lab.ask("scancel", str(job), check=False)
+    missing_job = backend_registry.parse_backends(
         {"mine": {"slurm": {"jobid": 987654, "python": sys.executable}}}
     )["mine"]
-    assert "cannot start a kernel in job 987654" in other.get_start_error(gone)
+    assert "cannot start a kernel in job 987654" in second_harness.get_start_error(
+        missing_job
+    )
 
 
 def test_shutdown_leaves_no_job(harness: JobHarness) -> None:
@@ -759,10 +799,10 @@ def test_shutdown_leaves_no_job(harness: JobHarness) -> None:
     assert [*(harness.folder / "stepper-jobs").iterdir()] == []
 
 
-def project_on(folder: Path, **places: Any) -> Iterator[Project]:
+def project_on(folder: Path, **backends: Any) -> Iterator[Project]:
     """Yield a project whose configuration names these places, accepted."""
     for project in scratch(folder):
-        project.config(f"kernels: {json.dumps(places)}\n")
+        project.config(f"kernels: {json.dumps(backends)}\n")
         project.stepper("trust", "--yes")
         yield project
 
@@ -819,12 +859,12 @@ def test_notebook_on_the_cluster(cluster: Lab, tmp_path: Path) -> None:
 
 @pytest.mark.nightly
 def test_daemon_start_adopts_and_cleans_up_jobs(cluster: Lab, tmp_path: Path) -> None:
-    held = int(cluster.ask("sbatch", "--parsable", "--mem=500", "--wrap=sleep 300"))
-    mine = {"slurm": {"jobid": held, "python": sys.executable}}
+    job = int(cluster.ask("sbatch", "--parsable", "--mem=500", "--wrap=sleep 300"))
+    mine = {"slurm": {"jobid": job, "python": sys.executable}}
     for project in project_on(
         tmp_path / "repo", gpu=make_backend().definition, mine=mine
     ):
-        kept, lost = (
+        running_kernel, lost = (
             Notebook(
                 project,
                 project.folder
@@ -833,7 +873,7 @@ def test_daemon_start_adopts_and_cleans_up_jobs(cluster: Lab, tmp_path: Path) ->
             for name in ("mine", "gpu")
         )
         assert (
-            "| 2" in kept.insert("y = 1\ny + 1")[1].text
+            "| 2" in running_kernel.insert("y = 1\ny + 1")[1].text
             and "| 2" in lost.insert("1 + 1")[1].text
         )
         assert [*jobs_of(cluster, project.paths.runtime).values()] == ["RUNNING"]
@@ -841,20 +881,20 @@ def test_daemon_start_adopts_and_cleans_up_jobs(cluster: Lab, tmp_path: Path) ->
         for record in Path(project.paths.kernels).rglob("*.json"):
             if json.loads(record.read_text())["name"] == "gpu":
                 record.unlink()
-        assert "| 3" in kept.insert("print(y + 2)")[1].text
+        assert "| 3" in running_kernel.insert("print(y + 2)")[1].text
         end = time.monotonic() + 15
         while jobs_of(cluster, project.paths.runtime) and time.monotonic() < end:
             time.sleep(0.1)
         assert (
             jobs_of(cluster, project.paths.runtime) == {}
         )  # what no record tells of is ended, and nothing else
-        assert "| 4" in kept.insert("print(y + 3)")[1].text
+        assert "| 4" in running_kernel.insert("print(y + 3)")[1].text
         project.stepper("shutdown")
-        assert cluster.jobs()[held] == "RUNNING"
+        assert cluster.jobs()[job] == "RUNNING"
         assert "stepper-" not in cluster.ask(
-            "squeue", "-h", "-s", "-j", str(held), "-o", "%j"
+            "squeue", "-h", "-s", "-j", str(job), "-o", "%j"
         )
-    cluster.ask("scancel", str(held))
+    cluster.ask("scancel", str(job))
 
 
 @pytest.fixture(scope="module")
@@ -938,7 +978,7 @@ def test_memory_limit_of_the_job_cgroup() -> None:
 
 @pytest.mark.nightly
 def test_kernel_ports_are_tunneled_through_its_node(
-    other: JobHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    second_harness: JobHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with sshd.run_sshd(tmp_path) as facts:
         folder = tmp_path / "bin"
@@ -948,61 +988,68 @@ def test_kernel_ports_are_tunneled_through_its_node(
         )
         (folder / "ssh").chmod(0o755)
         monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
-        other.begin(make_backend(via="ssh"))
-        data = json.loads(other.record.read_text())
+        second_harness.begin(make_backend(via="ssh"))
+        data = json.loads(second_harness.record.read_text())
         assert data["connection"]["ip"] == "127.0.0.1" and data[
             "node"
-        ] == other.lab.node_of(data["job"])
+        ] == second_harness.lab.node_of(data["job"])
         assert (
-            other.kernel.channels.client.transport == "ipc"
+            second_harness.kernel.channels.client.transport == "ipc"
         )  # sockets of the user's own, at this end
-        assert text(other.run("kept = 5\nprint(kept)")) == "5\n"
+        assert text(second_harness.run("kept = 5\nprint(kept)")) == "5\n"
 
         async def cut() -> Execution:
             source = (
                 "import time\nfor n in range(12):\n    print(n)\n    time.sleep(0.2)"
             )
-            running = asyncio.create_task(other.kernel.execute(source, 60, LIMITS))
+            running = asyncio.create_task(
+                second_harness.kernel.execute(source, 60, LIMITS)
+            )
             await asyncio.sleep(1)
-            other.kernel.process.link.master.kill()
+            second_harness.kernel.process.link.master.kill()
             return await running
 
-        result = other.wait(cut())
+        result = second_harness.wait(cut())
         assert result.outcome is Outcome.OK and text(result) == "".join(
             f"{n}\n" for n in range(12)
         )
         assert result.reconnected
         assert 2.4 <= run_time_measurement.measure_busy_seconds(result.timings, 60) < 4
-        other.reattach()
+        second_harness.reattach()
         assert (
-            other.wait(other.kernel.take_over()) is None
-            and text(other.run("print(kept)")) == "5\n"
+            second_harness.wait(second_harness.kernel.take_over()) is None
+            and text(second_harness.run("print(kept)")) == "5\n"
         )
-        other.wait(other.kernel.shutdown())
-        other.kernel = None
-        assert not [*other.folder.glob("k*-*")] and other.wait_until(
-            lambda: not other.jobs
+        second_harness.wait(second_harness.kernel.shutdown())
+        second_harness.kernel = None
+        assert not [*second_harness.folder.glob("k*-*")] and second_harness.wait_until(
+            lambda: not second_harness.jobs
         )
 
 
 @pytest.mark.nightly
 def test_job_that_cannot_be_cancelled_is_cancelled_by_the_next_daemon(
-    other: JobHarness, monkeypatch: pytest.MonkeyPatch
+    second_harness: JobHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    other.begin(make_backend())
-    os.kill(int(text(other.run("import os\nprint(os.getpid())"))), signal.SIGSTOP)
+    second_harness.begin(make_backend())
+    os.kill(
+        int(text(second_harness.run("import os\nprint(os.getpid())"))), signal.SIGSTOP
+    )
     monkeypatch.setattr(slurm_cli, "COMMAND_SECONDS", 1)
     with (
-        other.lab.frozen(),
+        second_harness.lab.frozen(),
         pytest.raises(KernelError, match="may still be running; stepper cancels it"),
     ):
-        other.wait(other.kernel.shutdown())
+        second_harness.wait(second_harness.kernel.shutdown())
     monkeypatch.setattr(slurm_cli, "COMMAND_SECONDS", 15)
-    assert list(other.jobs.values()) == ["RUNNING"] and other.record.exists()
     assert (
-        other.reattach() is None
-        and other.wait_until(lambda: not other.jobs)
-        and not other.record.exists()
+        list(second_harness.jobs.values()) == ["RUNNING"]
+        and second_harness.record.exists()
+    )
+    assert (
+        second_harness.reattach() is None
+        and second_harness.wait_until(lambda: not second_harness.jobs)
+        and not second_harness.record.exists()
     )
 
 
@@ -1110,8 +1157,8 @@ def test_setup_loads_modules(
     (tmp_path / "pet").write_text("#%Module\nsetenv PET cat\n")
     harness = JobHarness(cluster)
     harness.environ = {
-        name: told
-        for name, told in harness.environ.items()
+        name: value
+        for name, value in harness.environ.items()
         if not name.startswith("BASH_FUNC_")
     }
     harness.begin(

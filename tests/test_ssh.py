@@ -57,11 +57,11 @@ def host() -> Iterator[Host]:
 class SshHarness:
     """One notebook's kernel on that host, and the daemon that asks it."""
 
-    def __init__(self, host: Host, **where: Any) -> None:
+    def __init__(self, host: Host, **options: Any) -> None:
         self.host, self.folder = host, Path(tempfile.mkdtemp(prefix="ssh"))
         self.loop = asyncio.new_event_loop()
         self.kernel: Kernel = self.begin(
-            host.place(**{"folder": str(self.folder), **where})
+            host.make_backend(**{"folder": str(self.folder), **options})
         )
 
     def provider(self) -> NotebookLauncher:
@@ -104,12 +104,12 @@ class SshHarness:
         )
         return kernel
 
-    def wait_until(self, holds: Callable[[], Any], seconds: float = 20) -> None:
+    def wait_until(self, condition: Callable[[], Any], seconds: float = 20) -> None:
         """Wait until something holds, looking at the kernel as the daemon does while nothing runs."""
 
         async def look() -> None:
             end = time.monotonic() + seconds
-            while not holds():
+            while not condition():
                 assert time.monotonic() < end, self.kernel.describe()
                 await self.kernel.check_death()
                 await asyncio.sleep(0.05)
@@ -229,10 +229,10 @@ def test_connection_down_for_longer_than_the_cell(
 ) -> None:
     harness.run("runs = 0")
     messages: list[str] = []
-    say = lambda: messages.append(harness.kernel.describe().problem)  # noqa: E731
+    record_problem = lambda: messages.append(harness.kernel.describe().problem)  # noqa: E731
     cell = SLOW.format(1) + "\nruns += 1"
     result = harness.run_with(
-        cell, (0.5, harness.host.stop), (1.5, say), (0, harness.host.start)
+        cell, (0.5, harness.host.stop), (1.5, record_problem), (0, harness.host.start)
     )
     assert re.fullmatch(
         r"the connection to box has been down for [12] s; stepper does not know whether the"
@@ -247,21 +247,23 @@ def test_connection_down_for_longer_than_the_cell(
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("how", mark_nightly(("deadline", "user"), "deadline"))
+@pytest.mark.parametrize("interruption", mark_nightly(("deadline", "user"), "deadline"))
 def test_unreachable_host_is_not_a_kernel_death(
-    harness: SshHarness, hasty: None, how: str
+    harness: SshHarness, hasty: None, interruption: str
 ) -> None:
     harness.run("runs = 0")
-    timeout = 1.5 if how == "deadline" else 60.0
+    timeout = 1.5 if interruption == "deadline" else 60.0
     acts = [(0.5, harness.host.stop)] + (
-        [(0.5, partial(harness.kernel.interrupt, "user"))] if how == "user" else []
+        [(0.5, partial(harness.kernel.interrupt, "user"))]
+        if interruption == "user"
+        else []
     )
     began = time.monotonic()
-    gave_up = harness.run_with("runs += 1\n" + SLOW.format(60), *acts, timeout=timeout)
+    error = harness.run_with("runs += 1\n" + SLOW.format(60), *acts, timeout=timeout)
     assert (
-        isinstance(gave_up, KernelUnreachableError)
-        and "does not know whether the kernel is still running" in gave_up.message
-    ), gave_up
+        isinstance(error, KernelUnreachableError)
+        and "does not know whether the kernel is still running" in error.message
+    ), error
     assert time.monotonic() < began + 10 and is_alive(harness.pid)
     with pytest.raises(KernelUnreachableError):
         harness.wait(harness.kernel.wait_until_reachable())
@@ -269,11 +271,11 @@ def test_unreachable_host_is_not_a_kernel_death(
     harness.wait_until(lambda: not harness.kernel.describe().problem)
     result = harness.wait(
         harness.kernel.await_earlier_request(
-            REQUEST, 30.0 if how == "user" else 0.0, LIMITS
+            REQUEST, 30.0 if interruption == "user" else 0.0, LIMITS
         )
     )
     assert result.outcome is (
-        Outcome.TIMEOUT if how == "deadline" else Outcome.CANCELLED
+        Outcome.TIMEOUT if interruption == "deadline" else Outcome.CANCELLED
     ), result
     assert (
         text(result) == "begun\n"
@@ -319,8 +321,8 @@ def test_remote_notebook_survives_a_killed_daemon(
     host: Host, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     for project in scratch(tmp_path_factory.mktemp("ssh") / "repo"):
-        place = host.place()
-        project.config(f"kernels: {json.dumps({'box': place.definition})}\n")
+        backend = host.make_backend()
+        project.config(f"kernels: {json.dumps({'box': backend.definition})}\n")
         assert project.json("kernels")[1]["reachable"] is None
         project.stepper("trust", "--yes")
         there = project.json("kernels")[1]
@@ -368,7 +370,9 @@ def test_remote_kernel_death_is_detected_even_while_disconnected(
     wait_until(
         lambda: not list_ssh_processes(harness.folder)
     )  # killed processes exit soon
-    harness.kernel = harness.begin(harness.host.place(folder=str(harness.folder)))
+    harness.kernel = harness.begin(
+        harness.host.make_backend(folder=str(harness.folder))
+    )
     harness.run("import sys\nprint('its last words', file=sys.__stderr__)")
     harness.host.stop()
     os.kill(harness.pid, 9)
@@ -388,53 +392,57 @@ def test_remote_kernel_death_is_detected_even_while_disconnected(
     wait_until(
         lambda: not list_ssh_processes(harness.folder)
     )  # killed processes exit soon
-    harness.kernel = harness.begin(harness.host.place(folder=str(harness.folder)))
+    harness.kernel = harness.begin(
+        harness.host.make_backend(folder=str(harness.folder))
+    )
 
 
 @pytest.mark.nightly
 def test_remote_kernel_is_shut_down_now_or_later(
     harness: SshHarness, hasty: None
 ) -> None:
-    other = SshHarness(harness.host)
-    pid = other.pid
-    assert len(list_ssh_processes(other.folder)) == 1
-    other.wait(other.kernel.shutdown())
+    second_harness = SshHarness(harness.host)
+    pid = second_harness.pid
+    assert len(list_ssh_processes(second_harness.folder)) == 1
+    second_harness.wait(second_harness.kernel.shutdown())
     assert (
         not is_alive(pid)
-        and not list_ssh_processes(other.folder)
-        and other.reattach() is None
+        and not list_ssh_processes(second_harness.folder)
+        and second_harness.reattach() is None
     )
-    other.kernel = other.begin(harness.host.place(folder=str(other.folder)))
-    pid = other.pid
+    second_harness.kernel = second_harness.begin(
+        harness.host.make_backend(folder=str(second_harness.folder))
+    )
+    pid = second_harness.pid
     harness.host.stop()
     with pytest.raises(
         KernelError,
         match=rf"the kernel on .* \(process {pid}\) was killed; it may still be running",
-    ) as told:
-        other.wait(other.kernel.shutdown())
-    assert told.value.hint == f"ssh -F {harness.host.client} box kill -9 -- -{pid}"
+    ) as error:
+        second_harness.wait(second_harness.kernel.shutdown())
+    assert error.value.hint == f"ssh -F {harness.host.client} box kill -9 -- -{pid}"
     assert (
         is_alive(pid)
-        and not list_ssh_processes(other.folder)
-        and other.reattach() is None
+        and not list_ssh_processes(second_harness.folder)
+        and second_harness.reattach() is None
     )
     harness.host.start()
-    other.wait(other.provider().cancel_request())
-    assert not is_alive(pid) and not (other.folder / "kernel.json").exists()
-    other.loop.close()
-    shutil.rmtree(other.folder)
+    second_harness.wait(second_harness.provider().cancel_request())
+    assert not is_alive(pid) and not (second_harness.folder / "kernel.json").exists()
+    second_harness.loop.close()
+    shutil.rmtree(second_harness.folder)
     assert text(harness.run("print('the other one lives on')"))
 
 
 def get_start_error(
     harness: SshHarness, at: kernel_config.BackendConfig
 ) -> KernelError:
-    other = harness.folder / "other"
-    other.mkdir(mode=0o700, exist_ok=True)
-    provider = NotebookLauncher(str(other / "kernel.json"), str(other), {})
+    folder = harness.folder / "other"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    provider = NotebookLauncher(str(folder / "kernel.json"), str(folder), {})
     with pytest.raises(KernelError) as failed:
         harness.wait(provider.start(LaunchConfig("", "/", {}, backend=at)))
-    assert not (other / "kernel.json").exists() and not list_ssh_processes(other)
+    assert not (folder / "kernel.json").exists() and not list_ssh_processes(folder)
     return failed.value
 
 
@@ -443,19 +451,19 @@ def test_ssh_errors_are_quoted(harness: SshHarness, host: Host) -> None:
     ssh = f"ssh -F {host.client} box"
     assert (
         "no_such_python"
-        in get_start_error(harness, host.place(python="/no_such_python")).message
+        in get_start_error(harness, host.make_backend(python="/no_such_python")).message
     )
     assert (
         "the folder /nowhere does not exist"
-        in get_start_error(harness, host.place(folder="/nowhere")).message
+        in get_start_error(harness, host.make_backend(folder="/nowhere")).message
     )
-    odd = get_start_error(harness, host.place(python="/bin/true"))
+    odd = get_start_error(harness, host.make_backend(python="/bin/true"))
     assert (
         odd.message == "box: /bin/true printed nothing and may not be Python"
         and odd.hint == f"{ssh} /bin/true --version"
     )
     bare = venv(harness.folder / "bare")
-    lacks = get_start_error(harness, host.place(python=bare))
+    lacks = get_start_error(harness, host.make_backend(python=bare))
     by_pip = f"{ssh} {bare} -m pip install ipykernel"  # which needs pip first: the host may have uv
     by_uv = f"{ssh} uv pip install --python {bare} ipykernel"
     assert "does not have ipykernel" in lacks.message and lacks.hint in (
@@ -469,17 +477,17 @@ def test_ssh_errors_are_quoted(harness: SshHarness, host: Host) -> None:
         / "site-packages"
         / "pip"
     ).mkdir()
-    assert get_start_error(harness, host.place(python=bare)).hint == by_pip
-    for key, said in (
+    assert get_start_error(harness, host.make_backend(python=bare)).hint == by_pip
+    for key, message in (
         ("other", "Host key verification failed."),
         ("", "Host key verification failed."),
     ):
-        host.known(key)
+        host.write_known_hosts(key)
         try:
-            refused = get_start_error(harness, host.place())
+            refused = get_start_error(harness, host.make_backend())
         finally:
-            host.known("host")
-        assert said in refused.message, refused
+            host.write_known_hosts("host")
+        assert message in refused.message, refused
         if key:
             assert (
                 "the host key of box has changed" in refused.message
@@ -493,7 +501,7 @@ def test_ssh_errors_are_quoted(harness: SshHarness, host: Host) -> None:
     host_keys = (host.folder / "authorized").read_text()
     (host.folder / "authorized").write_text((host.folder / "other.pub").read_text())
     try:
-        refused = get_start_error(harness, host.place())
+        refused = get_start_error(harness, host.make_backend())
         assert (
             "Permission denied (publickey" in refused.message
             and refused.hint == f"{ssh} true"
@@ -537,16 +545,16 @@ def test_any_login_shell(harness: SshHarness, shell: str) -> None:
         Banner="/etc/os-release",
         AllowStreamLocalForwarding="no",
     ) as host:
-        other = SshHarness(host)
-        assert text(other.run("print('it runs')")) == "it runs\n"
-        other.close()
+        second_harness = SshHarness(host)
+        assert text(second_harness.run("print('it runs')")) == "it runs\n"
+        second_harness.close()
 
 
 @pytest.mark.nightly
 def test_sshd_without_forwarding(harness: SshHarness) -> None:
     with start_own_host(AllowTcpForwarding="no") as host:
         began = time.monotonic()
-        refused = get_start_error(harness, host.place())
+        refused = get_start_error(harness, host.make_backend())
         assert (
             "forbids port forwarding" in refused.message
             and "AllowTcpForwarding" in refused.hint
@@ -573,7 +581,9 @@ def test_shutdown_of_hanging_daemon_stops_remote_kernels(
 ) -> None:
     with start_own_host() as host:
         for project in scratch(tmp_path_factory.mktemp("hangs") / "repo"):
-            project.config(f"kernels: {json.dumps({'box': host.place().definition})}\n")
+            project.config(
+                f"kernels: {json.dumps({'box': host.make_backend().definition})}\n"
+            )
             project.stepper("trust", "--yes")
             project.stepper("shutdown")
             project.daemons = False  # visible by its command line
@@ -600,7 +610,9 @@ def test_status_while_host_is_unreachable_and_back(
 ) -> None:
     with start_own_host() as host:
         for project in scratch(tmp_path_factory.mktemp("away") / "repo"):
-            project.config(f"kernels: {json.dumps({'box': host.place().definition})}\n")
+            project.config(
+                f"kernels: {json.dumps({'box': host.make_backend().definition})}\n"
+            )
             project.stepper("trust", "--yes")
             response = project.json("new", "Look there", "--kernel", "box")
             notebook = Notebook(project, project.folder / response["notebook"])
@@ -661,7 +673,9 @@ def remote_notebook(
     """A host of its own, and a notebook whose kernel runs there."""
     with start_own_host() as host:
         for project in scratch(tmp_path_factory.mktemp("there") / "repo"):
-            project.config(f"kernels: {json.dumps({'box': host.place().definition})}\n")
+            project.config(
+                f"kernels: {json.dumps({'box': host.make_backend().definition})}\n"
+            )
             project.stepper("trust", "--yes")
             response = project.json("new", "Look there", "--kernel", "box")
             yield host, Notebook(project, project.folder / response["notebook"])

@@ -187,19 +187,19 @@ def test_shell_script_prints_the_status_file(
     assert get_status_file(project).stat().st_mtime_ns > quiet
 
     # a daemon that hangs: its word holds for some seconds
-    (_, holds), lines = (
+    (_, expiry), lines = (
         get_status_file(project).read_text().split("\n")[0].split(),
         get_status_file(project).read_text().split("\n", 1)[1],
     )
-    assert 0 < int(holds) - time.time() < 15
+    assert 0 < int(expiry) - time.time() < 15
     gate.touch()
     work.join(60)
     wait_until_true(lambda: printed(project, tools)[0].startswith("✓ 2/2 complete · "))
-    written = get_status_file(project).read_text()
-    assert written.split("\n")[0].endswith(" 9999999999")
+    file_content = get_status_file(project).read_text()
+    assert file_content.split("\n")[0].endswith(" 9999999999")
 
     project.kill_daemon()
-    assert get_status_file(project).read_text() == written
+    assert get_status_file(project).read_text() == file_content
     assert printed(project, tools) == []  # a dead daemon's word
     get_status_file(project).write_text(
         f"{os.getpid()} {int(time.time()) - 1}\n{lines}"

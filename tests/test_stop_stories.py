@@ -16,7 +16,7 @@ from mcp import Client
 from mcp_types import ElicitResult
 
 from tests.conftest import Notebook, Project, reuse_project
-from tests.test_mcp import create_notebook, run_story, text
+from tests.test_mcp import create_notebook, run_scenario, text
 from tests.test_run_on_edit import wait_until
 
 QUESTION = "raise RuntimeError('STOP: which column?')"
@@ -73,7 +73,7 @@ def test_terminal_message_reaches_the_agent_once(
         again = await call(client, "notebook_status", notebook=name)
         assert "the second one" not in again, again
 
-    run_story(project, story)
+    run_scenario(project, story)
 
 
 @pytest.mark.nightly
@@ -105,7 +105,7 @@ def test_user_is_asked_about_the_named_stopped_notebook(
         assert names[1] in requests[1]
         assert [state(project, name) for name in names] == ["ready", "ready"]
 
-    run_story(project, story, elicitation_callback=ask)
+    run_scenario(project, story, elicitation_callback=ask)
 
 
 def test_agent_restores_state_after_idle_kernel_death(
@@ -127,7 +127,7 @@ def test_agent_restores_state_after_idle_kernel_death(
         assert state(project, name) == "ready"
         assert "| 5" in await call(client, "run_cell", source="print(x)")
 
-    run_story(project, story)
+    run_scenario(project, story)
 
 
 @pytest.mark.nightly
@@ -148,7 +148,7 @@ def test_agent_restores_but_cannot_resume_after_cell_killed_kernel(
         assert state(project, name) == "stopped"
         assert project.stepper("eval", "x", "--notebook", name).stdout == "5\n"
 
-    run_story(project, story)
+    run_scenario(project, story)
 
 
 def test_only_the_user_resumes_after_failed_attempts(project: Project) -> None:
@@ -171,7 +171,7 @@ def test_only_the_user_resumes_after_failed_attempts(project: Project) -> None:
         assert f"stepper fix --notebook {name}" in output
         assert state(project, name) == "stopped"
 
-    run_story(project, story)
+    run_scenario(project, story)
 
 
 def restarted_machine(project: Project, notebook: Notebook) -> None:
@@ -239,4 +239,4 @@ def test_mcp_agent_gets_instructions_first_after_machine_restart(
             client, "run_cell", source="print(y)", notebook=name
         )
 
-    run_story(project, story)
+    run_scenario(project, story)

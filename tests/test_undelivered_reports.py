@@ -107,8 +107,8 @@ def test_undelivered_report_survives_the_daemon_and_reaches_another_session(
     insert_and_interrupt(notebook, SLOW)
     project.kill_daemon()
     assert "WAS applied" in project.stepper("status").stdout  # the person may look …
-    other = Notebook(project, notebook.path, session="another")
-    response = start_session(other, "resume")
+    other_session = Notebook(project, notebook.path, session="another")
+    response = start_session(other_session, "resume")
     assert (
         response.startswith("stepper: an edit of ")
         and "was CANCELLED after" in response
@@ -317,9 +317,9 @@ def test_only_covered_folders_are_scanned(project: Project) -> None:
         assert f"stepper: {name}: cell" in message(notebook, "Bash").text
     project.notebook("../other/x.ipynb", [code("2", "a")])
     assert message(notebook, "Bash").data == {}
-    seen = os.stat(project.paths.scan_marker).st_mtime_ns
+    scan_time = os.stat(project.paths.scan_marker).st_mtime_ns
     assert (
-        seen >= os.stat(project.folder / "other" / "x.ipynb").st_mtime_ns
+        scan_time >= os.stat(project.folder / "other" / "x.ipynb").st_mtime_ns
     )  # the hook script may see that one
 
 
@@ -384,7 +384,7 @@ def test_truncated_scan_reports_no_false_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Notebooks that a later look comes to were there before; one that is new is looked at."""
-    paths, looked = Paths(str(tmp_path)), list[str]()
+    paths, opened_paths = Paths(str(tmp_path)), list[str]()
     folders = [tmp_path / "notebooks" / f"f{number}" for number in range(30)]
     for folder in folders:
         folder.mkdir(parents=True)
@@ -392,33 +392,33 @@ def test_truncated_scan_reports_no_false_changes(
         os.utime(folder / "old.ipynb", (1, 1))
     monkeypatch.setattr(project_walk, "ENTRIES", 40)
 
-    def look_at(path: str) -> Session:
-        looked.append(path)
+    def open_session(path: str) -> Session:
+        opened_paths.append(path)
         raise UsageError("this test has no sessions")
 
-    about = ExternalChanges(paths, NotebookPaths(paths, Config(paths)), look_at)
+    about = ExternalChanges(paths, NotebookPaths(paths, Config(paths)), open_session)
     about.start()
     assert about.notebook_paths.is_incomplete
     while about.notebook_paths.is_incomplete:
         about.next_full_scan = 0.0
         assert about.report_changes() == []
-    assert len(about.notebook_paths.index.list_notebooks()) == 30 and looked == []
+    assert len(about.notebook_paths.index.list_notebooks()) == 30 and opened_paths == []
     fresh = folders[-1] / "new.ipynb"
     fresh.write_text("{}")
     about.next_full_scan = 0.0
     about.report_changes()
-    assert looked == [str(fresh)]
+    assert opened_paths == [str(fresh)]
 
 
 def test_moved_cells_without_ids_are_unchanged() -> None:
     cells = [
         Cell(f"cell-{n}", n, n + 1, "code", source) for n, source in enumerate("bc")
     ]
-    ran = {
+    executed_hashes = {
         f"cell-{n}": changed_cells.hash_source(source) for n, source in enumerate("abc")
     }
-    assert changed_cells.select_changed(cells, ran) == []
-    assert len(changed_cells.select_not_run(cells, ran)) == 2
+    assert changed_cells.select_changed(cells, executed_hashes) == []
+    assert len(changed_cells.select_not_run(cells, executed_hashes)) == 2
 
 
 def test_message_without_notebook_changes_starts_no_process(tmp_path: Path) -> None:
@@ -466,7 +466,7 @@ def test_message_without_notebook_changes_starts_no_process(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("message", "spoken_to"),
+    ("message", "expected"),
     [
         ("Done.", True),
         ("I stop here.", True),
@@ -483,9 +483,9 @@ def test_message_without_notebook_changes_starts_no_process(tmp_path: Path) -> N
     ],
 )
 def test_final_message_with_explanation_is_not_reminded(
-    message: str, spoken_to: bool
+    message: str, expected: bool
 ) -> None:
-    assert final_message.lacks_explanation(message) == spoken_to
+    assert final_message.lacks_explanation(message) == expected
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ class Hostile(Project):
         """What of the stranger's was executed."""
         return self.canary.read_text().split() if self.canary.exists() else []
 
-    def put(self, name: str, text: str, mode: int = 0o644) -> Path:
+    def write_file(self, name: str, text: str, mode: int = 0o644) -> Path:
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
@@ -74,12 +74,12 @@ class Hostile(Project):
     def program(self, name: str) -> Path:
         """A program that works as Python does, once it has sung."""
         sing = f"echo {shlex.quote(name)} >>{shlex.quote(str(self.canary))}"
-        return self.put(
+        return self.write_file(
             name, f'#!/bin/sh\n{sing}\nexec {shlex.quote(sys.executable)} "$@"\n', 0o755
         )
 
     def module(self, name: str) -> Path:
-        return self.put(
+        return self.write_file(
             name, f"open({str(self.canary)!r}, 'a').write({name!r} + '\\n')\n"
         )
 
@@ -141,24 +141,24 @@ def hostile(tmp_path: Path) -> Iterator[Hostile]:
             hostile.module(f"{folder}{name}.py")
     hostile.module(".venv/lib/python3/site-packages/sitecustomize.py")
     sing = f"echo session.sh >>{shlex.quote(str(hostile.canary))}\n"
-    hostile.put(".stepper/env/session.sh", sing)
-    hostile.put(".stepper/env/stamp", "")
-    hostile.put(".env", f"PYTHONPATH={hostile.folder}\n")
-    hostile.put(".stepper/config.yaml", "python: tools/python\n")
+    hostile.write_file(".stepper/env/session.sh", sing)
+    hostile.write_file(".stepper/env/stamp", "")
+    hostile.write_file(".env", f"PYTHONPATH={hostile.folder}\n")
+    hostile.write_file(".stepper/config.yaml", "python: tools/python\n")
     noted = {
         "version": 1,
         "python": str(hostile.folder / "tools/python"),
         "given": True,
         "source": str(hostile.folder),
     }
-    hostile.put(".stepper/install.json", json.dumps(noted))
-    hostile.put(".stepper/token", "0" * 32 + "\n")
-    hostile.put(".stepper/active", "")
-    hostile.put(
+    hostile.write_file(".stepper/install.json", json.dumps(noted))
+    hostile.write_file(".stepper/token", "0" * 32 + "\n")
+    hostile.write_file(".stepper/active", "")
+    hostile.write_file(
         ".stepper/batch",
         json.dumps({str(hostile.folder / "notebooks/a.ipynb"): "session-1"}),
     )
-    hostile.put(
+    hostile.write_file(
         ".stepper/state.json",
         json.dumps({"current": "notebooks/a.ipynb", "sessions": {}}),
     )
@@ -192,7 +192,7 @@ def hostile(tmp_path: Path) -> Iterator[Hostile]:
             "at": AT,
         },
     ]
-    hostile.put(
+    hostile.write_file(
         ".stepper/journal/a.jsonl", "".join(json.dumps(line) + "\n" for line in journal)
     )
     yield hostile
@@ -240,7 +240,7 @@ def kernel_record(hostile: Hostile, pid: int, **connection: object) -> None:
         },
         "banner": 0,
     }
-    hostile.put(".stepper/kernels/a.json", json.dumps(data))
+    hostile.write_file(".stepper/kernels/a.json", json.dumps(data))
 
 
 def test_canaries_detect_execution(hostile: Hostile) -> None:
@@ -500,7 +500,7 @@ def test_other_clone_at_a_recorded_path_is_not_trusted(
     assert (
         read_install_record(hostile.paths.project) and hostile.paths.is_env_recorded()
     )
-    hostile.put(".stepper/token", "0" * 32 + "\n")
+    hostile.write_file(".stepper/token", "0" * 32 + "\n")
     assert (
         read_install_record(hostile.paths.project) == {}
         and not hostile.paths.is_env_recorded()
@@ -591,24 +591,24 @@ def test_foreign_kernel_record_is_not_connected(
 def test_nothing_is_written_through_foreign_symlinks(
     hostile: Hostile, tmp_path: Path, name: str
 ) -> None:
-    place, outside = hostile.folder / ".stepper" / name, tmp_path / "outside"
-    if place.is_dir():
-        place.rename(outside) if name else shutil.move(str(place), outside)
+    folder, outside = hostile.folder / ".stepper" / name, tmp_path / "outside"
+    if folder.is_dir():
+        folder.rename(outside) if name else shutil.move(str(folder), outside)
     else:
         outside.write_text("mine")
-        place.unlink(missing_ok=True)
+        folder.unlink(missing_ok=True)
     before = {path: path.lstat().st_mtime_ns for path in (outside, *outside.rglob("*"))}
-    place.symlink_to(outside)
+    folder.symlink_to(outside)
     result = hostile.stepper("status", check=None)
     if (
         name == "journal/a.jsonl"
     ):  # a link in its place is moved aside, as any journal that can't be read
-        assert result.returncode == 0 and not place.is_symlink()
+        assert result.returncode == 0 and not folder.is_symlink()
     else:
         assert (
             result.returncode == 3
-            and f"{place} is a symbolic link" in result.stderr
-            and f"rm {place}" in result.stderr
+            and f"{folder} is a symbolic link" in result.stderr
+            and f"rm {folder}" in result.stderr
         )
     assert {
         path: path.lstat().st_mtime_ns for path in (outside, *outside.rglob("*"))
@@ -628,12 +628,12 @@ def test_files_of_another_user_are_refused(hostile: Hostile) -> None:
 
 def test_trust_refuses_files_writable_by_others(hostile: Hostile) -> None:
     tools = hostile.folder / "tools"
-    for place in (tools / "python", tools, hostile.folder / ".stepper/env/bin"):
-        mode = stat.S_IMODE(place.stat().st_mode)
-        place.chmod(0o777)
-        with pytest.raises(StepperError, match=f"all users can write to {place}"):
+    for path in (tools / "python", tools, hostile.folder / ".stepper/env/bin"):
+        mode = stat.S_IMODE(path.stat().st_mode)
+        path.chmod(0o777)
+        with pytest.raises(StepperError, match=f"all users can write to {path}"):
             trust.trust(hostile.paths)
-        place.chmod(mode)
+        path.chmod(mode)
     if os.getuid() == 0:
         os.chown(tools / "python", 65534, 65534)
         with pytest.raises(StepperError, match="belongs to another user"):
@@ -684,8 +684,8 @@ def test_install_ignores_foreign_records(hostile: Hostile) -> None:
 @pytest.mark.nightly
 @pytest.mark.parametrize("kind", ["a FIFO", "a device"])
 def test_hanging_git_is_not_awaited(hostile: Hostile, kind: str) -> None:
-    place = hostile.folder / ".git"
-    os.mkfifo(place) if kind == "a FIFO" else place.symlink_to("/dev/zero")
+    git_path = hostile.folder / ".git"
+    os.mkfifo(git_path) if kind == "a FIFO" else git_path.symlink_to("/dev/zero")
     assert (
         hostile.paths.checkouts
         == Paths(str(hostile.folder)).checkouts

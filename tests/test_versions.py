@@ -25,7 +25,9 @@ pytestmark = (
 
 
 @pytest.fixture(params=["newer", "older"])
-def other(project: Project, tmp_path: Path, request: pytest.FixtureRequest) -> Call:
+def call_other_version(
+    project: Project, tmp_path: Path, request: pytest.FixtureRequest
+) -> Call:
     """Call stepper's other version (a copy of this one) in the project: `other(payload)`, `other("status")`."""
     copy, version = (
         tmp_path / "other",
@@ -37,7 +39,7 @@ def other(project: Project, tmp_path: Path, request: pytest.FixtureRequest) -> C
     (copy / "stepper/__init__.py").write_text(f'__version__ = "{version}"\n')
     make_env(copy / "env", copy)
 
-    def call(asked: str | dict[str, Any]) -> dict[str, Any]:
+    def call(request: str | dict[str, Any]) -> dict[str, Any]:
         python = str(copy / "env/bin/python")
         command = [
             python,
@@ -49,16 +51,16 @@ def other(project: Project, tmp_path: Path, request: pytest.FixtureRequest) -> C
             str(project.folder),
             "PostToolUse",
         ]
-        if isinstance(asked, str):
+        if isinstance(request, str):
             command = [
                 python,
                 "-I",
                 "-c",
                 "from stepper.cli.main import main; main()",
-                asked,
+                request,
                 "--json",
             ]
-        data = json.dumps(asked).encode()
+        data = json.dumps(request).encode()
         result = subprocess.run(
             command, input=data, capture_output=True, timeout=120, cwd=project.folder
         )
@@ -82,7 +84,7 @@ def wait_until(received: Callable[[], bool], seconds: float = 20.0) -> None:
 
 
 def test_old_daemon_finishes_its_cell_and_hands_over_the_kernel(
-    project: Project, other: Call
+    project: Project, call_other_version: Call
 ) -> None:
     notebook = project.new()
     notebook.insert("x = 40")
@@ -100,7 +102,9 @@ def test_old_daemon_finishes_its_cell_and_hands_over_the_kernel(
                 ours=project.hook("PostToolUse", first).text
             )
         ),
-        threading.Thread(target=lambda: responses.update(theirs=text(other(second)))),
+        threading.Thread(
+            target=lambda: responses.update(theirs=text(call_other_version(second)))
+        ),
     ]
     threads[0].start()
     wait_until(lambda: project.json("status")["kernel"]["state"] == "busy")
@@ -111,17 +115,17 @@ def test_old_daemon_finishes_its_cell_and_hands_over_the_kernel(
     for thread in threads:
         thread.join(60)
     assert "| 41" in responses["ours"] and "| 42" in responses["theirs"]
-    status = other("status")
-    assert status["daemon"]["version"] == other.version  # type: ignore[attr-defined]
+    status = call_other_version("status")
+    assert status["daemon"]["version"] == call_other_version.version  # type: ignore[attr-defined]
     assert status["kernel"]["pid"] == kernel
     assert "| 43" in notebook.insert("print(x + 3)")[1].text  # and back
     assert project.json("status")["kernel"]["pid"] == kernel
     assert [run["outcome"] for run in project.json("history")] == ["ok"] * 4
 
 
-@pytest.mark.parametrize("other", ["newer"], indirect=True)
+@pytest.mark.parametrize("call_other_version", ["newer"], indirect=True)
 def test_long_cell_is_not_interrupted_for_another_version(
-    project: Project, other: Call
+    project: Project, call_other_version: Call
 ) -> None:
     notebook = project.new()
     notebook.insert("x = 40")
@@ -134,9 +138,9 @@ def test_long_cell_is_not_interrupted_for_another_version(
     )
     thread.start()
     wait_until(lambda: project.json("status")["kernel"]["state"] == "busy")
-    message = text(other(notebook.edited("insert", "x = 0")))
+    message = text(call_other_version(notebook.edited("insert", "x = 0")))
     assert "NOT run" in message and "an earlier daemon has not exited yet" in message
     flag.touch()
     thread.join(60)
     assert "ran ok" in responses[0]
-    assert "| 41" in text(other(notebook.edited("insert", "print(x)")))
+    assert "| 41" in text(call_other_version(notebook.edited("insert", "print(x)")))

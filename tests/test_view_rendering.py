@@ -43,8 +43,8 @@ FRAME = """<div>
 def render_one(
     output: dict[str, Any], widgets: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    (found,) = render_outputs([output], widgets or {})
-    return found
+    (rendered,) = render_outputs([output], widgets or {})
+    return rendered
 
 
 def make_rich_output(**data: Any) -> dict[str, Any]:
@@ -180,9 +180,9 @@ def test_images_are_urls() -> None:
     )  # … and only ever an <img>, or a document in its sandbox
 
 
-@pytest.mark.parametrize("place", [-1, 1, 10**9])
-def test_url_of_a_missing_output(place: int) -> None:
-    assert get_full_output([{"output_type": "stream", "text": "a"}], place) is None
+@pytest.mark.parametrize("index", [-1, 1, 10**9])
+def test_url_of_a_missing_output(index: int) -> None:
+    assert get_full_output([{"output_type": "stream", "text": "a"}], index) is None
 
 
 @pytest.mark.parametrize(
@@ -259,7 +259,7 @@ def figure(*traces: dict[str, Any], **layout: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("traces", "holds"),
+    ("traces", "expected"),
     [
         (
             [{"type": "scatter", "x": [1, 2, 3], "y": [3, 1, 2]}],
@@ -290,7 +290,7 @@ def figure(*traces: dict[str, Any], **layout: Any) -> dict[str, Any]:
     ],
 )
 def test_plotly_is_rendered_as_static_svg(
-    traces: list[dict[str, Any]], holds: list[str]
+    traces: list[dict[str, Any]], expected: list[str]
 ) -> None:
     svg = render_svg(
         figure(
@@ -301,7 +301,7 @@ def test_plotly_is_rendered_as_static_svg(
         )
     )
     xml.dom.minidom.parseString(svg)
-    assert all(part in svg for part in (*holds, ">day<", ">mm<", "&lt;img src=x"))
+    assert all(part in svg for part in (*expected, ">day<", ">mm<", "&lt;img src=x"))
     assert EVIL not in svg and "script" not in svg
 
 
@@ -432,8 +432,8 @@ def test_thousand_runs_are_read_once(journal: Path) -> None:
 
 
 def test_view_modules_are_imported_lazily() -> None:
-    def loaded(what: str) -> set[str]:
-        script = f"import sys, {what}; print(*sys.modules)"
+    def list_imported_modules(module: str) -> set[str]:
+        script = f"import sys, {module}; print(*sys.modules)"
         result = subprocess.run(
             [sys.executable, "-c", script], capture_output=True, text=True, check=True
         )
@@ -444,12 +444,12 @@ def test_view_modules_are_imported_lazily() -> None:
         "stepper.daemon.server",
         "stepper.hook.daemon_client",
     ):
-        found = loaded(item)
+        modules = list_imported_modules(item)
         assert not [
             name
-            for name in found
+            for name in modules
             if name.startswith(("stepper.web", "stepper.session.view_snapshot"))
         ], item
         assert (
-            item == "stepper.daemon.server" or not {"tornado", "rich"} & found
+            item == "stepper.daemon.server" or not {"tornado", "rich"} & modules
         )  # jupyter_client brings tornado

@@ -65,8 +65,8 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def wheel(dist: Path) -> Path:
-    (found,) = dist.glob("*.whl")
-    return found
+    (wheel_path,) = dist.glob("*.whl")
+    return wheel_path
 
 
 @pytest.fixture(scope="module")
@@ -115,9 +115,9 @@ def kernel(tmp_path: Path) -> Path:
 def run(
     *command: object, path: Path, cwd: Path | str = "/", **extra: str
 ) -> subprocess.CompletedProcess[str]:
-    words = [str(word) for word in command]
+    arguments = [str(argument) for argument in command]
     return subprocess.run(
-        words,
+        arguments,
         cwd=cwd,
         env=environ(path, **extra),
         capture_output=True,
@@ -130,8 +130,8 @@ def run(
 
 
 def test_wheel_contains_the_package_and_install_assets(wheel: Path) -> None:
-    found = set(zipfile.ZipFile(wheel).namelist())
-    info = {name for name in found if name.startswith(f"{NAME}.dist-info/")}
+    files = set(zipfile.ZipFile(wheel).namelist())
+    info = {name for name in files if name.startswith(f"{NAME}.dist-info/")}
     assert {name.partition("/")[2] for name in info} == {
         *["METADATA", "WHEEL", "entry_points.txt", "RECORD", "licenses/LICENSE"]
     }
@@ -141,7 +141,7 @@ def test_wheel_contains_the_package_and_install_assets(wheel: Path) -> None:
             "hooks", "skills", "examples", "install.sh", "pyproject.toml"
         )
     }
-    assert found - info == committed("stepper") | carried
+    assert files - info == committed("stepper") | carried
 
 
 def test_sdist_contains_the_same_and_the_docs(dist: Path) -> None:
@@ -200,9 +200,9 @@ def test_installed_package_is_repacked_as_its_wheel(
     subprocess.run(
         [installed_wheel.with_name("python"), "-I", "-c", code, tree], check=True
     )
-    (again,) = (tree / ".wheel").iterdir()
-    before, after = zipfile.ZipFile(wheel), zipfile.ZipFile(again)
-    assert again.name == wheel.name and after.testzip() is None
+    (rebuilt,) = (tree / ".wheel").iterdir()
+    before, after = zipfile.ZipFile(wheel), zipfile.ZipFile(rebuilt)
+    assert rebuilt.name == wheel.name and after.testzip() is None
     assert {
         name: before.read(name)
         for name in before.namelist()
@@ -285,8 +285,8 @@ def test_command_without_project_prints_help(
         run(installed_wheel, "--version", path=path).stdout
         == f"notebook-stepper {__version__}\n"
     )
-    for words in ([], ["setup"]):
-        refused = run(installed_wheel, *words, path=path)
+    for arguments in ([], ["setup"]):
+        refused = run(installed_wheel, *arguments, path=path)
         assert refused.returncode == 2 and "notebook-stepper --help" in refused.stderr
     helped = run(installed_wheel, "install", "--help", path=path)
     assert helped.stdout.startswith(
@@ -302,11 +302,11 @@ def test_refusals_match_those_of_a_clone(
     """The same words and the same exit code; a command to type is the one that there is."""
     (tmp_path / "file").touch()
     own = f"{shlex.quote(str(installed_wheel))} install"
-    for words in (["{}/file"], ["{}", "--what"]):
-        expected_words = [word.format(tmp_path) for word in words]
+    for templates in (["{}/file"], ["{}", "--what"]):
+        arguments = [template.format(tmp_path) for template in templates]
         here, clone = (
-            run(installed_wheel, "install", *expected_words, path=path),
-            sh(ROOT, *expected_words, path=path),
+            run(installed_wheel, "install", *arguments, path=path),
+            sh(ROOT, *arguments, path=path),
         )
         assert (here.returncode, here.stdout) == (clone.returncode, clone.stdout)
         assert here.stderr == clone.stderr.replace("./install.sh", own)
@@ -357,10 +357,12 @@ def test_install_and_uninstall_by_uvx(
     result = run(*uvx, "install", "--python", kernel, path=path, cwd=repo)
     assert result.returncode == 0, result.stderr
     paths = Paths(str(repo))
-    first, beside = snapshot(repo), snapshot(Path(paths.env))
-    again = run(*uvx, "install", path=path, cwd=repo)
-    assert (snapshot(repo), snapshot(Path(paths.env))) == (first, beside), again.stdout
-    assert "made" not in again.stdout
+    first, environment = snapshot(repo), snapshot(Path(paths.env))
+    second_install = run(*uvx, "install", path=path, cwd=repo)
+    assert (snapshot(repo), snapshot(Path(paths.env))) == (first, environment), (
+        second_install.stdout
+    )
+    assert "made" not in second_install.stdout
 
     # it has its own environment and does not need that of uvx
     packages = Path(paths.env, "packages").resolve()
@@ -388,20 +390,24 @@ def test_installation_by_uvx_is_repaired_and_equals_that_of_a_clone(
 
     # doctor's mends name the way
     (repo / ".claude/hooks/stepper").unlink()
-    mend = doctor.format_install_command(paths)
+    install_command = doctor.format_install_command(paths)
     assert (
-        mend == f"uvx --from {wheel} notebook-stepper install {shlex.quote(str(repo))}"
+        install_command
+        == f"uvx --from {wheel} notebook-stepper install {shlex.quote(str(repo))}"
     )
     assert (
-        mend
+        install_command
         in run(repo / ".stepper/env/bin/stepper", "doctor", path=path, cwd=repo).stdout
     )
-    mended = run("sh", "-c", mend, path=path)
-    assert mended.returncode == 0 and snapshot(repo) == first
+    reinstall = run("sh", "-c", install_command, path=path)
+    assert reinstall.returncode == 0 and snapshot(repo) == first
 
     # a clone finds nothing to do, says the same, and notes itself
     clone = sh(ROOT, path=path, cwd=repo)
-    assert (clone.stdout, clone.stderr) == (again.stdout, again.stderr)
+    assert (clone.stdout, clone.stderr) == (
+        second_install.stdout,
+        second_install.stderr,
+    )
     assert snapshot(repo) == first
     assert read_install_record(str(repo))["source"] == str(ROOT)
 
@@ -414,8 +420,8 @@ def test_install_by_uvx_for_mcp_only(
     repo = tmp_path / "my repo"
     repo.mkdir()
     uvx = ["uvx", "--quiet", "--from", wheel, "notebook-stepper"]
-    words = ["install", "--mcp-only", "--python", kernel]
-    result = run(*uvx, *words, path=path, cwd=repo)
+    options = ["install", "--mcp-only", "--python", kernel]
+    result = run(*uvx, *options, path=path, cwd=repo)
     assert result.returncode == 0, result.stderr
     assert sorted(path.name for path in repo.iterdir()) == [
         ".gitignore",
@@ -430,16 +436,16 @@ def test_install_by_uvx_for_mcp_only(
     assert process_result.returncode == 0, process_result.stdout
     config = run(stepper, "mcp", "--config", "codex", "--install", path=path, cwd=repo)
     assert ".codex/config.toml: made" in config.stdout
-    refused = run(*uvx, *words, "--statusline", path=path, cwd=repo)
+    refused = run(*uvx, *options, "--statusline", path=path, cwd=repo)
     assert refused.returncode == 2
     assert run(*uvx, "uninstall", path=path, cwd=repo).returncode == 0
     assert list(repo.iterdir()) == []
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("way", ["pip", "pipx"])
+@pytest.mark.parametrize("installer", ["pip", "pipx"])
 def test_install_by_pip_and_pipx(
-    way: str, wheel: Path, path: Path, kernel: Path, tmp_path: Path
+    installer: str, wheel: Path, path: Path, kernel: Path, tmp_path: Path
 ) -> None:
     """As by uvx, with pip alone: the record names the way that can be gone again."""
     for name in ("uv", "uvx"):
@@ -447,11 +453,11 @@ def test_install_by_pip_and_pipx(
     repo, env = tmp_path / "repo", tmp_path / "env"
     repo.mkdir()
     subprocess.run([sys.executable, "-m", "venv", env], check=True)
-    what = "pipx" if way == "pipx" else str(wheel)
+    requirement = "pipx" if installer == "pipx" else str(wheel)
     subprocess.run(
-        [env / "bin/python", "-m", "pip", "install", "--quiet", what], check=True
+        [env / "bin/python", "-m", "pip", "install", "--quiet", requirement], check=True
     )
-    extra = {"HOME": str(tmp_path / "home")} if way == "pipx" else {}
+    extra = {"HOME": str(tmp_path / "home")} if installer == "pipx" else {}
     command = (
         [env / "bin/pipx", "run", "--spec", wheel, "notebook-stepper"]
         if extra
@@ -493,8 +499,10 @@ def test_install_on_a_fresh_machine(
     assert result.returncode == 0, result.stdout[-2000:] + result.stderr
     (scratch,) = tmp_path.glob("stepper-demo-*")
     stepper = scratch / ".stepper/env/bin/stepper"
-    again = run(stepper, "run", path=path, cwd=scratch)  # the demo shut its kernel down
-    assert again.returncode == 0, again.stderr
+    run_result = run(
+        stepper, "run", path=path, cwd=scratch
+    )  # the demo shut its kernel down
+    assert run_result.returncode == 0, run_result.stderr
     (notebook,) = (scratch / "notebooks").glob("*.ipynb")
     player = demo.Player(str(scratch), f"notebooks/{notebook.name}")
     runs = threading.Thread(target=player.play, args=("code", LIVE))
@@ -546,14 +554,14 @@ def test_install_on_a_fresh_machine(
         undone.stdout + undone.stderr
     )
     assert not state.exists() and not (scratch / ".claude").exists()
-    left = {name.name for name in scratch.iterdir()}
-    assert left <= {
+    remaining = {name.name for name in scratch.iterdir()}
+    assert remaining <= {
         ".venv",
         ".git",
         ".stepper",
         "notebooks",
-        *(name for name in left if name.endswith(".csv")),
-    }, left
+        *(name for name in remaining if name.endswith(".csv")),
+    }, remaining
     assert {name.name for name in (scratch / ".stepper").glob("*")} <= {
         "journal",
         "figures",

@@ -92,8 +92,11 @@ def test_failed_cell_outside_a_finished_plan_is_reported(project: Project) -> No
     assert (
         "failing, 1 of 1 steps done" in output and "outside the plan, failed" in output
     ), output
-    sent = end_turn(notebook, "All done.")["hookSpecificOutput"]["additionalContext"]
-    assert "the notebook is not complete" in sent and f"(id {cell_id}) failed" in sent
+    context = end_turn(notebook, "All done.")["hookSpecificOutput"]["additionalContext"]
+    assert (
+        "the notebook is not complete" in context
+        and f"(id {cell_id}) failed" in context
+    )
     response = notebook.replace(cell_id, "x / 2")
     assert "The notebook is complete" in response.text, response.text
     assert project.json("status")["state"] == "complete" and not end_turn(
@@ -105,7 +108,7 @@ def test_failed_cell_outside_a_finished_plan_is_reported(project: Project) -> No
 def test_skipped_step_can_be_reopened(project: Project) -> None:
     notebook = project.new("Load", "Check")
     notebook.insert("x = 1")
-    for way in (("plan", "reopen", "2"), ("continue", "step 2")):
+    for arguments in (("plan", "reopen", "2"), ("continue", "step 2")):
         project.stepper("skip", "not needed")
         assert (
             "complete, 2 steps: 1 done, 1 skipped" in project.stepper("status").stdout
@@ -114,7 +117,7 @@ def test_skipped_step_can_be_reopened(project: Project) -> None:
         assert (
             "step 2 is skipped: reopen it first (stepper plan reopen" in refused.stderr
         )
-        project.stepper(*way)
+        project.stepper(*arguments)
         assert step(project, 2)["status"] == "pending"
     refused = project.stepper("plan", "reopen", "1", check=None)
     assert refused.returncode and "step 1 is not skipped" in refused.stderr
@@ -153,8 +156,8 @@ def test_user_skill_named_fix_is_not_suggested(
     skill.write_text(
         skill.read_text() + "\n<!-- notebook-stepper 0123456789abcdef -->\n"
     )
-    again = notebook.insert("2")[1].text
-    assert "NOT run" in again and note not in again
+    second_report = notebook.insert("2")[1].text
+    assert "NOT run" in second_report and note not in second_report
 
 
 def test_three_failed_retries_stop_the_notebook(project: Project) -> None:
@@ -226,8 +229,8 @@ def test_attempts_survive_deletion_write_daemon_and_session(project: Project) ->
     project.kill_daemon()
     response = notebook.write([code("a3", "fresh")])
     assert "2 of 3 retries used" in response.text
-    other = Notebook(project, notebook.path, session="another session")
-    response = other.replace("fresh", "a4")
+    other_session = Notebook(project, notebook.path, session="another session")
+    response = other_session.replace("fresh", "a4")
     assert "Attempted Fixes: 3" in response.stop
     # the Write dropped the plan: it is back
     assert [s["title"] for s in notebook.raw["metadata"]["stepper"]["steps"]] == [
@@ -314,12 +317,12 @@ def test_answer_is_passed_to_the_agent_and_journaled(project: Project) -> None:
     )  # a notebook's name alone answers nothing
     journal = project.folder / ".stepper/journal" / f"{notebook.path.stem}.jsonl"
     lines = [json.loads(line) for line in journal.read_text().splitlines()]
-    lifted = [
+    resumed = [
         (line["event"], line.get("answer", line.get("hint")))
         for line in lines
         if line["event"] in ("continue", "fix")
     ]
-    assert lifted == [
+    assert resumed == [
         ("continue", "take `b`; $(echo no) & 'go on'"),
         ("fix", "half of it"),
         ("continue", None),
@@ -583,15 +586,15 @@ def test_plain_text_commands_and_near_misses(project: Project) -> None:
         if row["state"] == "stopped":  # by another test
             project.stepper("continue", row["notebook"])
     notebook = project.new("One", "Two")
-    cell_id, answer = notebook.insert(
+    cell_id, report = notebook.insert(
         "raise RuntimeError('STOP: which of the two columns?')"
     )
-    assert answer.stop.splitlines()[5:] == [
+    assert report.stop.splitlines()[5:] == [
         f"Suggestion: {stop_suggestion.fill_commands(stop_suggestion.ANSWER, notebook.commands)}",
         "",
         "The agent asks: which of the two columns?",
     ]
-    answer_command = notebook.commands.slash("continue", "ANSWER")
+    command = notebook.commands.slash("continue", "ANSWER")
     for near in (
         "skip cell 3",
         "status",
@@ -606,14 +609,14 @@ def test_plain_text_commands_and_near_misses(project: Project) -> None:
         ), near
         assert (
             "does not resume the notebook" in response
-            and f"Ask the user to type: `{answer_command}`." in response
+            and f"Ask the user to type: `{command}`." in response
         )
-    for other in (
+    for prompt in (
         "/help",
         "/compact the rest",
         "/continue the first one",
     ):  # that one's own command lifts it
-        assert say(notebook, other) == "", other
+        assert say(notebook, prompt) == "", prompt
     assert project.json("status")["state"] == "stopped"
     assert "stopped" in say(notebook, " Show Status, please \n")
     response = say(notebook, "Please FIX AND RETRY, the second one\nof the two")
@@ -647,11 +650,11 @@ def test_end_of_turn_continues_the_agent_once(project: Project) -> None:
     notebook.insert("1")
     assert end_turn(notebook, "Shall I drop the empty rows?") == {}
     assert end_turn(notebook, mode="plan") == {}
-    sent = end_turn(notebook)
-    assert sent.keys() == {
+    response = end_turn(notebook)
+    assert response.keys() == {
         "hookSpecificOutput"
     }  # the client shows a decision to block as a problem
-    assert 'step 2 of 3 "Two"' in sent["hookSpecificOutput"]["additionalContext"]
+    assert 'step 2 of 3 "Two"' in response["hookSpecificOutput"]["additionalContext"]
     assert end_turn(notebook) == {}  # twice without progress: no
     notebook.insert("2")
     assert end_turn(notebook)
@@ -659,8 +662,8 @@ def test_end_of_turn_continues_the_agent_once(project: Project) -> None:
     assert end_turn(notebook) == {}
     notebook.insert("raise RuntimeError('STOP')")
     assert end_turn(notebook) == {}
-    other = Notebook(project, notebook.path, session="another")
-    assert end_turn(other) == {}
+    other_session = Notebook(project, notebook.path, session="another")
+    assert end_turn(other_session) == {}
 
 
 @pytest.mark.nightly
@@ -886,10 +889,10 @@ def test_run_honours_tags_and_stops(project: Project) -> None:
     assert "NameError: name 'nope' is not defined" in result.stdout
     assert project.json("run", "tags", check=1)["ok"] is False
     notebook.replace("eeee", "raise RuntimeError('STOP')")
-    again = project.stepper(
+    output = project.stepper(
         "run", "tags", check=1
     ).stdout  # a terminal's run is not the agent's: it is not refused
-    assert "RuntimeError: STOP" in again and "does not count as an attempt" in again
+    assert "RuntimeError: STOP" in output and "does not count as an attempt" in output
 
 
 @pytest.mark.nightly

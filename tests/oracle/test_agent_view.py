@@ -49,12 +49,15 @@ def test_output_widget_captures_its_outputs(widget_notebook: Notebook) -> None:
         "In an Output widget:\n| inside\n| ZeroDivisionError: division by zero"
         in response.text
     )
-    (held,) = [
+    (outputs_of_stepper,) = [
         state["state"]["outputs"]
         for state in models(widget_notebook).values()
         if state["model_name"] == "OutputModel"
     ]
-    assert [output["output_type"] for output in held] == ["stream", "error"]
+    assert [output["output_type"] for output in outputs_of_stepper] == [
+        "stream",
+        "error",
+    ]
     widget_notebook.project.kill_daemon()
     widget_notebook.insert("slider = w.IntSlider(value=4)\nslider")
     assert {"OutputModel", "IntSliderModel"} <= {
@@ -172,7 +175,7 @@ def test_duplicate_cell_ids_are_replaced_before_cells_run(
 @pytest.mark.parametrize("timing", mark_nightly([True, False], True))
 def test_rerun_changes_only_timings(project: Project, timing: bool) -> None:
     project.config(f"record_timing: {str(timing).lower()}\n")
-    made = nbformat.v4.new_notebook(
+    notebook = nbformat.v4.new_notebook(
         cells=[
             nbformat.v4.new_markdown_cell("# é"),
             nbformat.v4.new_code_cell("print('a\\nb')\n{'b': 1}"),
@@ -183,7 +186,7 @@ def test_rerun_changes_only_timings(project: Project, timing: bool) -> None:
         ]
     )
     path = project.folder / "notebooks" / "n.ipynb"
-    nbformat.write(made, path)
+    nbformat.write(notebook, path)
     project.stepper("run", "--all", "notebooks/n.ipynb")
     before = path.read_text()
     assert nbformat.writes(nbformat.read(path, nbformat.NO_CONVERT)) + "\n" == before

@@ -129,7 +129,7 @@ class ClaudeCode:
 
     def prompt(
         self,
-        words: str,
+        prompt: str,
         *arguments: str,
         permissions: str = "bypassPermissions",
         timeout: float = 60,
@@ -138,7 +138,7 @@ class ClaudeCode:
         command = [
             str(self.binary),
             "-p",
-            words,
+            prompt,
             "--output-format",
             "stream-json",
             "--verbose",
@@ -210,12 +210,12 @@ class StreamClaude:
             start_new_session=True,
         )
 
-    def send(self, words: str, last: bool = False) -> None:
+    def send(self, prompt: str, last: bool = False) -> None:
         """Send a prompt, which can wait for the end of the current turn.
 
         Closes the input after the last prompt.
         """
-        message = {"role": "user", "content": [{"type": "text", "text": words}]}
+        message = {"role": "user", "content": [{"type": "text", "text": prompt}]}
         assert self.process.stdin is not None
         self.process.stdin.write(
             json.dumps({"type": "user", "message": message}).encode() + b"\n"
@@ -243,12 +243,12 @@ class StreamClaude:
             if event["type"] == "result"
         ]
 
-    def wait_for(self, words: str, timeout: float = 40) -> None:
+    def wait_for(self, text: str, timeout: float = 40) -> None:
         """Wait for the end of a turn whose last message has this text."""
         deadline = time.monotonic() + timeout
-        while words not in self.results:
+        while text not in self.results:
             assert time.monotonic() < deadline, (
-                f"not said after {timeout} s: {words}\n{self.results}"
+                f"not said after {timeout} s: {text}\n{self.results}"
             )
             assert self.process.poll() is None, (
                 f"the client is gone\n{Path(self._out.name).read_text()}"
@@ -326,15 +326,15 @@ class InteractiveClaude:
     ) -> None:
         self.close()
 
-    def send(self, words: str) -> None:
+    def send(self, prompt: str) -> None:
         """Type a prompt and press Enter."""
-        self.type(words)
-        self.wait_for(words.rsplit(maxsplit=1)[-1], timeout=5)
+        self.type(prompt)
+        self.wait_for(prompt.rsplit(maxsplit=1)[-1], timeout=5)
         self.keys("Enter")
 
-    def type(self, words: str) -> None:
+    def type(self, text: str) -> None:
         """Type without pressing Enter."""
-        self._tmux("send-keys", "-l", "--", words)
+        self._tmux("send-keys", "-l", "--", text)
 
     def keys(self, *names: str) -> None:
         """Press keys, named as in tmux: `Escape`, `Enter`, `Down`, `C-c`."""
@@ -348,14 +348,14 @@ class InteractiveClaude:
         """Wait for a screen with this text and return it."""
         return self._wait_for_any((substring,), timeout)
 
-    def answer_edits_until(
+    def approve_edits_until(
         self, substring: str, key: str = "Enter", timeout: float = 40
     ) -> list[str]:
         """Answer each question about an edit with a key until a text appears.
 
         Returns the screens with the questions.
         """
-        asked: dict[str, str] = {}
+        screens: dict[str, str] = {}
         deadline = time.monotonic() + timeout
         while substring not in (screen := self.screen()):
             assert time.monotonic() < deadline, (
@@ -363,13 +363,13 @@ class InteractiveClaude:
             )
             question = _question(screen)
             if "❯ 1. Yes" in question and "╌╌" in question:  # the dialog is complete
-                asked.setdefault(question, screen)
+                screens.setdefault(question, screen)
                 self.keys(key)
                 until = time.monotonic() + 3  # the key may have arrived too early
                 while _question(self.screen()) == question and time.monotonic() < until:
                     time.sleep(0.02)
             time.sleep(0.05)
-        return [*asked.values()]
+        return [*screens.values()]
 
     def close(self) -> None:
         """End the client and its tmux server."""

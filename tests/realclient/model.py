@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 Block: TypeAlias = dict[str, Any]
 Message: TypeAlias = dict[str, Any]
-Answer: TypeAlias = Sequence[Block] | Callable[[list[Message]], Sequence[Block]]
+Response: TypeAlias = Sequence[Block] | Callable[[list[Message]], Sequence[Block]]
 
 
 class Awaited(NamedTuple):
@@ -24,17 +24,17 @@ class Awaited(NamedTuple):
 
     words: str
     count: int
-    turn: Answer
+    turn: Response
 
 
-Turn: TypeAlias = Answer | Awaited
+Turn: TypeAlias = Response | Awaited
 
 _numbers = itertools.count(1)
 
 
-def text(words: str) -> Block:
+def text(content: str) -> Block:
     """Return a text block."""
-    return {"type": "text", "text": words}
+    return {"type": "text", "text": content}
 
 
 def tool(name: str, arguments: dict[str, Any]) -> Block:
@@ -56,7 +56,7 @@ def texts(content: Any) -> Iterator[str]:
             yield from texts(block.get("text") or block.get("content"))
 
 
-def collect_shown_text(messages: Sequence[Message]) -> str:
+def collect_text(messages: Sequence[Message]) -> str:
     """Return the text of all messages except the model's own."""
     return "\n".join(
         part
@@ -78,11 +78,11 @@ def tool_results(messages: Sequence[Message]) -> list[str]:
 
 def cell_ids(messages: Sequence[Message]) -> list[str]:
     """Return the cell ids in the last Read of a notebook."""
-    found = (
+    ids = (
         re.findall(r'<cell id="([^"]*)"', result)
         for result in reversed(tool_results(messages))
     )
-    return next(filter(None, found), [])
+    return next(filter(None, ids), [])
 
 
 class ScriptedModel:
@@ -135,14 +135,14 @@ class ScriptedModel:
 
         Includes prompts, tool results, hook contexts and reminders.
         """
-        return collect_shown_text(self.requests[-1])
+        return collect_text(self.requests[-1])
 
     def shown_since(self, n: int) -> str:
         """Return the text of the last request that request `n` did not contain.
 
         `n` is an index; -2 is the previous request.
         """
-        return collect_shown_text(self.requests[-1][len(self.requests[n]) :])
+        return collect_text(self.requests[-1][len(self.requests[n]) :])
 
     def answer(self, body: dict[str, Any]) -> Sequence[Block]:
         """Return the blocks of the response to one request."""
@@ -155,7 +155,7 @@ class ScriptedModel:
             turn: Turn = self._script[0] if self._script else [text("done")]
             if (
                 isinstance(turn, Awaited)
-                and collect_shown_text(messages).count(turn.words) < turn.count
+                and collect_text(messages).count(turn.words) < turn.count
             ):
                 return [text("Nothing yet.")]
             self._script = self._script[1:]
@@ -192,7 +192,7 @@ class _Handler(BaseHTTPRequestHandler):
         if path == "/v1/messages/count_tokens":
             self._json({"input_tokens": 100})
         elif path != "/v1/messages":
-            self._other()
+            self._serve_other()
         elif body.get("stream"):
             self._stream(_events(body.get("model"), self.server.model.answer(body)))
         else:
@@ -201,15 +201,15 @@ class _Handler(BaseHTTPRequestHandler):
             )
 
     def do_GET(self) -> None:
-        self._other()
+        self._serve_other()
 
     def do_HEAD(self) -> None:
-        self._other()
+        self._serve_other()
 
     def log_message(self, *_: Any) -> None:
         """Print nothing; the model records the requests."""
 
-    def _other(self) -> None:
+    def _serve_other(self) -> None:
         self.server.model.other_requests.append(f"{self.command} {self.path}")
         self._json({})
 
@@ -246,10 +246,10 @@ def _message(model: Any, content: list[Block]) -> dict[str, Any]:
 
 
 def _events(model: Any, blocks: Sequence[Block]) -> Iterator[dict[str, Any]]:
-    whole = _message(model, list(blocks))
+    message = _message(model, list(blocks))
     yield {
         "type": "message_start",
-        "message": {**whole, "content": [], "stop_reason": None},
+        "message": {**message, "content": [], "stop_reason": None},
     }
     for index, block in enumerate(blocks):
         if block["type"] == "tool_use":
@@ -264,6 +264,6 @@ def _events(model: Any, blocks: Sequence[Block]) -> Iterator[dict[str, Any]]:
         yield {"type": "content_block_start", "index": index, "content_block": start}
         yield {"type": "content_block_delta", "index": index, "delta": delta}
         yield {"type": "content_block_stop", "index": index}
-    end = {"stop_reason": whole["stop_reason"], "stop_sequence": None}
+    end = {"stop_reason": message["stop_reason"], "stop_sequence": None}
     yield {"type": "message_delta", "delta": end, "usage": {"output_tokens": 10}}
     yield {"type": "message_stop"}

@@ -181,7 +181,7 @@ def graded(
         (tmp_path / folder).mkdir()
     with ScriptedModel(*script) as model:
         env = environment(tmp_path / "home", model, {"TMPDIR": str(tmp_path / "runs")})
-        result, said = evals.run_case(
+        result, output = evals.run_case(
             str(binary),
             plugin,
             name,
@@ -194,7 +194,7 @@ def graded(
         )
     ((case,), errors) = result["cases"], model.errors
     (run,) = case["arms"]["with"]
-    assert not errors and not run.get("error"), (errors, run.get("error"), said)
+    assert not errors and not run.get("error"), (errors, run.get("error"), output)
     return {
         grader["name"]: (grader["passed"], grader["explanation"])
         for grader in run["graders"]
@@ -205,18 +205,20 @@ def graded(
 def test_graders_pass_expected_behavior(
     claude_binary: Path, plugin: Path, tmp_path: Path, name: str
 ) -> None:
-    found = graded(claude_binary, plugin, tmp_path, name, AS_ASKED[name])
-    assert {*found} == {grader["name"] for grader in CASES[name]["graders"]}
-    assert {item: why for item, (passed, why) in found.items() if not passed} == {}
+    results = graded(claude_binary, plugin, tmp_path, name, AS_ASKED[name])
+    assert {*results} == {grader["name"] for grader in CASES[name]["graders"]}
+    assert {item: why for item, (passed, why) in results.items() if not passed} == {}
 
 
 @pytest.mark.parametrize("name", AS_FORBIDDEN)
 def test_graders_fail_forbidden_behavior(
     claude_binary: Path, plugin: Path, tmp_path: Path, name: str
 ) -> None:
-    script, wanted = AS_FORBIDDEN[name]
-    found = graded(claude_binary, plugin, tmp_path, name, script)
-    assert {item for item, (passed, _) in found.items() if not passed} >= wanted, found
+    script, expected_failures = AS_FORBIDDEN[name]
+    results = graded(claude_binary, plugin, tmp_path, name, script)
+    assert {
+        item for item, (passed, _) in results.items() if not passed
+    } >= expected_failures, results
 
 
 def test_sandboxed_shell_cannot_reach_the_daemon(
@@ -231,14 +233,14 @@ def test_sandboxed_shell_cannot_reach_the_daemon(
     case = tmp_path / "plugin/evals/leaves-other-work-alone/case.yaml"
     shutil.copytree(plugin, tmp_path / "plugin")
     case.write_text(case.read_text().replace("Skill,", "Skill, Bash,"))
-    told: list[str] = []
+    tool_outputs: list[str] = []
 
     def end(messages: list[Message]) -> list[Block]:
-        told.extend(tool_results(messages))
+        tool_outputs.extend(tool_results(messages))
         return [text("It is done.")]
 
-    look = "python3 -c 'import socket; socket.socket(socket.AF_UNIX)'; ls /tmp"
-    shell = tool("Bash", {"command": look, "description": "Look"})
+    command = "python3 -c 'import socket; socket.socket(socket.AF_UNIX)'; ls /tmp"
+    shell = tool("Bash", {"command": command, "description": "Look"})
     with (
         tempfile.TemporaryDirectory() as short
     ):  # the sandbox needs a short path for its sockets
@@ -251,8 +253,8 @@ def test_sandboxed_shell_cannot_reach_the_daemon(
             "Bash",
         )
     assert (
-        "PermissionError: [Errno 1]" in told[0]
-        and f"stepper-{os.getuid()}" not in told[0]
+        "PermissionError: [Errno 1]" in tool_outputs[0]
+        and f"stepper-{os.getuid()}" not in tool_outputs[0]
     )
 
 

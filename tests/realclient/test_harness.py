@@ -20,7 +20,7 @@ from .model import (
     Message,
     ScriptedModel,
     cell_ids,
-    collect_shown_text,
+    collect_text,
     text,
     tool,
     tool_results,
@@ -114,7 +114,7 @@ def test_hook_context_is_shown_in_next_turn(
     assert (result.returncode, result.text, result.stderr) == (0, "bye", "")
     assert sources(notebook) == ["1"]
     cell = json.loads(notebook.read_text())["cells"][0]["id"]
-    assert "Report on " not in collect_shown_text(model.requests[1])
+    assert "Report on " not in collect_text(model.requests[1])
     assert f"Report on {cell}" in model.shown_since(1)
     assert "Write a notebook." in model.shown()
     assert model.unsaid == 0

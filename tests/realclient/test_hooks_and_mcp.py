@@ -33,7 +33,7 @@ Model = Callable[..., ScriptedModel]
 __all__ = ["notebook", "project"]
 
 
-def ask(folder: Path, verb: str, **values: Any) -> dict[str, Any]:
+def send_request(folder: Path, verb: str, **values: Any) -> dict[str, Any]:
     """Send a request to the daemon like the MCP server."""
     environ = {**os.environ, "STEPPER_FACE": "mcp", "STEPPER_SESSION": "another"}
     fields = {os.fsencode(name): os.fsencode(value) for name, value in environ.items()}
@@ -57,11 +57,14 @@ def test_edit_after_cell_of_another_agent_is_accepted(
 
     def between(messages: list[Message]) -> list[Block]:
         ids.append(find_last_edited_cell(messages))
-        assert ask(project, "cell run", notebook=name, source="y = 2")["state"] == "ok"
+        assert (
+            send_request(project, "cell run", notebook=name, source="y = 2")["state"]
+            == "ok"
+        )
         return [replace(notebook, "x = 10\nx", ids[0])]
 
-    def again(_: list[Message]) -> list[Block]:
-        ask(
+    def run_again(_: list[Message]) -> list[Block]:
+        send_request(
             project,
             "cell run",
             notebook=name,
@@ -69,7 +72,7 @@ def test_edit_after_cell_of_another_agent_is_accepted(
             cell_type="markdown",
             after=ids[0],
         )
-        moved = ask(
+        moved = send_request(
             project,
             "cell change",
             notebook=name,
@@ -83,7 +86,7 @@ def test_edit_after_cell_of_another_agent_is_accepted(
         [read(notebook)],
         [insert(notebook, "x = 1", "cell-0")],
         between,
-        again,
+        run_again,
         [bash("ls")],
         [text("Done. Is it right?")],
     )

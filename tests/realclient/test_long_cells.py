@@ -21,7 +21,7 @@ from tests.conftest import make_env
 
 from .client import InteractiveClaude
 from .conftest import ClaudeFactory, InteractiveFactory, StreamFactory
-from .model import Block, Message, ScriptedModel, collect_shown_text, text, tool
+from .model import Block, Message, ScriptedModel, collect_text, text, tool
 from .test_run_on_edit import get_new_text, history, insert, read, stepper, wait_until
 
 Model = Callable[..., ScriptedModel]
@@ -244,7 +244,7 @@ def test_subagent_waits_for_the_cell(
     subagents: list[list[Message]] = []
 
     def either(messages: list[Message]) -> list[Block]:
-        if "Begin." in collect_shown_text(messages):
+        if "Begin." in collect_text(messages):
             return mine.pop(0)
         subagents.append(messages)
         return its.pop(0)
@@ -253,10 +253,9 @@ def test_subagent_waits_for_the_cell(
     client = interactive_claude(model)
     client.send("Begin.")
     screen = client.wait_for("That is the end.")
-    assert "ran ok in 4." in collect_shown_text(subagents[-1]) and SUMMARY not in screen
+    assert "ran ok in 4." in collect_text(subagents[-1]) and SUMMARY not in screen
     assert not any(
-        "is still running after" in collect_shown_text(request)
-        for request in model.requests
+        "is still running after" in collect_text(request) for request in model.requests
     )
 
 

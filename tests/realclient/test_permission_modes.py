@@ -90,7 +90,7 @@ def test_manual_mode_asks_once_per_step_and_explains_approval(
     notebook, turns = two_steps(project, "manual")
     top = project / "top.ipynb"
     top.write_text(EMPTY)
-    elsewhere = tool(
+    uncovered_edit = tool(
         "NotebookEdit",
         {
             "notebook_path": str(top),
@@ -100,11 +100,11 @@ def test_manual_mode_asks_once_per_step_and_explains_approval(
         },
     )
     model = scripted_model(
-        *turns, [tool("Read", {"file_path": str(top)})], [elsewhere], [text(END)]
+        *turns, [tool("Read", {"file_path": str(top)})], [uncovered_edit], [text(END)]
     )
     client = interactive_claude(model, permissions="default")
     client.send("Go.")
-    prompts = client.answer_edits_until(END)
+    prompts = client.approve_edits_until(END)
 
     message = f"PreToolUse:Read says: stepper: {RUNS}"
     assert [
@@ -147,7 +147,7 @@ def test_manual_mode_explains_approval_for_a_first_code_cell(
     model = scripted_model([read], [cells[0]], [read], [cells[1]], [text(END)])
     client = interactive_claude(model, permissions="default")
     client.send("Go.")
-    prompts = client.answer_edits_until(END)
+    prompts = client.approve_edits_until(END)
 
     assert len(prompts) == 2
     assert prompts[0].index(RUNS) < prompts[0].index(
@@ -185,7 +185,7 @@ def test_prompts_and_runs_per_permission_mode(
     notebook, turns = two_steps(project, f"mode {mode} {config[:8]}")
     client = interactive_claude(scripted_model(*turns, [text(END)]), permissions=mode)
     client.send("Go.")
-    screens = client.answer_edits_until(END)
+    screens = client.approve_edits_until(END)
     assert (len(screens), count_runs(notebook)) == (expected_prompts, runs), (
         client.screen()
     )

@@ -22,7 +22,7 @@ from tests.conftest import ROOT, make_env
 
 from .client import environment
 from .conftest import ClaudeFactory, InteractiveFactory
-from .model import Block, ScriptedModel, collect_shown_text, tool, tool_results
+from .model import Block, ScriptedModel, collect_text, tool, tool_results
 from .test_run_on_edit import (
     code,
     find_last_edited_cell,
@@ -199,7 +199,7 @@ def test_plugin_without_installation(
     before = sorted(project.rglob("*"))
     claude(model, env={"PATH": path}).prompt("Begin.")
     command = f"'{repository}/install.sh' --plugin '{project}'"
-    assert f"To set it up, run: {command}" in collect_shown_text(model.requests[0])
+    assert f"To set it up, run: {command}" in collect_text(model.requests[0])
     assert (
         model.shown().count("the cell was NOT run: stepper is not set up") == 1
         and model.shown().count(command) == 2
@@ -258,7 +258,7 @@ def test_plugin_without_installation(
     model = scripted_model([read(notebook)], [insert(notebook, "len(rows)", "cell-0")])
     claude(model, env={"PATH": path}).prompt("Begin.")
     assert (
-        "stepper" not in collect_shown_text(model.requests[0])
+        "stepper" not in collect_text(model.requests[0])
         and len(list_runs(project, notebook)) == 2
     )  # as before
     assert (

@@ -98,16 +98,20 @@ def python() -> str:
     return environment(sys.executable, "ipykernel>=7", *demo.PACKAGES)
 
 
-def configured(project: Path, place: dict[str, Any]) -> None:
+def configure_backend(project: Path, backend: dict[str, Any]) -> None:
     """Configure the backend for the notebooks' kernels."""
     # so that cells on a busy machine do not become background runs
-    data = {"kernel": "there", "kernels": {"there": place}, "report_after_seconds": 120}
+    data = {
+        "kernel": "there",
+        "kernels": {"there": backend},
+        "report_after_seconds": 120,
+    }
     (project / ".stepper" / "config.yaml").write_text(json.dumps(data))
     stepper(project, "trust", "--yes")
 
 
 def create_planned_notebook(project: Path) -> Path:
-    steps = (word for step in demo.STEPS for word in ("--step", step.title))
+    steps = (argument for step in demo.STEPS for argument in ("--step", step.title))
     response: str = json.loads(stepper(project, "new", demo.PROBLEM, *steps, "--json"))[
         "notebook"
     ]
@@ -169,7 +173,7 @@ def expect_ok_runs(*steps: int) -> list[tuple[int, str]]:
     return [(step, "ok") for step in steps]
 
 
-def is_whole(notebook: Path, **prefixes: str) -> None:
+def assert_complete(notebook: Path, **prefixes: str) -> None:
     """Check that the notebook equals one without failures.
 
     Compares each step's code, the outputs, the figure and the results file.
@@ -207,8 +211,13 @@ def test_slurm_with_queue_killed_daemon_walltime_and_node_failure(
     scripted_model: Model,
     interactive_claude: InteractiveFactory,
 ) -> None:
-    where = {"partition": "batch", "time": "0:01:00", "mem": "600M", "queue_seconds": 2}
-    configured(project, {"slurm": where})
+    options = {
+        "partition": "batch",
+        "time": "0:01:00",
+        "mem": "600M",
+        "queue_seconds": 2,
+    }
+    configure_backend(project, {"slurm": options})
     notebook, full = create_planned_notebook(project), Full(cluster)
     model = scripted_model(
         [read(notebook)],
@@ -281,7 +290,7 @@ def test_slurm_with_queue_killed_daemon_walltime_and_node_failure(
     assert code(notebook)[3][1].startswith(
         "100 of 1461 days\n200 of"
     )  # earlier output is kept
-    configured(project, {"slurm": where | {"time": "0:20:00"}})
+    configure_backend(project, {"slurm": options | {"time": "0:20:00"}})
     stepper(project, "restore", str(notebook))
 
     client.send(
@@ -317,15 +326,15 @@ def test_slurm_with_queue_killed_daemon_walltime_and_node_failure(
         in get_new_text(model, 16)
     )
     assert model.shown().count(ENDED) == 4  # each of the four was reported once
-    is_whole(notebook, step2=LOADS)
-    before, again = (
+    assert_complete(notebook, step2=LOADS)
+    before, later = (
         [*expect_ok_runs(1, 2, 3), (4, "kernel_died")],
         [*expect_ok_runs(4), (5, "error"), *expect_ok_runs(5), (6, "kernel_died")],
     )
     assert list_runs(notebook) == [
         *before,
         *expect_ok_runs(1, 2, 3),
-        *again,
+        *later,
         *expect_ok_runs(1, 2, 3, 4, 5),
         *expect_ok_runs(6, 7),
     ]
@@ -354,7 +363,7 @@ def test_jupyter_server_with_websocket_cut_twice(
         pytest.MonkeyPatch.context() as patch,
     ):
         patch.setenv(VARIABLE, TOKEN)
-        configured(project, served.definition(line.url, kernel="house"))
+        configure_backend(project, served.definition(line.url, kernel="house"))
         notebook = create_planned_notebook(project)
         model = scripted_model(
             [read(notebook)],
@@ -382,7 +391,7 @@ def test_jupyter_server_with_websocket_cut_twice(
         client.wait_for("That is the end.", 40)
         assert model.unsaid == 0 and served.kernels() == kernels
         assert model.shown().count(ENDED) == 2
-        is_whole(notebook, step2=LOADS, step6=FOR_SHORT)
+        assert_complete(notebook, step2=LOADS, step6=FOR_SHORT)
         assert list_runs(notebook) == [
             *expect_ok_runs(1, 2, 3, 4),
             (5, "error"),

@@ -31,7 +31,7 @@ from .model import (
     Message,
     ScriptedModel,
     cell_ids,
-    collect_shown_text,
+    collect_text,
     text,
     tool,
     tool_results,
@@ -174,7 +174,7 @@ def get_new_text(model: ScriptedModel, turn: int) -> str:
     """Return the text that the model got first in this turn (from 0; -1: the last)."""
     turn %= len(model.requests)
     before = len(model.requests[turn - 1]) if turn else 0
-    return collect_shown_text(model.requests[turn][before:])
+    return collect_text(model.requests[turn][before:])
 
 
 def test_analysis_from_slash_command_to_finished_notebook(
@@ -592,9 +592,7 @@ def test_agent_inspects_values_before_retry_and_reads_the_reported_figure(
         ]
 
     def read_figure(messages: list[Message]) -> list[Block]:
-        matches = re.findall(
-            r'Figure 1: "?(/.*?\.png)"? \(', collect_shown_text(messages)
-        )
+        matches = re.findall(r'Figure 1: "?(/.*?\.png)"? \(', collect_text(messages))
         return [read(Path(matches[-1]))]
 
     bash = {"command": "stepper eval 'list(prices)'", "description": "Look at the keys"}

@@ -127,9 +127,9 @@ def test_stop_the_cell_reports_the_result(
     model.then([text("It is over. What now?")])
     client.send("stop the cell")
     client.wait_for("What now?", 40)
-    said = join_lines(client.screen())
-    assert "stepper: understood your message as `stop the cell`: Cell 1 (id " in said
-    assert "was CANCELLED after" in said
+    screen = join_lines(client.screen())
+    assert "stepper: understood your message as `stop the cell`: Cell 1 (id " in screen
+    assert "was CANCELLED after" in screen
 
 
 def test_instructions_come_first_after_machine_restart(
@@ -155,8 +155,8 @@ def test_instructions_come_first_after_machine_restart(
     assert "to go on without them, type /continue" in screen
     client.send("go on")  # it is unknown whether the variables exist
     client.wait_for("What now?", 60)
-    shown_text = model.shown()
-    assert "The user's message does not resume the notebook. To rebuild" in shown_text
+    model_input = model.shown()
+    assert "The user's message does not resume the notebook. To rebuild" in model_input
     assert json.loads(stepper(project, "status", "--json"))["state"] == "stopped"
 
     restore = tool("Bash", {"command": "stepper restore", "description": "Rebuild"})

@@ -125,14 +125,14 @@ def test_every_report_is_delivered_and_turns_end_without_warnings(
     model.then(fixed, [text("That is the end.")])
     client.send("Well?")
     client.wait_for("That is the end.")
-    told = get_new_text(model, 8)
+    new_text = get_new_text(model, 8)
     assert (
-        "NOT written" in told and f"an edit of {name} WAS applied" in told
+        "NOT written" in new_text and f"an edit of {name} WAS applied" in new_text
     )  # the client's text and stepper's
     assert (
-        f"Cell 2 (id {ids[1]}) was CANCELLED after" in told
-        and "rebound `rows`" in told
-        and "| begun" in told
+        f"Cell 2 (id {ids[1]}) was CANCELLED after" in new_text
+        and "rebound `rows`" in new_text
+        and "| begun" in new_text
     )
     screen = " ".join(client.screen().split())
     assert (

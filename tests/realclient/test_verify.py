@@ -18,7 +18,7 @@ import pytest
 from stepper.common.paths import Paths
 
 from .conftest import ClaudeFactory, InteractiveFactory
-from .model import Block, Message, ScriptedModel, collect_shown_text, text
+from .model import Block, Message, ScriptedModel, collect_text, text
 from .repository import repository
 from .test_run_on_edit import (
     delete,
@@ -63,10 +63,10 @@ def ids(notebook: Path) -> list[str]:
 
 
 def make_edit_turn(
-    notebook: Path, edit: Callable[..., Block], source: str, place: int
+    notebook: Path, edit: Callable[..., Block], source: str, index: int
 ) -> Callable[[list[Message]], list[Block]]:
     """Return a turn that edits the code cell at an index, or inserts one below it."""
-    return lambda _: [edit(notebook, source, ids(notebook)[place])]
+    return lambda _: [edit(notebook, source, ids(notebook)[index])]
 
 
 def test_notebook_edited_out_of_order_is_fixed_until_it_reproduces(
@@ -152,10 +152,10 @@ def test_verify_auto_is_reported_and_valid_until_a_source_changes(
         model, 5
     )
     client.prompt("/notebook-status", "--continue")
-    shown_text = collect_shown_text(model.requests[6])
+    model_input = collect_text(model.requests[6])
     assert re.search(
-        rf"verified (just now|[\w ]+ ago): {re.escape(HELD)}\n", shown_text
-    ), shown_text[-3000:]
+        rf"verified (just now|[\w ]+ ago): {re.escape(HELD)}\n", model_input
+    ), model_input[-3000:]
     client.prompt("Tell one more.", "--continue")
     text_of = stepper(project, "status")
     assert f"{HELD}; outdated: a cell has changed since" in text_of
@@ -185,9 +185,9 @@ def test_escape_cancels_a_replay(
     assert json.loads(stepper(project, "status", "--json"))["verified"] is None
 
 
-def wait(project: Path, holds: Callable[[Any], Any]) -> Any:
+def wait(project: Path, condition: Callable[[Any], Any]) -> Any:
     deadline = time.monotonic() + 30
-    while not holds(status := json.loads(stepper(project, "status", "--json"))):
+    while not condition(status := json.loads(stepper(project, "status", "--json"))):
         assert time.monotonic() < deadline, status
         time.sleep(0.1)
     return status

@@ -30,7 +30,7 @@ from .model import (
     Block,
     Message,
     ScriptedModel,
-    collect_shown_text,
+    collect_text,
     text,
     tool,
     tool_results,
@@ -351,7 +351,7 @@ def test_three_failed_retries_stop_the_notebook_until_fix(
         [text("Over to you.")],
     )
     client(model).prompt("What now?", "--continue")
-    assert block in collect_shown_text(model.requests[6])
+    assert block in collect_text(model.requests[6])
     *denials, markdown = tool_results(model.requests[-1])[-5:]
     cause = "Cause: ZeroDivisionError: division by zero"
     assert all(
@@ -368,7 +368,7 @@ def test_three_failed_retries_stop_the_notebook_until_fix(
         [text("Fixed. Shall I go on?")],
     )
     client(model).prompt("/fix divide by one", "--continue")
-    shown_text = collect_shown_text(model.requests[9])
+    shown_text = collect_text(model.requests[9])
     assert 'stepper: 3 new retries for step 1 of 3 "Load"' in shown_text
     assert all(
         f"  run {run}: ZeroDivisionError: division by zero" in shown_text
@@ -451,7 +451,7 @@ def test_skip_reason_with_shell_characters_is_not_executed(
     # without a reason: the next step
     client(model).prompt("/skip", "--continue", permissions="default")
     assert (
-        'step 2 of 3 "Count"' in collect_shown_text(model.requests[-1])
+        'step 2 of 3 "Count"' in collect_text(model.requests[-1])
         and "is skipped. Next: step 3" in model.shown()
     )
     assert get_state_and_steps(notebook)[1] == ["skipped", "skipped", "pending"]
@@ -491,7 +491,7 @@ def test_continue_lifts_a_stop(
     )
 
     assert (session_of(second) == session_of(first)) is (session == "resumed")
-    shown_text = collect_shown_text(model.requests[before])
+    shown_text = collect_text(model.requests[before])
     assert "The notebook is resumed. Continue." in shown_text
     assert (
         f'The user\'s answer to "drop the empty rows?": {" ".join(answer.split())}'
@@ -583,7 +583,7 @@ def test_plain_text_prompts_are_commands(
         model.then([text("Is that all?")])
         client(model).prompt(prompt, *(["--continue"] if before else []))
         assert len(model.requests) == before + 1
-        return collect_shown_text(model.requests[before]).rpartition(prompt)[2]
+        return collect_text(model.requests[before]).rpartition(prompt)[2]
 
     assert (
         "does not resume the notebook" in send("how do I continue notebook work?")
@@ -835,7 +835,7 @@ def test_resumed_session_adds_to_the_same_notebook(
     before = len(model.requests)
     client(model).prompt("Go on.", "--continue")
 
-    shown_text = collect_shown_text(model.requests[before])
+    shown_text = collect_text(model.requests[before])
     assert f"the notebook notebooks/{notebook.name} is in progress" in shown_text
     assert "✓ 1. Load" in shown_text and 'Next: step 2 of 3 "Count".' in shown_text
     assert "The kernel is running" in shown_text and "Modules: math" in shown_text
@@ -872,7 +872,7 @@ def test_sessions_do_not_control_each_others_notebook(
     model.then([bash("stepper status")], [text("That is it.")], [text("No more.")])
     before = len(model.requests)
     client(model).prompt("skip cell", "--resume", own_session)
-    shown_text = collect_shown_text(model.requests[before])
+    shown_text = collect_text(model.requests[before])
     assert (
         f"the notebook notebooks/{first.name} is in progress" in shown_text
         and second.name not in shown_text
@@ -891,7 +891,7 @@ def test_sessions_do_not_control_each_others_notebook(
 
     before = len(model.requests)
     client(model).prompt("/notebook-status", "--resume", two)
-    assert f"notebooks/{second.name}: ready, 1 of 2 steps done" in collect_shown_text(
+    assert f"notebooks/{second.name}: ready, 1 of 2 steps done" in collect_text(
         model.requests[before]
     )
 
@@ -983,7 +983,7 @@ def test_question_is_answered_in_one_message(
     model.then([text("Give `/continue yes`, then I go on.")])
     screen.send("why would you drop them?")
     screen.wait_for("then I go on")
-    shown_text = collect_shown_text(model.requests[-1])
+    shown_text = collect_text(model.requests[-1])
     assert (
         f'{notebook.name} is stopped (you asked "drop the 3 rows without a price?")'
         in shown_text
@@ -1064,9 +1064,7 @@ def test_false_criterion_leaves_the_step_open(
         in screen_text
     )
 
-    question, continued, answer = (
-        collect_shown_text(model.requests[n]) for n in (2, 3, 4)
-    )
+    question, continued, answer = (collect_text(model.requests[n]) for n in (2, 3, 4))
     assert (
         "Warning: the step's criterion `score > 0.9` is false: score is 0.85"
         in question
@@ -1117,7 +1115,7 @@ def test_ambiguous_slash_command_resumes_no_notebook(
         assert status(notebook)["state"] == "stopped"
     # the printed command
     client(model).prompt(f"/fix notebooks/{notebooks[0].name} the first one")
-    shown_text = collect_shown_text(model.requests[before])
+    shown_text = collect_text(model.requests[before])
     assert f"in notebooks/{notebooks[0].name}." in shown_text
     assert 'The user\'s answer to "which file?": the first one' in shown_text
     states = [status(notebook)["state"] for notebook in notebooks]
@@ -1135,7 +1133,7 @@ def test_ambiguous_plain_text_resumes_no_notebook(
         for event in result.events
         if event.get("subtype") == "informational"
     ]
-    shown_text = collect_shown_text(model.requests[before])
+    shown_text = collect_text(model.requests[before])
     for notebook in notebooks:
         assert f"/fix notebooks/{notebook.name}" in messages[-1]
         assert f"\n/fix notebooks/{notebook.name}" in shown_text
@@ -1185,7 +1183,7 @@ def test_stop_is_removed_with_its_notebook_but_not_by_agent_writes(
     )
     before = len(model.requests)
     client(model).prompt("Run it.", "--continue")
-    assert "no longer applies" not in collect_shown_text(model.requests[before])
+    assert "no longer applies" not in collect_text(model.requests[before])
     assert (
         "execution of this notebook is stopped" in tool_results(model.requests[-1])[-1]
     )
@@ -1202,7 +1200,7 @@ def test_stop_is_removed_with_its_notebook_but_not_by_agent_writes(
     client(model).prompt("Run it.", "--continue")
     assert (
         "was replaced by another notebook; the earlier stop (RuntimeError: STOP: which file?) no longer"
-        in collect_shown_text(model.requests[before])
+        in collect_text(model.requests[before])
     )
     assert "ran ok" in model.shown()
     assert get_state_and_steps(notebook)[0] == "ready"
