@@ -137,7 +137,7 @@ def read(message: list[str], number: int, pipe: int) -> None:
         message[number] = stream.read()
 
 
-# --- in the process that has imported the package --------------------------------------------
+# --- in the process that has imported the package -------------------------------------
 
 
 def serve(listener: int) -> None:

@@ -41,7 +41,7 @@ def notebook(project: Project) -> Notebook:
 
 @contextlib.contextmanager
 def connect_client(project: Project, file: str = "") -> Iterator[BlockingKernelClient]:
-    """Another client of the current notebook's kernel, by what `stepper attach` tells of it."""
+    """Connect another client to the kernel, with the file of `stepper attach`."""
     client = BlockingKernelClient()
     client.load_connection_file(file or project.json("attach")["file"])
     client.start_channels(stdin=False)
@@ -53,7 +53,7 @@ def connect_client(project: Project, file: str = "") -> Iterator[BlockingKernelC
 
 
 def run_externally(client: BlockingKernelClient, code: str, **options: bool) -> str:
-    """Have it run there; return how that ended."""
+    """Run code with another client; return the status of the reply."""
     return str(
         client.execute_interactive(
             code, timeout=60, output_hook=lambda _: None, **options
@@ -69,13 +69,13 @@ def wait_until_true(condition, seconds: float = 60) -> None:
 
 
 def get_running_text(project: Project) -> str:
-    """What people who look on are shown of what runs."""
+    """Return the text of the file of running cells, which status lines show."""
     with contextlib.suppress(FileNotFoundError):
         return (project.folder / ".stepper" / "running").read_text()
     return ""
 
 
-# --- how one gets there ---------------------------------------------------------------
+# --- connecting a client --------------------------------------------------------------
 
 
 def test_attach_prints_file_command_and_settings(
@@ -172,19 +172,19 @@ def test_names_bound_in_jupyter_console_are_tracked(
 
 
 class TerminalOutput:
-    """What a program says on a terminal."""
+    """A program's output on a terminal."""
 
     def __init__(self, terminal: int) -> None:
         self.terminal, self.text = terminal, ""
 
     def until(self, text: str) -> None:
-        """Read on until it has said that."""
+        """Read until the output contains a text."""
         end = time.monotonic() + 60
         while text not in self.text:
             assert time.monotonic() < end, self.text
             if select.select([self.terminal], [], [], 1)[0]:
                 self.text += os.read(self.terminal, 65536).decode("utf-8", "replace")
-                if "\x1b[6n" in self.text:  # it requests the cursor position
+                if "\x1b[6n" in self.text:  # the program requests the cursor position
                     self.text = self.text.replace("\x1b[6n", "")
                     os.write(self.terminal, b"\x1b[1;1R")
 
@@ -207,14 +207,16 @@ def test_jupyter_server_lists_the_kernel_and_keeps_it_running(
             "sessions", "POST", {**document, "kernel": {"id": kernel["id"]}}
         )
         assert opened["kernel"]["id"] == kernel["id"]
-        with contextlib.suppress(OSError):  # as JupyterLab's "Shut Down Kernel" asks
+        with contextlib.suppress(
+            OSError
+        ):  # the request of JupyterLab's "Shut Down Kernel"
             served.ask(f"kernels/{kernel['id']}", "DELETE")
     finally:
         served.stop()
     assert "| 2\n" in notebook.insert("print(a + 1)")[1].text + "\n"
 
 
-# --- what they run --------------------------------------------------------------------
+# --- code that clients run ------------------------------------------------------------
 
 
 def test_external_execution_is_reported_once_and_journaled(
@@ -226,9 +228,7 @@ def test_external_execution_is_reported_once_and_journaled(
         assert run_externally(client, "1/0") == "error"
         client.complete("prin", reply=True, timeout=30)
         client.inspect("print", reply=True, timeout=30)
-        run_externally(
-            client, "x", store_history=False
-        )  # as a viewer of variables asks
+        run_externally(client, "x", store_history=False)  # like a variable viewer
         run_externally(client, "hidden = 1", silent=True)
         _, response = notebook.insert("z = x + y[0]\nprint(z)")
         assert "ran ok" in response.text
@@ -240,7 +240,7 @@ def test_external_execution_is_reported_once_and_journaled(
         run_externally(client, "unseen = 2", silent=True)
         assert (
             "ran ok" in notebook.insert("print(unseen)")[1].text
-        )  # the look before a cell asks the kernel then
+        )  # the preflight check asks the kernel for names
         run_externally(client, "x = 5", store_history=False)
         assert (
             "1 execution by other clients; assigned variables: x."
@@ -286,7 +286,7 @@ def test_name_bound_by_external_client_is_hidden_state(project: Project) -> None
             cell,
             "hidden state: read `a` and `own` from code that another client executed",
         )
-        run_externally(client, "a = 1")  # the very value that the cell gave
+        run_externally(client, "a = 1")  # the same object that the cell returned
         new_notebook.insert("c = a")
         assert "Hidden" not in new_notebook.insert("print(c)")[1].text
     new_notebook.replace(cell, "b = a")
@@ -354,7 +354,7 @@ def test_cell_waits_for_external_execution(
                 "queued: the kernel is busy with another client's execution: the cell"
             )
         )
-        time.sleep(1.5)  # longer than the cell may run
+        time.sleep(1.5)  # longer than the timeout of the cell
         gate.touch()
         work.join(60)
         assert client.get_shell_msg(timeout=60)["parent_header"]["msg_id"] == request
@@ -415,7 +415,7 @@ def test_new_daemon_does_not_interrupt_external_execution(
 def test_cell_queued_behind_failed_external_execution_runs(
     tmp_path: Path,
 ) -> None:
-    """The kernel drops what waits behind an error, and a deadline is the cell's own time."""
+    """An error drops queued requests; the deadline counts only the cell's own time."""
 
     async def played() -> None:
         runtime = tmp_path / "r"
@@ -466,7 +466,7 @@ def test_lost_idle_of_external_execution_does_not_block_cells(tmp_path: Path) ->
     asyncio.run(played())
 
 
-# --- a notebook that is open elsewhere ------------------------------------------------
+# --- a notebook that is open in JupyterLab --------------------------------------------
 
 
 @pytest.mark.nightly

@@ -22,7 +22,7 @@ from stepper.session.session_state.background_calls import BackgroundCalls
 
 
 class Client:
-    """A client of the agent's that takes what it is told when it is let, or not."""
+    """A client that accepts or rejects a delivery when the test decides."""
 
     def __init__(self) -> None:
         self.delivered_texts: list[str] = []
@@ -36,7 +36,7 @@ class Client:
 
 @pytest.mark.parametrize("accepted", [True, False])
 def test_report_in_delivery_is_not_delivered_twice(accepted: bool) -> None:
-    """A turn may end, and its hook stand by, while the client still takes what another hook wakes the agent with."""
+    """The turn ends and its hook waits while another hook is delivering the report."""
 
     async def played() -> None:
         log: list[object] = []
@@ -94,7 +94,7 @@ def test_report_in_delivery_is_not_delivered_twice(accepted: bool) -> None:
             [session], "s", f"<task-notification>{text}"
         ) == ["✓ it ran"]
         assert len(session.background_calls) == 0 and len(log) == 1
-        await asyncio.wait_for(asyncio.gather(*tasks), 1)  # nobody sleeps on
+        await asyncio.wait_for(asyncio.gather(*tasks), 1)  # no caller waits any longer
 
     asyncio.run(played())
 

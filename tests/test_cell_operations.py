@@ -43,7 +43,7 @@ project = quick
 
 
 class Agent:
-    """Another agent: it asks the daemon as the MCP server does."""
+    """Another agent, which sends requests like the MCP server."""
 
     def __init__(self, project: Project, launch: bool = False, **environ: str) -> None:
         self.project, self.launch = project, launch
@@ -95,7 +95,7 @@ def sources(agent: Agent) -> list[str]:
     return [cell["source"] for cell in agent.cells(outputs="none")]
 
 
-# --- what a name means, and what becomes of cells: pure -------------------------------
+# --- cell references and changes: pure functions --------------------------------------
 
 CELLS = [
     Cell("a", 0, 0, "markdown", "# A"),
@@ -168,7 +168,7 @@ def test_edit_requires_exactly_one_match() -> None:
             cell_list_edits.edit_source(CELLS, name, old, "")
 
 
-# --- the bytes ------------------------------------------------------------------------
+# --- bytes of the notebook file -------------------------------------------------------
 
 TEXT = st.text('ab\né\u2028\\" {}[],:', max_size=12)
 
@@ -264,7 +264,7 @@ def test_nbformat_4_4_cells_without_ids(agent: Agent) -> None:
     }
 
 
-# --- written and run ------------------------------------------------------------------
+# --- writing and running cells --------------------------------------------------------
 
 
 def test_new_cell_runs_like_an_edit(agent: Agent) -> None:
@@ -504,7 +504,7 @@ def test_call_retried_after_daemon_death_runs_once(
     results: list[dict[str, Any]] = []
 
     def send_status() -> None:
-        while not any(results):  # no daemon listens while one replaces the other
+        while not any(results):  # no daemon listens during a replacement
             with contextlib.suppress(daemon_client.DaemonExitedError):
                 results.append(
                     agent.run(
@@ -608,7 +608,7 @@ def test_stop_remains_until_the_user_lifts_it(agent: Agent) -> None:
     for verb, more in [
         ("run", {"which": "restore"}),
         ("restore", {}),
-    ]:  # it rebuilds variables and lifts no stop
+    ]:  # restores variables, but the notebook stays stopped
         restored = agent.ask(verb, notebook=str(notebook.path), **more)
         assert "the notebook is still stopped" in restored["report"]
     assert agent.run("1")["state"] == "stopped"
@@ -680,7 +680,7 @@ def test_nothing_runs_without_consent(agent: Agent) -> None:
         ) as error:
             agent.ask(verb, **arguments)
         assert f"stepper {verb}" in error.value.hint
-    assert agent.project.json("run", notebook.path.name)["ran"] == 1  # the person's
+    assert agent.project.json("run", notebook.path.name)["ran"] == 1  # the user's
     assert [run["by"] for run in agent.project.json("history")] == ["mcp", "cli"]
 
 
@@ -791,7 +791,7 @@ def test_invalid_arguments_are_refused_without_effect(
     nbformat.validate(nbformat.read(notebook.path, 4))
 
 
-# --- both roads at once ---------------------------------------------------------------
+# --- hooks and MCP together -----------------------------------------------------------
 
 
 def test_edit_is_reported_once_by_hook_or_tool(agent: Agent) -> None:
@@ -800,7 +800,7 @@ def test_edit_is_reported_once_by_hook_or_tool(agent: Agent) -> None:
     hook_response = agent.project.hook(
         "PostToolBatch", notebook.payload("PostToolBatch", "", {}, tool_calls=[])
     )
-    time.sleep(0.02)  # the time of the file is another one from here on
+    time.sleep(0.02)  # the file's time changes from here on
     insert_response = agent.run("y = 2")
     agent.run("y = 3", cell_id=insert_response["cell_id"])
     agent.run("# text", cell_type="markdown")
@@ -843,7 +843,7 @@ def test_file_keeps_its_modification_time(agent: Agent) -> None:
     assert os.stat(notebook.path).st_mtime_ns == 10**18
 
 
-# --- changed and read -----------------------------------------------------------------
+# --- changing and reading cells -------------------------------------------------------
 
 
 def test_cells_are_deleted_moved_and_cleared(agent: Agent) -> None:
@@ -886,7 +886,7 @@ def test_cells_are_deleted_moved_and_cleared(agent: Agent) -> None:
 def test_cell_name_resolves_to_same_cell_after_wait(
     agent: Agent, minor: int, name: str | int
 ) -> None:
-    """Text waits for no cell: it may be written between a call's coming and its turn."""
+    """Text cells do not wait for running cells and can overtake a queued call."""
     cells = [
         code(f"{name} = 1", name if minor > 4 else None) for name in ("first", "last")
     ]
@@ -986,7 +986,7 @@ def test_reading_a_page_does_not_render_the_whole_notebook(
     )
     reader.start()
     assert begun.wait(30)
-    agent.ask("list")  # the daemon hears others meanwhile
+    agent.ask("list")  # the daemon serves other requests meanwhile
     released.set()
     reader.join(60)
     assert (
@@ -1053,7 +1053,7 @@ def test_notebook_in_another_language_is_read_but_not_run(agent: Agent) -> None:
     for verb, arguments in [
         ("eval", {"source": "1"}),
         ("restart", {}),
-    ]:  # no Python kernel either
+    ]:  # also with a kernel for another language
         with pytest.raises(
             StepperError, match="is 'r', but the selected kernel runs Python"
         ):
@@ -1061,7 +1061,7 @@ def test_notebook_in_another_language_is_read_but_not_run(agent: Agent) -> None:
     assert agent.ask("status", notebook="r")["kernel"]["state"] == "none"
 
 
-# --- who waits, and goes away ---------------------------------------------------------
+# --- callers that wait and disconnect -------------------------------------------------
 
 
 def test_client_disconnect_cancels_its_cell(agent: Agent, project: Quick) -> None:
@@ -1092,7 +1092,7 @@ def test_client_disconnect_cancels_its_cell(agent: Agent, project: Quick) -> Non
     assert (
         "its report was not delivered" in response["text"]
         and "an edit of" not in response["text"]
-    )  # it was none
+    )  # the call was not an edit
     assert "CANCELLED" not in agent.run("1")["text"]
 
 
@@ -1150,7 +1150,9 @@ def test_long_run_moves_to_background_and_can_be_awaited(agent: Agent) -> None:
     assert (
         response["ended"]["cell_id"] == runs["cell_id"] and response["running"] is None
     )
-    second_response = agent.ask("status", wait_seconds=30)  # at once: it is told once
+    second_response = agent.ask(
+        "status", wait_seconds=30
+    )  # returns at once: the end is reported once
     assert second_response["ended"] is None and second_response["unheard"] == ""
     assert agent.run("x = 1")["text"].startswith("stepper: Cell 2")
     assert text_of(notebook.cell(runs["cell_id"])) == "begun\nover\n"
@@ -1264,7 +1266,7 @@ def test_queued_cells_run_in_order(agent: Agent) -> None:
     )
     assert (
         json.dumps(messages).count("| second") == 1
-    )  # it ends so soon that nobody may have waited for it yet
+    )  # it can end before a caller waits for it
 
 
 @pytest.mark.nightly
@@ -1373,7 +1375,7 @@ def test_concurrent_calls_run_once_each(agent: Agent) -> None:
     nbformat.validate(nbformat.read(notebook.path, 4))
 
 
-# --- what there is --------------------------------------------------------------------
+# --- status ---------------------------------------------------------------------------
 
 
 def test_status_with_details(agent: Agent) -> None:
@@ -1501,7 +1503,7 @@ def test_failed_cell_is_fixed_and_notebook_is_rerun(real: Agent) -> None:
     assert real.ask("run", notebook=notebook.path.name, which="all")["ran"] == 2
     real.ask(
         "shutdown", notebook=notebook.path.name
-    )  # the life cycle of a session: ended, begun again, restored
+    )  # the life of a kernel: ended, restarted, restored
     assert real.ask("run", notebook=notebook.path.name, which="restore")["ran"] == 2
     assert "| 4" in real.ask("eval", source="print(total)")["text"]
 
@@ -1526,7 +1528,7 @@ def test_running_cell_is_watched_and_continues_without_its_agent(
     assert real.cells(cells=[runs["cell_id"]])[0]["status"] == "running"
     assert (
         real.ask("status", wait_seconds=0.1)["ended"]["state"] == "running"
-    )  # its agent went away each time
+    )  # the agent disconnected each time
     assert real.ask("interrupt")["interrupted"]
     ended = real.ask("status", wait_seconds=30)["ended"]
     assert ended["state"] == "cancelled" and "| round 0" in ended["text"]
@@ -1563,7 +1565,7 @@ def test_write_with_stale_hash_is_refused_with_current_source(
     assert f"hash {first}" in agent.ask("cell read", notebook="a")["text"]
     notebook.path.write_text(
         notebook.path.read_text().replace("x = 1", "x = 10")
-    )  # somebody else
+    )  # an external change
     before = notebook.path.read_bytes()
     writes: list[tuple[str, dict[str, Any]]] = [
         (

@@ -105,7 +105,7 @@ def test_plan_subcommand_aliases(project: Project) -> None:
     ]
 
 
-# --- where notebooks stand ------------------------------------------------------------
+# --- status of notebooks --------------------------------------------------------------
 
 
 def test_status_of_stopped_notebook_shows_reason_question_and_commands(
@@ -204,7 +204,7 @@ def test_status_without_a_plan_lists_cells(project: Project) -> None:
     assert "did NOT run" in notebook.replace("c", "undefined_thing").text
     assert project.json("status", "cells")["cells"][2]["status"] == "failed"
     raw = notebook.raw
-    raw["cells"][0]["source"] = "x = 3"  # by other means
+    raw["cells"][0]["source"] = "x = 3"  # an external change
     notebook.path.write_text(json.dumps(raw))
     assert project.json("status", "cells")["cells"][0]["status"] == "changed"
 
@@ -298,7 +298,7 @@ def test_kernel_of_deleted_notebook_is_listed_and_can_be_shut_down(
     assert f"{name}  deleted" in project.stepper("list").stdout
     assert project.json("status")["state"] == "deleted"
     assert project.stepper("status").stdout.startswith(f"{name}: deleted")
-    project.kill_daemon()  # the next one finds the kernel by its record
+    project.kill_daemon()  # the next daemon finds the kernel by its record
     assert [
         notebook["state"]
         for notebook in project.json("list")
@@ -346,11 +346,11 @@ def test_list_includes_notebooks_of_all_folders(project: Project) -> None:
     listed = project.stepper("list")
     assert (
         listed.stdout.count("many") == 30 and listed.stderr == ""
-    )  # within the time, all of them
+    )  # within the time limit: all notebooks
     assert len(project.json("list", "--all")) == len(project.json("list"))
 
 
-# --- values, results, an end by hand --------------------------------------------------
+# --- variables, outputs, shutdown -----------------------------------------------------
 
 
 def test_eval_prints_the_plain_value(
@@ -368,7 +368,7 @@ def test_eval_prints_the_plain_value(
     assert "AttributeError: 'list' object has no attribute 'y'" in failed
     monkeypatch.setenv(
         "STEPPER_SESSION", "an-agents"
-    )  # printed text must not deceive the agent
+    )  # printed text must not look like stepper's
     assert project.stepper("eval", "x").stdout.endswith("Output:\n| [1, 2]\n")
 
 
@@ -472,7 +472,7 @@ def test_second_ctrl_c_exits_immediately(project: Project) -> None:
     )
 
 
-# --- colours and times ----------------------------------------------------------------
+# --- colors and times -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -542,7 +542,7 @@ def test_terminal_gets_colors_and_pipe_does_not(project: Project) -> None:
 def test_times_are_local_unless_utc_is_requested(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("TZ", "XST-5:30")  # half past five hours east of Greenwich
+    monkeypatch.setenv("TZ", "XST-5:30")  # UTC+05:30
     project.new("Load").insert("x = 1")
     at = project.json("history")[0]["started_at"]
     assert at.endswith("Z")
@@ -723,6 +723,6 @@ def test_user_script_stays_for_projects_with_any_folder_name(
     assert "for your other projects" in (user_script.remove_script() or "")
     assert script.read_text().endswith(
         f"any={executable}\n"
-    )  # what it calls where there is no project is there
+    )  # a program that it starts without a project
     executable.unlink()
     assert user_script.remove_script() == "" and not script.exists()

@@ -69,7 +69,7 @@ NOTEBOOK_COMMANDS = [
     for name, row in COMMANDS.items()
     if row.interface == "shell" and "notebook" in row.arguments.__dataclass_fields__
 ]
-# What names a command, and offers none: (module, how the text begins).
+# Texts that contain a command but do not suggest it: (module, start of the text).
 ABOUT_COMMANDS = {
     ("cli/main.py", "Show a notebook's plan"),  # help
     ("daemon/command_handlers.py", "it was shut down by `stepper shutdown`"),
@@ -80,17 +80,17 @@ ABOUT_COMMANDS = {
     ("daemon/command_handlers.py", "stepper shutdown"),
     ("hook/daemon_client.py", "stepper shutdown"),
     ("install/", ""),
-    ("mcp/mcp_wording.py", ""),  # turns these commands into tools
+    ("mcp/mcp_wording.py", ""),  # replaces these commands by tools
     ("messages/prompt_without_skills.py", ""),  # for an agent that has no notebook yet
     ("session/notebook_commands.py", "`stepper eval`"),  # if a kernel died
     ("web/access_control.py", "only the user who started `stepper view`"),
     ("web/http_server.py", "stepper view"),
     ("web/watch_command.py", "`stepper watch` needs a terminal"),
     ("mcp/prompts.py", ""),
-    ("messages/error_hint.py", "stepper "),  # which commands show something
-    ("daemon/claude_code_json.py", "/continue"),  # found in an answer
+    ("messages/error_hint.py", "stepper "),  # the list of commands that show something
+    ("daemon/claude_code_json.py", "/continue"),  # found in a response
     ("daemon/claude_code_json.py", "\n(Type /stepper:continue"),
-    ("daemon/hook_events.py", "/"),  # what plain words were taken for
+    ("daemon/hook_events.py", "/"),  # the command that a prompt was recognized as
 }
 
 
@@ -131,7 +131,7 @@ def _is_about(name: str, text: str) -> bool:
 
 
 def stopped_pair(project: Quick) -> tuple[Notebook, Notebook]:
-    """Return two notebooks that the agent's questions stopped; the second is the current one."""
+    """Return two notebooks stopped by questions; the second is the current one."""
     created = []
     for problem in ("first problem", "second problem"):
         notebook = project.new("Load", "Plot", problem=problem)
@@ -253,7 +253,7 @@ def test_ambiguous_plain_text_resumes_no_notebook(
     say(second, f"fix and retry, {first.name} the dates are in UTC")
     assert state(project, first) != "stopped"
     assert state(project, second) == "stopped"
-    text, line = say(second, prompt)  # one is left
+    text, line = say(second, prompt)  # one stopped notebook is left
     assert state(project, second) != "stopped"
 
 
@@ -344,7 +344,7 @@ def test_terminal_command_works_in_the_users_shell() -> None:
     commands = CommandLines("notebooks/a.ipynb", ".stepper/env/bin/stepper")
     fix = "fix --notebook notebooks/a.ipynb"
     assert commands.terminal("fix") == f".stepper/env/bin/stepper {fix}"
-    assert commands.shell("fix") == f"stepper {fix}"  # of an agent
+    assert commands.shell("fix") == f"stepper {fix}"  # the text for agents
     text = (
         "stepper: the cell did not run. Run `stepper restore` or stepper run x.ipynb\n"
         "| print('stepper restore')\n"
@@ -382,7 +382,7 @@ def test_bare_command_name_is_used_if_on_path(
     assert format_command() == "stepper"
     script.unlink()
     linked.unlink()
-    assert format_command() == "stepper"  # no path works better
+    assert format_command() == "stepper"  # no other path works
 
 
 @pytest.mark.nightly
@@ -421,7 +421,7 @@ def test_printed_commands_work_in_a_shell_without_stepper_on_the_path(
 def run_in_user_shell(
     folder: Path, command: str, check: int | None = None, **environ: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command in a plain shell of the user's."""
+    """Run a command in a plain shell of the user."""
     settings = {name: os.environ[name] for name in ("XDG_STATE_HOME", "HOME")}
     result = subprocess.run(
         ["sh", "-c", command],

@@ -169,7 +169,7 @@ def test_kernel_evaluates_a_criterion(
         for item in list_lines(criteria)
     }
     if expected is False:
-        assert values.pop("score == float") is None  # no name of the user's
+        assert values.pop("score == float") is None  # not a user's name
     assert {
         item: value for item, value in values.items() if value is not expected
     } == {}
@@ -215,9 +215,9 @@ def test_criterion_is_checked_only_on_request_after_success(lab: Lab) -> None:
             "criterion"
         )
         is None
-    )  # no `len` of Python's
+    )  # not Python's `len`
     lab.ok("del len")
-    lab.ok("score = 0.85")  # as the others have it, which may run later
+    lab.ok("score = 0.85")  # as in the other criteria, which can run later
 
 
 @pytest.mark.parametrize(
@@ -269,7 +269,7 @@ def test_invalid_criterion_is_refused_when_the_plan_is_created(
         plan.parse_step(1, f"Train :: {criterion}")
     with pytest.raises(ValueError, match=re.escape(problem)):
         plan.make_checked_step(1, "Train", criterion)
-    # a notebook that has such a plan already keeps it
+    # an existing plan with such a criterion is kept
     settings = {
         "problem": "p",
         "steps": [{"id": 1, "title": "T", "criterion": criterion}],
@@ -374,7 +374,7 @@ def test_later_steps_may_run_after_a_false_criterion() -> None:
     run_state, new = state(make_unmet_run()), cell(1)
     assert (
         plan.find_step_id(run_state, [cell(0), new], new) == 2
-    )  # the next one's: the doubted one has its cell
+    )  # of the next step: the step with the warning has its cell
     assert (
         plan.find_step_id(run_state, [cell(2), new], new) == 1
     )  # its cell was deleted

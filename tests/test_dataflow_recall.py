@@ -10,11 +10,11 @@ import pytest
 from tests.dataflow.score import NEEDED, compute_scores, part, trace, unpack_notebooks
 from tests.environments import environment
 
-NOTEBOOKS, SECONDS = 60, 100.0  # at least so many of them run
+NOTEBOOKS, SECONDS = 60, 100.0  # minimum number of cells that run
 
 
 @pytest.mark.nightly
-@pytest.mark.timeout(3600)  # a hundred notebooks are had and run
+@pytest.mark.timeout(3600)  # downloads and runs a hundred notebooks
 def test_precision_and_recall_against_a_tracer(tmp_path: Path) -> None:
     python = environment(sys.executable, *NEEDED)
     notebooks = [

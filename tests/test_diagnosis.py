@@ -38,7 +38,7 @@ from stepper.policy.notebook_state import State
 
 @dataclasses.dataclass
 class Project:
-    """A project as the questions to it are answered."""
+    """A project with fixed answers."""
 
     paths: Sequence[str] = ()
     modules: Sequence[tuple[str, str]] = ()
@@ -95,7 +95,7 @@ def suggest(
     helper_data: Any = None,
     **options: Any,
 ) -> str:
-    """The suggestion, in the class's own order of bases as far as the rows need it."""
+    """Return the suggestion for an error; `BASES` has the base classes."""
     fault = Fault(ename, evalue, mro=BASES.get(ename, (ename,)), **options)
     messages = [
         finding if isinstance(finding, dict) else {"text": finding}
@@ -212,7 +212,7 @@ def test_scope_explanation_replaces_similar_names() -> None:
 @pytest.mark.parametrize(
     ("source", "values", "untold"),
     [
-        # a builtin that is only somewhat like it; what the line uses itself
+        # a builtin that is only slightly similar; names that the line uses
         ("train_test_splitter", {"names": ["int", "slice"]}, "int|slice"),
         ("model.predict(X)", {"live": {"X": "T"}}, "`X`"),
         ("clean", {"project": Project(defines=[("src/a.py", 3, "other")])}, "a.py"),
@@ -450,7 +450,7 @@ def test_diagnosis_failure_does_not_prevent_the_report() -> None:
     assert effects.commands == effects.cell_files == []
 
 
-# --- the reader -----------------------------------------------------------------------
+# --- project files --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -556,7 +556,7 @@ def test_find_definitions_and_missing_folders(tmp_path: Path) -> None:
     assert find_missing_folder("x/" * 9000, str(tmp_path)) is None
 
 
-# --- nearness -------------------------------------------------------------------------
+# --- similar names --------------------------------------------------------------------
 
 
 def test_find_close_names() -> None:
@@ -570,7 +570,7 @@ def test_find_close_names() -> None:
     assert join_items(["aaaa", "bbbb", "cccc"], 10) == "aaaa, bbbb and 1 more"
 
 
-# --- where a name is defined, by what is known of the cell ----------------------------
+# --- where a name is defined, by the state of its cell --------------------------------
 
 
 def suggest_for_name(
@@ -580,7 +580,10 @@ def suggest_for_name(
     failed_at: int = 0,
     name: str = "raw",
 ) -> str:
-    """The suggestion for a name whose cell `source` is now; it ran in this kernel as `ran`, with `ended`."""
+    """Return the suggestion for a name of a cell.
+
+    The cell's source is now `source`; `executed_source` ran, with outcome `ended`.
+    """
     cell, failing = (
         Cell("a", 0, 1, "code", source),
         Cell("own", 1, 2, "code", f"print({name})"),

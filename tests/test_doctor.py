@@ -44,7 +44,7 @@ NAMES += ["mcp", "socket", "command", "jupyter", "version"]
 def _home(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.delenv("CLAUDE_CONFIG_DIR", raising=False)
-    # a runtime folder of the test's own: short, because a socket's path is at most 103 bytes
+    # a short runtime folder: a socket path has at most 103 bytes
     with tempfile.TemporaryDirectory(prefix="st-", dir="/tmp") as folder:
         monkeypatch.setattr(hook_paths, "RUNTIME_ROOTS", (folder,))
         yield
@@ -155,7 +155,7 @@ def test_config(project):
 
 def test_hooks_of_an_older_version(project):
     write(project, ".stepper/config.yaml", "notebooks: [nb]\n")
-    assert not find_failed_checks(project)  # they are bound to no folder
+    assert not find_failed_checks(project)  # abstract sockets have no folder
     path = Path(project.project, ".claude/settings.json")
     path.write_text(path.read_text().replace("(**/*.ipynb)", "(notebooks/**/*.ipynb)"))
     (bad,) = find_failed_checks(project).values()
@@ -223,7 +223,7 @@ def test_uncovered_notebooks_are_counted_with_a_config_line(project):
             {"local": "bypassPermissions"},
             "",
             "default (permissions.defaultMode in ",
-        ),  # as the client has it
+        ),  # as the client stores it
         (
             {"user": "bypassPermissions"},
             "",
@@ -381,7 +381,7 @@ def test_command_on_the_users_path(project):
 
 
 def test_configured_backends(project, monkeypatch):
-    """Nothing of one is asked before it was accepted; then whether it can be reached."""
+    """An unaccepted backend is not contacted; an accepted one is checked."""
     write(
         project,
         ".stepper/config.yaml",
@@ -470,7 +470,7 @@ def test_install_command_for_a_deleted_checkout_uses_the_package_index(
 def test_wheel_assets_come_first(tmp_path, monkeypatch):
     package = tmp_path / "site-packages/stepper"
     (package / "assets/skills").mkdir(parents=True)
-    (package.parent / "skills").mkdir()  # another package's
+    (package.parent / "skills").mkdir()  # another package's entry
     monkeypatch.setattr(install_file_io, "PACKAGE", package)
     assert install_file_io.find_assets("skills") == package / "assets/skills"
     assert install_file_io.find_assets("hooks") == package.parent / "hooks"

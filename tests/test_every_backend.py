@@ -42,11 +42,11 @@ from tests.test_run_on_edit import wait_until
 FOUR = ("slurm", "ssh", "jupyter", "r")
 processes_contract = functools.partial(
     backend_cases.contract, "processes", always=()
-)  # of the local kernel other modules show it by day
+)  # other modules test the local kernel by day
 
 
 class BackendProject:
-    """A project whose notebooks' kernels run in a place."""
+    """A project whose kernels run on a backend."""
 
     def __init__(self, project: Project, at: Backend) -> None:
         self.project, self.at, self.cells = project, at, at.cells
@@ -70,7 +70,10 @@ class BackendProject:
         return Notebook(self.project, self.project.folder / response["notebook"])
 
     def kill_daemon(self) -> None:
-        """Kill it; where no kernel remembers what it says while nobody listens, the next one listens then."""
+        """Kill the daemon.
+
+        Without the helper, start the next daemon at once, which receives the messages.
+        """
         self.project.kill_daemon()
         if "helper" in self.at.lacks:
             assert self.project.json("status")["kernel"]["state"] == "busy"
@@ -108,7 +111,7 @@ def prepared_backend(place: BackendProject) -> Iterator[BackendProject]:
             process.kill()
     for record in Path(place.project.paths.kernels).rglob(
         "*.json"
-    ):  # else each test leaves a kernel
+    ):  # or else each test leaves a kernel
         place.project.stepper("shutdown", record.stem, check=None)
 
 
@@ -251,13 +254,13 @@ def test_daemon_killed_at_any_point_of_a_run(
     )
     if (
         "helper" in prepared_backend.at.lacks and response.stop
-    ):  # it can't be known whether it ran
+    ):  # it is unknown whether the cell ran
         assert (
             "the outcome of the run is unknown" in response.stop
             and prepared_backend.times("ran") < 2
         ), response.stop
         return
-    assert prepared_backend.times("ran") == 1  # whatever happened, never twice
+    assert prepared_backend.times("ran") == 1  # the cell never runs twice
     assert [run["outcome"] for run in prepared_backend.project.json("history")] == [
         "ok",
         "ok",
@@ -482,7 +485,7 @@ def test_timeout_and_user_interrupt_keep_the_state(
 def test_remote_interrupt_reaches_children_of_earlier_cells(
     prepared_backend: BackendProject,
 ) -> None:
-    """As docs/clusters.md says; on this machine they are spared."""
+    """As documented in docs/clusters.md; local kernels spare them."""
     notebook = prepared_backend.new("Start", "Wait")
     folder = prepared_backend.project.folder
     (folder / "child.py").write_text(CHILD)
@@ -521,7 +524,7 @@ def test_truncated_output_is_counted_in_file_and_journal(
     )
 
 
-# What a report tells of time, place and chance: the same in each place but for these.
+# The parts of a report that differ between backends.
 VARIES = (
     (re.compile(r"\bid [0-9a-f]{8}\b"), "id …"),
     (re.compile(r"\b\d+(\.\d+)? (ms|s|min)\b"), "… s"),
@@ -626,7 +629,7 @@ def test_read_only_commands_work(
 
 
 class Listener:
-    """A port of loopback that counts who comes, and says nothing."""
+    """A loopback port that counts connections and sends nothing."""
 
     def __init__(self) -> None:
         self.socket = socket.create_server(("127.0.0.1", 0))
@@ -657,7 +660,7 @@ def test_unaccepted_backend_is_not_contacted(
         "salloc",
         "scancel",
         "ssh",
-    ):  # whatever would be run, leaves a trace
+    ):  # any executed program leaves a trace
         (folder / "bin").mkdir(exist_ok=True)
         (folder / "bin" / name).write_text(f"#!/bin/sh\n{runs[2]}\n")
         (folder / "bin" / name).chmod(0o755)
@@ -704,14 +707,14 @@ def test_unaccepted_backend_is_not_contacted(
     project.stepper("trust", "--yes")
     project.json("kernels")
     notebook.replace(cell, "2")
-    assert came.exists() or listener.came  # this test would have seen it
+    assert came.exists() or listener.came  # proves that the test can detect it
 
 
 @backend_cases.contract("helper", "processes", always=())
 def test_module_changed_on_kernel_file_system_is_reloaded(
     prepared_backend: BackendProject,
 ) -> None:
-    """The cells write the file: what counts is the file system of the kernel, not the daemon's."""
+    """Cells write the file, because the file system of the kernel counts."""
     project, notebook = prepared_backend.project, prepared_backend.new()
     write = "open('remote_rates.py', 'w').write({!r}) and None"
     notebook.insert(write.format("RATE = 1\n"))

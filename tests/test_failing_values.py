@@ -27,7 +27,7 @@ from tests.test_kernel_helper import Lab, environment, failing, old_python, text
 
 
 class Loud:
-    """An object of the user's: whatever is asked of it is an error."""
+    """A user's object: every access raises an error."""
 
     def __repr__(self, *values: Any) -> Any:
         raise AssertionError("asked")
@@ -36,7 +36,7 @@ class Loud:
 
 
 def make_failing_spot(source: str, /, **scope: Any) -> Any:
-    """A place as the kernel's helper sees one: a statement and what its names hold."""
+    """Return a failing statement with its values, as the kernel's helper has it."""
     frame = UserFrame.__new__(UserFrame)
     frame.tree = ast.parse(source)
     frame.statement, frame.line, frame.values, frame.filename = (
@@ -54,7 +54,7 @@ def make_failing_spot(source: str, /, **scope: Any) -> Any:
 
 
 def describe_values(error: BaseException, source: str, /, **scope: Any) -> str:
-    """What the table of values tells of an error."""
+    """Return the rows of the table of values for an error."""
     spots = [make_failing_spot(source, **scope)]
     explanations = failing_values.find_explanations(
         error, failing_values.build_rows(spots, str(error))
@@ -62,7 +62,7 @@ def describe_values(error: BaseException, source: str, /, **scope: Any) -> str:
     return "; ".join(finding["text"] for finding in explanations)
 
 
-# --- one rule -------------------------------------------------------------------------
+# --- single rules ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def test_missing_key(line: str, key: str, value: Any, displayed: str) -> None:
     assert (displayed in explanation["text"]) if displayed else explanation is None
 
 
-# --- values in words ------------------------------------------------------------------
+# --- values as text -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -385,7 +385,7 @@ def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
 
 
 def findings(lab: Lab, code: str) -> str:
-    """What the kernel's part tells of a cell that fails."""
+    """Return the helper's data about a failing cell."""
     result = failing(lab, code)
     assert (
         "swallowed" not in result.diagnosis_data
@@ -524,7 +524,7 @@ def test_column_dropped_by_failing_run_is_reported(lab: Lab) -> None:
     assert (lost["name"], lost["label"], lost["now"]) == ("df", "'Amount'", True)
     (lost,) = lost_columns(
         failing(lab, "df['Amount']")
-    )  # the run before, which failed, changed the frame
+    )  # the previous run, which failed, changed the frame
     assert not lost["now"]
 
 

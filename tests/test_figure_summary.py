@@ -44,7 +44,7 @@ NEW = ("ipykernel", "matplotlib", "pandas", "pillow", "seaborn")
     params=["this Python", pytest.param("Python 3.9", marks=pytest.mark.nightly)],
 )
 def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
-    """A kernel with the newest matplotlib, and one of Python 3.9 with matplotlib 3.5."""
+    """Kernels with the newest matplotlib and with Python 3.9 and matplotlib 3.5."""
     old = request.param == "Python 3.9"
     python = old_python() if old else sys.executable
     if not python:
@@ -56,7 +56,7 @@ def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
 
 @pytest.fixture
 def plots(lab: Lab) -> Lab:
-    """The kernel with the inline backend's own settings and no open figure."""
+    """The kernel with default settings of the inline backend and no open figure."""
     lab.revive()
     lab.ok(
         "import matplotlib.pyplot as plt, numpy as np, pandas as pd, warnings; warnings.simplefilter('ignore')"
@@ -72,7 +72,7 @@ def figures(result: Execution) -> list[dict[str, Any]]:
 
 
 def axes(lab: Lab, code: str) -> dict[str, Any]:
-    """The facts of the only axes of a cell's only figure."""
+    """Return the facts of the only axes of a cell's only figure."""
     (figure,) = figures(lab.ok(code))
     (axes_facts,) = figure["axes"]
     assert isinstance(axes_facts, dict)
@@ -85,7 +85,7 @@ def report(result: Execution, folder: Path) -> list[str]:
     )
 
 
-# what the helper tells
+# --- the helper's data
 
 
 def test_titles_limits_lines_and_legend(plots: Lab) -> None:
@@ -219,7 +219,7 @@ def test_axes_facts(plots: Lab, code: str, facts: dict[str, Any]) -> None:
         (
             "plt.plot([np.nan] * 200_000)",
             None,
-        ),  # too many to inspect: nothing is claimed
+        ),  # too many to inspect: no facts
         ("plt.plot([1, 20], [3, 4]); plt.xlim(10, 15)", None),  # the line crosses
         ("plt.scatter([1, 2], [3, 4]); plt.ylim(3.5, 5)", None),
         (
@@ -280,7 +280,7 @@ def test_seaborn_figures(plots: Lab) -> None:
     assert not any(axis.get("invisible") for axis in figure["axes"])
 
 
-# when it tells
+# --- when the summary is made
 
 
 def test_each_image_has_its_own_facts(plots: Lab, tmp_path: Path) -> None:
@@ -300,7 +300,7 @@ def test_each_image_has_its_own_facts(plots: Lab, tmp_path: Path) -> None:
     )
     messages = [line.split('"')[1] if '"' in line else "" for line in lines]
     assert messages == ["shown", "displayed", "updated", "", "result"]
-    assert "shown 2 times" in lines[-1]  # as the result, and by the backend
+    assert "shown 2 times" in lines[-1]  # as result, and shown by the backend
     assert "a single color" in lines[3] and "a single color" not in lines[0]
 
 
@@ -325,7 +325,7 @@ def test_figures_that_were_not_shown_are_not_reported(plots: Lab) -> None:
     result = plots.ok("%%capture\nplt.plot([1, 2]); plt.title('captured')")
     assert (
         not result.outputs and len(figures(result)) == 1
-    )  # no picture of the outputs is this one
+    )  # the outputs do not contain this picture
     failed = plots.run(
         "plt.plot([1]); plt.title('before it failed'); plt.show(); 1 / 0"
     )
@@ -442,7 +442,7 @@ def test_summary_does_not_import_matplotlib(lab: Lab) -> None:
     ],
 )
 def test_figures_that_raise_while_inspected(plots: Lab, body: str) -> None:
-    """It is shown as ever, and the cell does not fail."""
+    """The figure is shown as before, and the cell does not fail."""
     result = plots.ok(
         "from matplotlib.figure import Figure\nfrom IPython.display import display\n"
         f"class Odd(Figure):\n    {body}\n    __repr__, _repr_html_ = object.__repr__, None\n"
@@ -453,7 +453,7 @@ def test_figures_that_raise_while_inspected(plots: Lab, body: str) -> None:
 
 
 def test_interrupt_during_inspection_reaches_the_cell(plots: Lab) -> None:
-    """Esc in the midst of a look must end the cell, not the look."""
+    """Esc during the inspection of figures ends the cell."""
     result = plots.run(
         "scope = get_ipython().display_formatter.format.__globals__; held = scope['describe_figure']\n"
         "def esc(figure): raise KeyboardInterrupt\n"
@@ -466,7 +466,7 @@ def test_interrupt_during_inspection_reaches_the_cell(plots: Lab) -> None:
     )
 
 
-# the agent's copies
+# --- saved images
 
 
 def picture(
@@ -476,7 +476,7 @@ def picture(
     mode: str = "RGB",
     noise: int = 1,
 ) -> bytes:
-    """A picture of several colours; each `noise` makes another one."""
+    """Return a picture with several colors; each `noise` makes another one."""
     image = Image.new("RGB" if mode == "P" else mode, (width, height))
     spot = random.Random(noise)
     for _ in range(5):
@@ -594,7 +594,7 @@ def single(mode: str, colour: Any, spot: Any = None) -> bytes:
     [
         (single("RGB", (255, 255, 255)), True),
         (single("RGB", (255, 255, 255), (255, 255, 254)), False),
-        (single("RGBA", (0, 0, 0, 0), (9, 9, 9, 0)), True),  # transparent everywhere
+        (single("RGBA", (0, 0, 0, 0), (9, 9, 9, 0)), True),  # fully transparent
         (single("RGBA", (0, 0, 0, 0), (0, 0, 0, 9)), False),
         (single("P", 1), True),
         (single("L", 7, 8), False),
@@ -721,7 +721,7 @@ def test_run_without_images_creates_no_folder_and_imports_no_pillow(
     assert os.spawnl(os.P_WAIT, sys.executable, sys.executable, "-c", code) == 0
 
 
-# the lines of the report
+# --- lines of the report
 
 
 def format_line(*axes: dict[str, Any], **options: Any) -> str:
@@ -967,7 +967,7 @@ def test_rich_outputs_are_listed(data: dict[str, Any], message: list[str]) -> No
 
 
 def make_plotly_array(code: str, *values: float) -> dict[str, str]:
-    """An array as plotly 6 and later write it."""
+    """Return an array in the format of plotly 6."""
     kinds = {"f8": "d", "i1": "b", "i2": "h"}
     return {
         "dtype": code,

@@ -27,7 +27,7 @@ PICTURE = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADh
 
 @pytest.fixture(autouse=True)
 def compare_traffic(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Beside each flood: what the kernel sent is on cells, or said to be left out."""
+    """Check after each flood: all sent output is in cells or reported as truncated."""
     if "project" not in request.fixturenames:
         yield
         return
@@ -38,7 +38,10 @@ def compare_traffic(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def run(notebook: Notebook, source: str, status: str = "ok") -> dict:
-    """Run one cell below all others; return it as the notebook holds it, which must be valid and within the limit."""
+    """Run a new last cell and return it from the notebook.
+
+    The notebook must be valid, and the cell within the limit.
+    """
     before = notebook.path.stat().st_size
     cell_id, response = notebook.insert(source)
     assert status in response.text.split("\n")[0], response.text
@@ -174,7 +177,7 @@ def test_binary_output(project: Project) -> None:
     json.loads(notebook.path.read_bytes().decode("utf-8"))
 
 
-# What the kernel may say, for the area and for nbclient.
+# Messages of the kernel, for `OutputArea` and for nbclient.
 SAID = st.one_of(
     st.tuples(
         st.just("stream"),
@@ -223,7 +226,7 @@ def test_outputs_match_nbclient(messages: list[tuple]) -> None:
         area.add_message(message(*line))
         client.process_message(message(*line), client.nb.cells[0], 0)
     joined: list[dict] = []
-    for out in client.nb.cells[0].outputs:  # it leaves streams apart
+    for out in client.nb.cells[0].outputs:  # nbclient does not merge streams
         if (
             joined
             and out["output_type"] == "stream" == joined[-1]["output_type"]
@@ -278,7 +281,7 @@ def test_unsaved_images_are_not_held() -> None:
 def test_interrupt_between_idle_and_reply_keeps_the_kernel(
     project: Project,
 ) -> None:
-    """ipykernel sends `idle` then and never a reply."""
+    """In this case ipykernel sends `idle` but no reply."""
     notebook = project.new()
     run(
         notebook,

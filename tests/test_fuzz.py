@@ -66,7 +66,7 @@ GROWTH = 60 << 20  # bytes: a daemon that keeps what it was sent grows by more
 
 
 def make_settings(ci: int, nightly: int) -> Callable[[Any], Any]:
-    """Return the settings of one test: how many examples in CI, and each night."""
+    """Return the settings of a test: the number of examples in CI and by night."""
     phases = (
         (Phase.explicit, Phase.generate, Phase.shrink)
         if NIGHTLY
@@ -82,7 +82,7 @@ def make_settings(ci: int, nightly: int) -> Callable[[Any], Any]:
     )
 
 
-# --- what is made up ------------------------------------------------------------------
+# --- generated data -------------------------------------------------------------------
 
 TEXTS = st.one_of(
     st.text(max_size=30),
@@ -129,7 +129,7 @@ DEEP = st.sampled_from([1, 100, 400, 800, 10_000]).map(
 
 
 def odd_objects(**fields: Any) -> st.SearchStrategy[dict[str, Any]]:
-    """Objects with these fields: right, of any other kind, or not there."""
+    """Generate objects whose fields are valid, of another type, or missing."""
     absent = object()
     each = {
         name: st.one_of(right, right, VALUES, st.just(absent))
@@ -141,7 +141,7 @@ def odd_objects(**fields: Any) -> st.SearchStrategy[dict[str, Any]]:
 
 
 def encode_json(value: Any) -> bytes:
-    """Return JSON; lone surrogates as escapes."""
+    """Return JSON with lone surrogates escaped."""
     return json.dumps(value).encode()
 
 
@@ -150,12 +150,15 @@ def encode_json(value: Any) -> bytes:
 
 @pytest.fixture(scope="module")
 def fuzz_project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
-    """One daemon for all: at the end it is the same process, with no more descriptors and little more memory."""
+    """One daemon for all tests.
+
+    At the end, it is the same process, without more descriptors or much more memory.
+    """
     for project in scratch(tmp_path_factory.mktemp("fuzz") / "repo"):
         project.notebook("plain.ipynb", [code("1 + 1", "one")])
         project.stepper(
             "run", "plain"
-        )  # its kernel's descriptors are there before and after
+        )  # the kernel's descriptors are open before and after
         daemon = psutil.Process(project.json("status")["daemon"]["pid"])
         before, descriptors = daemon.memory_info().rss, daemon.num_fds()
         yield project
@@ -173,7 +176,7 @@ def fuzz_project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
 def send_bytes(
     fuzz_project: Project, data: bytes, pieces: int = 1, timeout: float = 20
 ) -> bytes:
-    """Send bytes to the daemon's socket, in pieces, and end; return what comes back until it ends."""
+    """Send bytes to the daemon's socket, in pieces; return the whole response."""
     with (
         socket.socket(socket.AF_UNIX) as link,
         contextlib.suppress(BrokenPipeError, ConnectionResetError),
@@ -193,7 +196,7 @@ def send_bytes(
 
 
 def parts(response: bytes) -> list[list[bytes]]:
-    """Return the frames of an answer."""
+    """Return the frames of a response."""
     results, stream = [], io.BytesIO(response)
     while prefix := stream.read(wire_format.PREFIX):
         sizes = wire_format.parse_part_lengths(
@@ -207,7 +210,7 @@ def parts(response: bytes) -> list[list[bytes]]:
 def send_request(
     fuzz_project: Project, verb: bytes, payload: bytes
 ) -> tuple[bytes, bytes]:
-    """Ask as a client does; return the kind and the body of the answer."""
+    """Send a request; return the kind and the body of the response."""
     frame = wire_format.pack(
         verb,
         __version__.encode(),
@@ -218,7 +221,7 @@ def send_request(
     with socket.socket(socket.AF_UNIX) as link:
         link.connect(
             fuzz_project.paths.socket
-        )  # without a limit: with one it does not wait where too many are waiting
+        )  # no timeout: with one, connect fails if the backlog is full
         link.settimeout(60)
         link.sendall(frame)
         stream = link.makefile("rb")
@@ -233,7 +236,7 @@ def send_request(
 
 
 def assert_daemon_responds(fuzz_project: Project) -> None:
-    """Assert that the daemon answers."""
+    """Assert that the daemon responds."""
     kind, body = send_request(fuzz_project, b"status", b"{}")
     assert kind == wire_format.OK and json.loads(body)["daemon"]["pid"]
 
@@ -249,7 +252,7 @@ HEADS = st.lists(LENGTHS, max_size=10).map(
     )
 )
 WHOLE = st.lists(st.binary(max_size=40), min_size=1, max_size=8).map(
-    # A request of another version has the daemon end, which is meant so: an update's next daemon takes over.
+    # A request of another version ends the daemon, so that the updated one takes over.
     lambda item: wire_format.pack(
         *([item[0], __version__.encode(), *item[2:]] if len(item) == 5 else item)
     )
@@ -297,7 +300,7 @@ def test_idle_connections_do_not_block_others(project: Project) -> None:
                 wire_format.pack(b"status", b"x", b"", b"", b"{}")[: number % 30]
             )
         assert_daemon_responds(project)
-        project.stepper("shutdown")  # its end is not held up either
+        project.stepper("shutdown")  # its end is not delayed either
         assert not os.path.exists(project.paths.socket)
     finally:
         for link in links:
@@ -488,7 +491,7 @@ def test_shell_commands_are_parsed_in_bounded_time(text: str) -> None:
     assert time.process_time() - began < 2
 
 
-# --- the readers of files, in this process --------------------------------------------
+# --- file parsers, in this process ----------------------------------------------------
 
 LINES = TEXTS | st.lists(TEXTS, max_size=3)
 OUTPUTS = odd_objects(
@@ -571,7 +574,7 @@ def test_random_notebooks(tmp_path: Path, data: bytes) -> None:
         split_pages(file.read_outputs(CellVersion.from_cell(cell)))
         quoted_output.format_outputs(file.read_outputs(CellVersion.from_cell(cell)))
         file.add_tag(cell, "skip")
-    # The next example's temporary file has the same name: the removal of this one must be over.
+    # The next example uses the same temporary file, so wait for its removal.
     background_io.start_pending_jobs()
     background_io.EXECUTOR.submit(int).result()
     assert path.exists()
@@ -753,7 +756,7 @@ SETTINGS = odd_objects(
 @make_settings(150, 4000)
 @given(data=SETTINGS | VALUES, indent=st.sampled_from([None, 0, 2, 4, "\t"]))
 def test_settings_are_never_lost(data: Any, indent: Any) -> None:
-    """Merged and taken out again, a settings file is as it was, to the byte; what is not ours stays in between."""
+    """Adding and removing our entries restores the bytes; other entries are kept."""
     text = json.dumps(data, indent=indent) + "\n"
     before = merging.parse(text)
     assume(json.dumps(before) == json.dumps(data))
@@ -838,7 +841,7 @@ WAKES = [
     ),
 )
 def test_random_wake_patterns(pattern: str, pieces: list[str]) -> None:
-    """However what is printed arrives, the line that is found is the first that Python's engine finds."""
+    """The matched line is the first that Python's `re` finds, for any chunks."""
     assume(not wake_regex.find_problem(pattern))
     watch = WakeWatcher(pattern)
     for piece in pieces:
@@ -849,7 +852,7 @@ def test_random_wake_patterns(pattern: str, pieces: list[str]) -> None:
         watch.pattern.matches_longer_lines
         or not matching_lines
         or matching_lines[0] in lines[:-1]
-    ):  # an end is looked at when it is there
+    ):  # the last line is checked when it is complete
         assert bool(watch.matched_line) == bool(matching_lines) and (
             not matching_lines or matching_lines[0].startswith(watch.matched_line)
         )

@@ -336,7 +336,7 @@ def wait_for_next_version(hook: Hook) -> None:
             process.stdin.close()
             process.stdin = None
             hook.finish()
-            time.sleep(0.3)  # so that the process notices that the socket is removed
+            time.sleep(0.3)  # then the process notices that the socket was removed
             hook.listen(respond_ok)
             unlock()
             stdout, stderr = process.communicate(timeout=SECONDS)

@@ -23,12 +23,12 @@ KERNELS = "ipykernel"  # packages for a new .venv of the project
 
 
 def normalize_name(name: str) -> str:
-    """Return a project's or a wheel's name as an index spells it."""
+    """Return the normalized name of a project or wheel."""
     return re.sub(r"[-_.]+", "-", re.split(r"[^\w.-]", name)[0]).lower()
 
 
 def list_documented_packages() -> list[str]:
-    """Return what pyproject.toml names for an installation: the dependencies and what builds the package."""
+    """Return the dependencies and build requirements in pyproject.toml."""
     lists = re.findall(
         r"^(?:requires|dependencies) = \[(.*?)\]$",
         (ROOT / "pyproject.toml").read_text(),
@@ -40,7 +40,7 @@ def list_documented_packages() -> list[str]:
 
 
 class Index(ThreadingHTTPServer):
-    """A package index that serves a folder of wheels, and a proxy that lets nothing through; both write down."""
+    """A package index of local wheels, and a blocking proxy; both record requests."""
 
     def __init__(self, house: Path) -> None:
         self.requested_projects: set[str] = set()  # projects
@@ -97,7 +97,7 @@ class Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheels of what is named and of all that it needs, from wherever this machine's pip has them."""
+    """Download the wheels of all dependencies, with this machine's pip settings."""
     folder = tmp_path_factory.mktemp("house")
     requests = [
         sys.executable,
@@ -131,7 +131,7 @@ def index(house: Path) -> Iterator[Index]:
 
 
 def make_isolated_environment(index: Index, path: Path, home: Path) -> dict[str, str]:
-    """Return an environment in which no other index, no cache and no other way out is known."""
+    """Return an environment without other indexes, caches or network access."""
     env = environ(path, HOME=str(home))
     data = {
         name: value
@@ -196,7 +196,7 @@ def test_only_documented_packages_are_requested(
 
 @pytest.mark.nightly
 def test_undocumented_requests_are_detected(index: Index, tmp_path: Path) -> None:
-    """The other half: another package, and another index, are in the record."""
+    """The record contains requests for another package and another index."""
     env = make_isolated_environment(index, Path(os.environ["PATH"]), tmp_path) | {
         "PIP_DISABLE_PIP_VERSION_CHECK": "1"
     }
@@ -236,7 +236,7 @@ def test_no_interpreter_is_downloaded(index: Index, tmp_path: Path) -> None:
     env |= {
         "UV_PYTHON_PREFERENCE": "only-managed",
         "UV_PYTHON_INSTALL_DIR": str(tmp_path / "none"),
-    }  # it finds no other
+    }  # the only Python that it finds
     (tmp_path / "repo").mkdir()
     result = subprocess.run(
         [ROOT / "install.sh", tmp_path / "repo"],

@@ -23,7 +23,7 @@ from tests.test_long_cells import STARTED, Edit
 from tests.test_run_on_edit import wait_until
 from tests.test_workflow import say
 
-# A child that writes a file when it is interrupted.
+# A child process that writes a file when it is interrupted.
 CHILD = """
 import pathlib, signal, sys, time
 name = sys.argv[1]
@@ -118,7 +118,7 @@ def test_server_of_earlier_cell_keeps_running(
         port = probe.getsockname()[1]
     notebook.insert(SERVER.format(port=port) + "early = start('early')")
     wait_until(lambda: is_responding(port))
-    # the cell begins at once behind one whose child the clock can't tell from its own
+    # the next cell starts so soon that the clock can't separate the children
     notebook.insert("late = start('late')")
     interrupt(notebook, "own = start('own')\ntime.sleep(60)")
     wait_until(lambda: has(notebook, "own", "interrupted"))

@@ -22,7 +22,7 @@ NOBODY = 65534
 
 @contextlib.contextmanager
 def full_disk(limit: int) -> Iterator[None]:
-    """No file may grow beyond so many bytes: unlike a folder's mode that stops root too."""
+    """Limit the size of files, which also works for root."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limits[1]))
     try:
@@ -33,7 +33,7 @@ def full_disk(limit: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def unprivileged_folder() -> Iterator[Path]:
-    """Be a user whom modes stop, with a folder of one's own."""
+    """Run as a user without root's rights, with a folder of its own."""
     with tempfile.TemporaryDirectory() as name:
         root = os.geteuid() == 0
         if root:
@@ -47,7 +47,7 @@ def unprivileged_folder() -> Iterator[Path]:
 
 
 def read_numbers(path: Path) -> list[int]:
-    """The events in the file, each line of which must be whole."""
+    """Return the events of the file; all lines must be complete."""
     return [json.loads(line)["n"] for line in path.read_text().splitlines()]
 
 
@@ -148,7 +148,7 @@ def test_journal_without_read_permission_keeps_its_bytes() -> None:
     with unprivileged_folder() as folder:
         path = folder / "n.jsonl"
         path.write_text('{"n":1}\n')
-        path.chmod(0o200)  # to be written, not to be read
+        path.chmod(0o200)  # for writing, not for reading
         journal = JournalFile(str(path))
         assert "Permission denied" in journal.load()[1]
         journal.append({"n": 2})
@@ -209,7 +209,7 @@ def test_invalid_foreign_lines_are_skipped_and_reported(project: Project) -> Non
 def test_oversized_files_are_not_read(
     project: Project,
 ) -> None:
-    """A clone may bring holes of any size: a daemon that reads them answers nobody meanwhile."""
+    """A cloned journal can contain large holes; reading them would block the daemon."""
     notebook = project.notebook("n.ipynb")
     (project.folder / ".stepper" / "journal").mkdir()
     for name in ("journal/n.jsonl", "state.json", "batch"):
@@ -241,7 +241,7 @@ def test_fifo_as_journal_does_not_hang(project: Project) -> None:
 def test_line_lost_in_delayed_write_is_written_once(
     tmp_path: Path, saved: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An NFS server or a quota may refuse what was taken: then the file ends before it."""
+    """An NFS server or quota can reject written data; the file then ends before it."""
     path = tmp_path / "n.jsonl"
     journal = JournalFile(str(path))
     journal.append({"n": 1})

@@ -50,7 +50,10 @@ def hub() -> Iterator[Hub]:
 def project(
     hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Project]:
-    """A project whose kernels are that user's; no token is in anything that was written of it."""
+    """A project with kernels on the user's server.
+
+    At the end, no file of the project contains a token.
+    """
     monkeypatch.setenv(VARIABLE, hub.token()[1])
     for project in scratch(tmp_path / "repo"):
         project.config(f"kernels: {json.dumps({'hub': hub.definition})}\nkernel: hub\n")
@@ -76,7 +79,7 @@ def project_with_server(hub: Hub, project: Project) -> Project:
 
 
 def get_listed_hub(project: Project) -> tuple[bool, str]:
-    """What `stepper kernels` says of the hub: whether it can be reached; why not, and what mends that."""
+    """Return the hub's `reachable`, problem and fix from `stepper kernels`."""
     backend = project.json("kernels", check=None)[1]
     return backend["reachable"], f"{backend['why']} | {backend['mend']}"
 
@@ -84,7 +87,7 @@ def get_listed_hub(project: Project) -> tuple[bool, str]:
 def act_during_cell(
     notebook: Notebook, act: Callable[[], object], ends: bool = True
 ) -> Answer:
-    """Have a cell count, do something when it is at it, let it end; return what is read of it."""
+    """Run a counting cell and an action during the run; return the cell."""
     file = notebook.path.with_suffix(f".{len(notebook.raw['cells'])}")
     payload, messages = (
         notebook.edited("insert", COUNTS.format(str(file))),
@@ -104,7 +107,7 @@ def act_during_cell(
 
 
 def is_complete(cell: dict[str, Any]) -> bool:
-    """Whether all that such a cell printed is on it, each line once, and its value."""
+    """Return whether the cell has each printed line once, and its value."""
     *printed, value = cell["outputs"]
     counted = "".join(
         f"{n}\n" for n in range(int("".join(value["data"]["text/plain"])))
@@ -224,7 +227,9 @@ def test_revoked_token_and_token_of_another_user_are_distinguished(
         False,
         f"{refuses} | export {VARIABLE}=…",
     )
-    assert "| 20" in notebook.insert("print(x)")[1].text  # by the line that is there
+    assert (
+        "| 20" in notebook.insert("print(x)")[1].text
+    )  # through the existing connection
 
     created = list[tuple[str, str]]()
 
@@ -242,7 +247,7 @@ def test_revoked_token_and_token_of_another_user_are_distinguished(
         monkeypatch.setenv(VARIABLE, created[0][1])
         wait_until(
             lambda: not get_kernel_trouble(project_with_server), 60
-        )  # whoever asks has brought it
+        )  # sent by the client
 
     text = act_during_cell(notebook, cut).text
     assert "ran ok" in text and is_complete(notebook.raw["cells"][0]), text

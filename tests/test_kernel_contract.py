@@ -35,7 +35,7 @@ from tests import backend_cases
 from tests.backend_cases import Backend, Cells, contract
 from tests.fake_kernel import FakeKernelLauncher
 
-# What the fake kernel's cells find, defined where a real one runs.
+# The functions of the fake kernel, for real kernels.
 PRELUDE = """
 import os, signal, threading, time
 def die(how='SIGKILL'):
@@ -52,7 +52,7 @@ GAP = re.compile(
 
 
 class KernelHarness:
-    """A place for one notebook's kernel, and the daemon that asks it: an event loop."""
+    """A kernel of one backend, and an event loop in place of the daemon."""
 
     def __init__(self, at: Backend, folder: Path) -> None:
         self.folder, self.at = folder, at
@@ -65,7 +65,7 @@ class KernelHarness:
         self.start_kernel()
 
     def provider(self) -> KernelLauncher:
-        """The provider, as a daemon that has just begun has it."""
+        """Return a new launcher, like a daemon that has just started."""
         record = str(self.folder / "kernel.json")
         return (
             FakeKernelLauncher(self.fake_kernels, record)
@@ -89,7 +89,7 @@ class KernelHarness:
         self.wait(detached())
 
     def reattach(self) -> Kernel | Death | None:
-        """Leave the kernel, and find it as the next daemon does."""
+        """Detach from the kernel and attach to it again, like the next daemon."""
         self.former.append(self.kernel)
         self.detach()
         kernel = self.wait(self.provider().attach())
@@ -113,7 +113,7 @@ class KernelHarness:
     def run_with(
         self, code: str, act: Callable[[], Coroutine[Any, Any, Any]]
     ) -> Execution:
-        """Run a cell, and do something as soon as it has shown something."""
+        """Run a cell, and call `act` after its first output."""
 
         async def both() -> Execution:
             running = asyncio.create_task(self.kernel.execute(code, 30, LIMITS))
@@ -136,7 +136,7 @@ class KernelHarness:
     def lose_daemon_during_run(
         self, code: str, request: str, seconds_without_daemon: float = 0
     ) -> Kernel:
-        """The kernel as the next daemon finds it, where the last one went away within a run."""
+        """End the daemon during a run; return the kernel of the next daemon."""
 
         async def cancel_run() -> None:
             running = asyncio.create_task(
@@ -156,9 +156,9 @@ class KernelHarness:
         for kernel in (
             self.kernel,
             *self.former,
-        ):  # their processes are this one's children
+        ):  # they are child processes of this process
             self.wait(kernel.shutdown())
-        self.wait(asyncio.sleep(0.1))  # its sockets are not closed yet
+        self.wait(asyncio.sleep(0.1))  # so that its sockets are closed
         self.loop.close()
 
 
@@ -176,7 +176,7 @@ def place(request: pytest.FixtureRequest) -> Iterator[KernelHarness]:
 
 @pytest.fixture
 def harness(place: KernelHarness) -> KernelHarness:
-    """The kernel of all tests in a place, begun anew where one has ended it."""
+    """The kernel of all tests with one backend; restarted if a test ended it."""
     if place.wait(place.kernel.check_death()) is not None:
         place.start_kernel()
     place.kernel.on_display = lambda message, late: False
@@ -360,7 +360,7 @@ def test_displays_are_updated_by_id(harness: KernelHarness) -> None:
     )
     assert [out["data"] for out in result.outputs] == [
         {"text/plain": "c"}
-    ]  # the other one is another cell's
+    ]  # the other display belongs to another cell
     assert (
         events == [("display_data", False)] * 2 + [("update_display_data", False)] * 2
     )
@@ -660,7 +660,7 @@ def test_new_daemon_gets_missed_messages(harness: KernelHarness) -> None:
     time.sleep(0.6)
     events: list[
         dict[str, Any]
-    ] = []  # a Jupyter server says it again, to whoever comes with the same session
+    ] = []  # a Jupyter server repeats the message for the same session
     kernel.on_display = lambda message, late: not events.append(message)
     assert harness.wait(kernel.take_over()) is None
     kernel.receive_pending()
@@ -679,11 +679,11 @@ def test_run_without_daemon_is_recovered(harness: KernelHarness, cells: Cells) -
     for request, seconds in (
         ("c" * 32, 0.0),
         ("d" * 32, 1.0),
-    ):  # it runs still, and it is over
+    ):  # the cell is still running, and it has finished
         kernel = harness.lose_daemon_during_run(source, request, seconds)
         assert (
             harness.wait(kernel.await_earlier_request("0" * 32, 20, LIMITS)) is None
-        )  # that one never began
+        )  # this request never started
         result = harness.wait(kernel.await_earlier_request(request, 20, LIMITS))
         assert result.outcome is Outcome.OK and text(result) == "begun\nover\n"
         assert result.outputs[-1]["data"]["text/plain"] == "'result'"

@@ -387,7 +387,10 @@ PLACES = st.dictionaries(
 def test_invalid_configuration_raises_only_config_error(
     backends: Any, named: Any
 ) -> None:
-    """Whatever stands there is read, or refused with its line: no other error, nothing that a terminal obeys."""
+    """Any entry is accepted or rejected with its line.
+
+    There is no other error, and no terminal control character.
+    """
     text = yaml.safe_dump({"kernels": backends, "kernel": named}, allow_unicode=True)
     try:
         limits = config.parse(text, "config.yaml")
@@ -481,14 +484,14 @@ def test_backend_list_fits_each_terminal_width(monkeypatch: pytest.MonkeyPatch) 
         "✓ gpu    a SLURM job, partition gpu,\n         time 4:00:00\n"
         in rendering.RENDERINGS["kernels"].text(backends)
     )
-    monkeypatch.setenv("COLUMNS", "10")  # nothing is gained by lines of a word
+    monkeypatch.setenv("COLUMNS", "10")  # narrower lines would have one word each
     assert rendering.RENDERINGS["kernels"].text(backends) == text
 
 
 def test_backends_are_checked_concurrently_with_timeout(
     project: Project, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Three hosts that take a call and say nothing, one that nobody accepted."""
+    """Three hosts that accept connections and send nothing; one is not accepted."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         silent.listen(10)
         port = silent.getsockname()[1]
@@ -543,7 +546,7 @@ def test_backends_are_listed_without_ssh(
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
-    """A project with bash's kernel installed for its user, and one daemon for all tests."""
+    """A project with a bash kernel for its user; one daemon for all tests."""
     folder = tmp_path_factory.mktemp("kernels")
     (folder / "jupyter/kernels/bash").mkdir(parents=True)
     (folder / "jupyter/kernels/bash/kernel.json").write_text(
@@ -556,7 +559,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
 
 @pytest.fixture
 def shell(project: Project) -> Notebook:
-    """A notebook in bash, whose place is accepted."""
+    """A bash notebook with an accepted backend."""
     project.config("kernels:\n  sh: {kernelspec: bash}\n  box: {ssh: {host: box}}\n")
     trust.trust(project.paths)
     response = project.json(
@@ -599,7 +602,7 @@ def test_unaccepted_backend_runs_nothing(
     assert listed["sh"]["reachable"] and listed["sh"]["offers"][0].startswith(
         "Bash (bash): "
     )
-    # What was accepted is what stands there now, and nothing else by that name.
+    # Only the accepted definition is valid, not another one with the same name.
     project.config("kernels: {sh: {kernelspec: evil}}\n")
     assert not {backend["name"]: backend for backend in project.json("kernels")}["sh"][
         "accepted"
@@ -647,7 +650,7 @@ def test_bash_cells_have_outputs_attempts_and_stops(
     cell, response = shell.insert("x=3; echo three $x")
     assert (
         'Step 1 of 2 "List": done; criterion: 1 == 2.' in response.text
-    )  # Python's false; bash has no such line
+    )  # Python only; bash reports no such line
     assert (
         "ran ok" in response.text
         and "| three 3" in response.text
@@ -706,7 +709,7 @@ def test_cell_with_unknown_outcome_is_not_rerun(
     psutil.Process(project.json("status")["daemon"]["pid"]).kill()
     time.sleep(
         2
-    )  # the hook's process starts the next daemon; the cell ends before it asks, or while it does
+    )  # the cell ends before or during the hook's request to the next daemon
     running.join()
     marker, text = (
         project.folder / "notebooks" / "ran-once",
@@ -808,7 +811,7 @@ def test_removed_backend_is_reported_at_next_kernel_start(
     )
     assert (
         "| 5" in shell.insert("echo $x")[1].text
-    )  # nothing was given up for one that can't start
+    )  # the running kernel is kept if the new one can't start
     project.kill_daemon()
     assert "| 5" in shell.insert("echo $x")[1].text
 

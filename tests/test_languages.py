@@ -51,7 +51,7 @@ def r() -> dict[str, object]:
 
 
 def deno() -> dict[str, object]:
-    """JavaScript and TypeScript, by a program that is in PyPI's package of that name."""
+    """A JavaScript and TypeScript kernel, from the `deno` package on PyPI."""
     program = str(Path(environment(sys.executable, "deno>=2.9,<3")).parent / "deno")
     return {
         "argv": [program, "jupyter", "--kernel", "--conn", "{connection_file}"],
@@ -90,7 +90,7 @@ def project(
             yield project
 
 
-CELLS = {  # binds x to 20 and shows it, fails in a function, runs for ever, draws
+CELLS = {  # sets x to 20 and shows it, fails in a function, runs forever, draws
     "r": (
         "x <- 20\nx",
         "f <- function(a) stop('no such thing')\nf(3)",
@@ -122,7 +122,7 @@ def test_reports_of_other_languages_have_no_python_facts(
         and "20" in report
         and "done" in report
         and "riterion" not in report
-    ), report  # the agent's to judge
+    ), report  # for the agent to judge
     cell, failed = notebook.insert(fails)
     assert "FAILED" in failed.text and "NameError" not in failed.text
     if language != "bash":  # it has none
@@ -147,7 +147,7 @@ def test_reports_of_other_languages_have_no_python_facts(
     assert f"`{mark} stepper: timeout=10m`" in slow.text + slow.stop, (
         slow.text + slow.stop
     )
-    if language == "deno":  # an interrupt ends it, and the report says so
+    if language == "deno":  # the report says that an interrupt ends the kernel
         assert "kernel died (SIGINT)" in slow.stop
         return
     assert "the kernel keeps its variables" in slow.text

@@ -11,8 +11,9 @@ import pytest
 
 from tests.conftest import Notebook, Project, mark_nightly, reuse_project, text_of
 
-# Goes on writing LATE until there is a file `stop`. asyncio keeps the cell that began it; a thread, a timer and a child
-# that ipykernel can't tell apart write for the cell that runs, else for the one that ran last.
+# Writes LATE until the file `stop` exists. An asyncio task writes for the cell that
+# started it; a thread, timer or child that ipykernel can't assign writes for the
+# running cell, else for the last one.
 TASK = """
 import asyncio, os
 
@@ -88,7 +89,7 @@ UNTOLD = {
 
 @pytest.fixture
 def project(module_project: Project) -> Iterator[Project]:
-    """One daemon for all tests of this module, a notebook of its own for each."""
+    """One daemon for all tests of this module; each test has its own notebook."""
     yield from reuse_project(module_project)
 
 
@@ -98,7 +99,7 @@ def notebook(project: Project) -> Notebook:
 
 
 def wait_until_true(check: Callable[[], Any], seconds: float = 20) -> Any:
-    """Wait until something holds; return it."""
+    """Wait until a value is true and return it."""
     end = time.monotonic() + seconds
     while not (value := check()):
         assert time.monotonic() < end
@@ -107,7 +108,7 @@ def wait_until_true(check: Callable[[], Any], seconds: float = 20) -> Any:
 
 
 def get_output_text(notebook: Notebook, cell_id: str) -> str:
-    """All text that a cell shows."""
+    """Return the text of a cell's outputs."""
     data = [
         out["data"].get("text/plain", "")
         for out in notebook.cell(cell_id)["outputs"]
@@ -117,8 +118,8 @@ def get_output_text(notebook: Notebook, cell_id: str) -> str:
 
 
 def run_background_writer(notebook: Notebook, first: str) -> tuple[list[str], str]:
-    """Run what goes on writing, then two other cells; return what each shows in the end, and the reports."""
-    for name in ("stop", "stopped"):  # of the test before
+    """Run a background writer and two cells; return their outputs and the reports."""
+    for name in ("stop", "stopped"):  # from the previous test
         (notebook.path.parent / name).unlink(missing_ok=True)
     cells, texts = [], []
     for source in (first, WAIT, STOP):
@@ -404,7 +405,9 @@ def test_descriptors_and_threads_do_not_grow(notebook: Notebook) -> None:
         counts.append(
             int("".join(notebook.cell(cell)["outputs"][0]["data"]["text/plain"]))
         )
-    assert max(counts) <= counts[0] + 4, counts  # the last run's may not be closed yet
+    assert max(counts) <= counts[0] + 4, (
+        counts
+    )  # the socket of the last run may still be open
 
 
 def test_cell_that_redirects_file_descriptors(notebook: Notebook) -> None:
@@ -436,7 +439,7 @@ def test_crash_output_is_reported(notebook: Notebook) -> None:
 
 @pytest.mark.nightly
 def test_kernel_messages_belong_to_no_cell(notebook: Notebook) -> None:
-    """As debugpy's warning, which comes some time after the kernel's start."""
+    """Simulates debugpy's warning, which arrives some time after the kernel's start."""
     send_warning = "kernel.session.send(kernel.iopub_socket, 'stream', {'name': 'stderr', 'text': 'warning'}, parent={})"
     _, first = notebook.insert(f"kernel = get_ipython().kernel\n{send_warning}")
     _, second = notebook.insert("1")

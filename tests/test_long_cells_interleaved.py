@@ -44,7 +44,7 @@ WORDS = {"cell_type": "markdown", "id": "words", "metadata": {}, "source": "Word
 
 @pytest.fixture
 def project(fresh_project: Project) -> Iterator[Project]:
-    """One of its own for each test: what is handed on is told later, to whoever asks then."""
+    """A project for each test: background runs are reported to the next caller."""
     fresh_project.config(SOON)
     yield fresh_project
     while STARTED:
@@ -59,12 +59,12 @@ def start_background_cell(notebook: Notebook, source: str = WAITS) -> Edit:
 
 
 def release_cell(notebook: Notebook, until: str = "go") -> None:
-    """Let the cell that waits for this file go on."""
+    """Create the file that the cell waits for."""
     (notebook.path.parent / until).touch()
 
 
 def kill_hook(process: subprocess.Popen[bytes], project: Project) -> None:
-    """Kill a hook as `kill -9` does, and wait until the daemon knows."""
+    """Kill a hook like `kill -9`, and wait until the daemon has noticed."""
     log = project.folder / ".stepper" / "daemon.log"
     text = log.read_text().count(" disconnected\n")
     process.kill()
@@ -73,7 +73,7 @@ def kill_hook(process: subprocess.Popen[bytes], project: Project) -> None:
 
 
 def kill_starved_hook(process: subprocess.Popen[bytes], project: Project) -> None:
-    """Stop a hook until the daemon's next beat lies unread before it, then kill it: its connection is reset."""
+    """Kill a hook with an unread heartbeat, which resets its connection."""
     process.send_signal(signal.SIGSTOP)
     time.sleep(1.5 * BEAT_SECONDS)
     kill_hook(process, project)
@@ -147,7 +147,7 @@ def test_finished_background_run_keeps_the_current_notebook(
 def test_client_is_notified_in_new_session_after_clear(
     project: Project,
 ) -> None:
-    """Its waker has spoken already, of a line: the next one is the new session's."""
+    """The first waker has reported a line; the next one belongs to the new session."""
     notebook = project.new("Train")
     edit = Edit(notebook, WAITS.replace("timeout=2h", 'timeout=2h wake="begun"'))
     message = edit.answer.text
@@ -259,7 +259,7 @@ def test_matching_line_is_not_notified_again_by_new_daemon(
     waker = start_waker(notebook)
     release_cell(notebook, "worse")
     wait_until(lambda: get_running(project)["line"] == "loss is nan: worse")
-    time.sleep(BEAT_SECONDS)  # as long as it takes to be woken by that
+    time.sleep(BEAT_SECONDS)  # the time that the notification takes
     assert waker.poll() is None
     release_cell(notebook)
     notification = read_notification(waker)
@@ -292,7 +292,7 @@ def test_waiting_hook_does_not_hold_the_file_content(
     edit = Edit(notebook, tools=tmp_path / "env" / "bin", payload=payload)
     assert "still running" in edit.answer.text
     wait_until(lambda: psutil.Process(edit.waker.pid).memory_info().rss <= 3_000_000)
-    project.kill_daemon()  # … and has what the next daemon is asked with
+    project.kill_daemon()  # … and has the data for the next daemon
     wait_until(lambda: get_running(project) is not None)
     release_cell(notebook)
     assert "ran ok" in edit.woken
@@ -306,7 +306,7 @@ def test_report_of_killed_reader_is_delivered_later(
     edit = start_background_cell(notebook)
     edit.waker.send_signal(signal.SIGSTOP)
     finish_cell(notebook)
-    time.sleep(1)  # within the five seconds that the daemon waits for an answer
+    time.sleep(1)  # within the five seconds that the daemon waits
     kill_hook(edit.waker, project)
     wait_until(lambda: "ran ok" in say(notebook, "And?"))
     assert "ran ok" not in start_session(notebook, "resume")

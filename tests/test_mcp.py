@@ -97,7 +97,7 @@ def protocol_era(request: pytest.FixtureRequest) -> str:
 def run_scenario(
     project: Project, scenario: Scenario, era: str = ERAS[0], **options: Any
 ) -> None:
-    """Have a client, of one era, play a story with the server in this process."""
+    """Run a scenario with an in-process server and a client of one protocol era."""
 
     async def main() -> None:
         async with Client(
@@ -128,7 +128,7 @@ async def create_notebook(
     return str(result.structured_content["notebook"])
 
 
-# --- what is offered ------------------------------------------------------------------
+# --- tools and instructions -----------------------------------------------------------
 
 
 def test_tools_match_the_table_with_their_hints(
@@ -336,7 +336,7 @@ def test_tool_name_of_other_server_suggests_our_tool(module_project: Project) ->
     run_scenario(module_project, scenario)
 
 
-# --- working --------------------------------------------------------------------------
+# --- cells and runs -------------------------------------------------------------------
 
 
 @pytest.mark.nightly_after(1)
@@ -539,7 +539,7 @@ def test_progress_is_sent_each_second_with_last_line(
 
 
 async def wait_for_status(client: Client, condition: Callable[[Any], bool]) -> Any:
-    """Return the notebook's status once something holds of it."""
+    """Return the notebook's status as soon as a condition is true."""
     while True:
         status = (await client.call_tool("notebook_status", {})).structured_content
         if condition(status):
@@ -661,7 +661,7 @@ def test_daemon_killed_during_a_call(fresh_project: Project) -> None:
 def test_daemon_killed_while_creating_a_notebook(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whether it was made nobody knows: the agent is told how to see it, not to make a second one."""
+    """It is unknown whether the notebook exists; the message says how to check."""
 
     async def gone(self: Daemon, verb: str, *message: Any, **options: Any) -> Any:
         raise hook_client.build_exited_error(self.paths, accepted=True)
@@ -745,7 +745,7 @@ def test_cell_results_state_the_action_and_cell_numbers(
         )
 
         first = before[1]["cell_id"]
-        await change("move", 1, after=-1)  # it is the third code cell now
+        await change("move", 1, after=-1)  # now the third code cell
         response = await change("delete", first)
         assert response.startswith(f"{name}: 1 cell deleted. ")
         assert response.endswith(
@@ -836,7 +836,7 @@ def test_report_is_delivered_to_its_agent_only(quick: Quick) -> None:
     run_scenario(quick, scenario)
 
 
-# --- pictures -------------------------------------------------------------------------
+# --- figures --------------------------------------------------------------------------
 
 
 def test_large_images_are_scaled_down(tmp_path: Path) -> None:
@@ -1092,7 +1092,7 @@ def test_refusal_after_a_stop_names_lift_stop(quick: Quick) -> None:
 
 
 async def stopped(client: Client) -> str:
-    """Stop a new notebook; return its name: another test's may be stopped as well."""
+    """Stop a new notebook and return its name; other notebooks can be stopped too."""
     name = await create_notebook(client, "stopped")
     result = await client.call_tool(
         "run_cell", {"source": 'raise RuntimeError("STOP: which column?")'}
@@ -1106,7 +1106,7 @@ async def stopped(client: Client) -> str:
 
 
 def make_elicitation_handler(action: str, **content: Any) -> tuple[list[str], Any]:
-    """Return what a person was asked, and a client's way to ask."""
+    """Return the list of messages to the user, and the client's callback."""
     requests: list[str] = []
 
     async def ask(context: Any, params: Any) -> ElicitResult:
@@ -1205,7 +1205,7 @@ def test_client_without_elicitation_gets_the_commands(
 
 
 def test_unsolicited_answer_keeps_the_stop(project: Project) -> None:
-    """A client may send what it likes along with a call: without our token, or for another stop, it is asked anew."""
+    """A response without our token, or for another stop, is ignored."""
     forged = {
         "decision": ElicitResult(action="accept", content={"decision": "continue"})
     }
@@ -1304,7 +1304,7 @@ def test_resources_and_change_notifications(
 def test_client_of_2025_is_notified_of_new_resources(
     project: Project,
 ) -> None:
-    """It subscribed to none: that the list changes was declared to it all the same."""
+    """The client subscribed to no resource, but the server declares list changes."""
     notified = asyncio.Event()
 
     async def handler(message: Any) -> None:
@@ -1343,7 +1343,7 @@ def test_prompts_match_the_skills(project: Project, protocol_era: str) -> None:
                 "`stepper",
                 "stepping-notebooks",
                 "$ARGUMENTS",
-                "you are notified",  # other clients have no way to do that
+                "you are notified",  # other clients cannot do that
                 "```!",
                 "!`",
             ):
@@ -1361,7 +1361,7 @@ def test_prompts_match_the_skills(project: Project, protocol_era: str) -> None:
     run_scenario(project, scenario, protocol_era)
 
 
-# --- as processes ---------------------------------------------------------------------
+# --- server processes -----------------------------------------------------------------
 
 
 def server_of(project: Project) -> list[str]:
@@ -1401,7 +1401,7 @@ def test_stdio_kernel_environment_has_no_agent_keys(
                 "{'ANTHROPIC_API_KEY': None, 'CLAUDE_CODE_SESSION_ID': None, 'MINE': 'mine'}"
                 in text(result)
             )
-        # hooks and the face share the session's current notebook
+        # hooks and the MCP server share the session's current notebook
         assert (
             "session-7" in json.loads(Path(project.paths.state).read_text())["sessions"]
         )
@@ -1410,7 +1410,7 @@ def test_stdio_kernel_environment_has_no_agent_keys(
 
 
 def exchange_message(process: subprocess.Popen[bytes], **message: Any) -> Any:
-    """Send a message and return what comes."""
+    """Send a message and return the response."""
     assert process.stdin and process.stdout
     process.stdin.write(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
     process.stdin.flush()
@@ -1469,7 +1469,7 @@ def test_protocol_2025_06_18_and_killed_client(
 
 
 def test_http_responses_are_sent_without_delay() -> None:
-    """Without TCP_NODELAY an answer waits for the client's delayed acknowledgement: 40 ms for each request."""
+    """Without TCP_NODELAY, the client's delayed ACK adds 40 ms to each response."""
 
     async def main() -> int:
         connected = asyncio.Future[int]()
@@ -1527,7 +1527,7 @@ def test_http_requires_a_key_and_refuses_cross_origin_pages(project: Project) ->
             assert status(Authorization="Bearer x") == 401
             assert status(**own, Host="evil.example") == 421
             assert status(**own, Origin="https://evil.example") == 403
-            assert status(**own) == 400  # it got through: no message of the protocol
+            assert status(**own) == 400  # accepted, but not a message of the protocol
 
             async def main() -> None:
                 import httpx2
@@ -1655,9 +1655,7 @@ def test_command_line_runs_nothing_from_untrusted_parent_folders(
         return result.returncode, result.stdout
 
     assert started() == (1, "")
-    (
-        tmp_path / ".git"
-    ).mkdir()  # a worktree: the main checkout is the one that is recorded
+    (tmp_path / ".git").mkdir()  # a worktree: the main checkout is recorded
     assert started() == (0, f"ran Mcp in {below}\n")
     (below.parent / ".git").mkdir()
     assert started() == (1, "")
@@ -1669,19 +1667,19 @@ def test_command_line_runs_nothing_from_untrusted_parent_folders(
     assert started() == (0, f"ran Mcp in {below}\n")
 
 
-# --- setting clients up ---------------------------------------------------------------
+# --- client setup ---------------------------------------------------------------------
 
 JSON_REST = '{\n    "theme": "dark",\n    "%s": %s\n}\n'
 
 
 @pytest.fixture
 def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
-    """A project of each test's own: one of them uninstalls, and workers steal tests in any order."""
+    """A project for each test: one test uninstalls, and the order is random."""
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     yield from scratch(tmp_path / "repo")
 
 
-# those whose file lies in the project; of the others: test_mcp_clients.py
+# clients with a file in the project; for the others, see test_mcp_clients.py
 OF_PROJECT = [
     name for name, client in mcp_clients.get_clients().items() if not client.for_user
 ]
@@ -1731,7 +1729,7 @@ def test_client_entry_is_added_and_removed(shop: Project, name: str) -> None:
 
 
 def forget(shop: Project) -> None:
-    """Note no more what was in clients' files before."""
+    """Forget the former content of clients' files."""
     note = installer.read_install_record(str(shop.folder))
     trust.save_record(
         shop.paths, {key: value for key, value in note.items() if key != "clients"}
@@ -1739,7 +1737,7 @@ def forget(shop: Project) -> None:
 
 
 def is_valid_client_config(path: Path) -> bool:
-    """Whether a file can be read as its client does."""
+    """Return whether a client can parse its file."""
     if path.suffix == ".json":
         return bool(json.loads(path.read_text()))
     tomllib = pytest.importorskip("tomllib")
@@ -1831,7 +1829,7 @@ def test_foreign_entry_is_refused(
     path.unlink()
 
 
-OURS = '[mcp_servers.stepper]\ncommand = "sh"\nargs = ["-c", ".claude/hooks/stepper"]\n'  # as of another version
+OURS = '[mcp_servers.stepper]\ncommand = "sh"\nargs = ["-c", ".claude/hooks/stepper"]\n'  # as from another version
 MINE = """default_tools_approval_mode = "approve"
 enabled_tools = [
   "run_cell",
@@ -1861,7 +1859,7 @@ def toml(shop: Project) -> Iterator[Path]:
     ],
 )
 def test_codex_file_stays_valid(shop: Project, toml: Path, there: str) -> None:
-    """A server of our name in any spelling, or what can't be read: refused, the file as it was."""
+    """A server with our name or an unparsable file is refused without a change."""
     pytest.importorskip("tomllib")
     toml.write_text(there)
     with pytest.raises(StepperError) as refused:
@@ -1946,7 +1944,7 @@ def test_tomlkit_is_loaded_from_the_environment(
 def test_codex_table_is_updated_and_removed_completely(
     shop: Project, toml: Path, header: str
 ) -> None:
-    """What the person put into it, before and after, stays when it is renewed; its subtables go with it."""
+    """An update keeps the user's additions; removal includes subtables."""
     tomllib = pytest.importorskip("tomllib")
     tools = '\n[mcp_servers.stepper.tools.run_cell]\napproval_mode = "approve"\n'
     other_tables = "\n# of other\n[other]\nx = [\n[1]]\ny = '''\n# '''\n"
@@ -2088,7 +2086,7 @@ def test_sdk_is_imported_only_by_the_server(
 
 @pytest.mark.nightly
 def test_installed_script_serves_the_official_client(tmp_path: Path) -> None:
-    """install.sh --mcp, with real packages, and again without it: the extra stays; uninstall leaves nothing of it."""
+    """A second install without --mcp keeps the extra; uninstall removes it."""
     shop = tmp_path / "shop"
     shop.mkdir()
     for more in (["--mcp"], []):

@@ -69,7 +69,7 @@ def problems(folder: Path) -> dict[str, str]:
     }
 
 
-# --- what it sets up, and takes away --------------------------------------------------
+# --- install and uninstall ------------------------------------------------------------
 
 
 def test_mcp_only_installs_everything_except_claude_code_files(
@@ -131,7 +131,7 @@ def test_doctor_in_a_terminal(repo: Path) -> None:
 
 
 def test_claude_code_files_are_neither_read_nor_written(repo: Path) -> None:
-    """Somebody else committed stepper's hooks, and settings that can't be read: that is no obstacle."""
+    """Committed hooks of stepper and unreadable settings do not prevent the install."""
     script = repo / claude_settings.SCRIPT
     script.parent.mkdir(parents=True)
     script.write_text("#!/bin/sh\n# notebook-stepper of a colleague\n")
@@ -199,13 +199,13 @@ def test_hooks_can_be_added_later(repo: Path) -> None:
     assert snapshot(repo) == before
 
 
-# --- what starts its server -----------------------------------------------------------
+# --- start of the server --------------------------------------------------------------
 
 CLIENTS = ("claude", "codex", "cursor", "zed", "claude-desktop", "windsurf")
 
 
 def read_client_entry(folder: Path, name: str) -> dict[str, object]:
-    """Return a client's entry, with the variables that the client itself replaces."""
+    """Return a client's entry with its variables replaced."""
     entry = mcp_clients.get_clients()[name].make_entry(str(folder))
     text = json.dumps(entry).replace("${workspaceFolder}", str(folder))
     data: dict[str, object] = json.loads(text)
@@ -272,7 +272,7 @@ def run_entry(entry: dict[str, object], cwd: Path) -> subprocess.CompletedProces
 
 
 def print_location(repo: Path) -> None:
-    """Have the environment's `stepper` say where it was started."""
+    """Make the environment's `stepper` print its folder."""
     program = Path(Paths(str(repo)).env, "bin/stepper")
     program.write_text('#!/bin/sh\necho "served $* in $PWD"\n')
 
@@ -295,7 +295,7 @@ def test_worktree_uses_the_main_checkout_environment(
 
 
 def test_other_checkout_at_the_same_path_runs_nothing(repo: Path) -> None:
-    """The repository was deleted, and a stranger's lies there now: its token is another one."""
+    """Another user's repository replaced the deleted one and has another token."""
     install(repo, OPTION)
     print_location(repo)
     entries = [read_client_entry(repo, name) for name in CLIENTS]

@@ -27,14 +27,14 @@ def shared(module_project: Project) -> Iterator[Project]:
 
 
 async def call_ok(client: Client, tool: str, **values: Any) -> str:
-    """Do a call that is no error; return its text."""
+    """Call a tool that must succeed and return its text."""
     result = await client.call_tool(tool, values)
     assert not result.is_error, text(result)
     return text(result)
 
 
 async def context(client: Client) -> dict[str, Any]:
-    """What an agent without memory is told of the kernel."""
+    """Return the kernel's state for an agent without memory."""
     context: dict[str, Any] = (
         await client.call_tool("notebook_status", {})
     ).structured_content["context"]
@@ -42,7 +42,7 @@ async def context(client: Client) -> dict[str, Any]:
 
 
 async def cells(client: Client, **values: Any) -> list[dict[str, Any]]:
-    """The notebook's cells."""
+    """Return the notebook's cells."""
     cells: list[dict[str, Any]] = (
         await client.call_tool("read_notebook", values)
     ).structured_content["cells"]
@@ -53,11 +53,11 @@ def notebooks(project: Project) -> set[Path]:
     return {*(project.folder / "notebooks").glob("*.ipynb")}
 
 
-# --- a session's life: new, run, edit, interrupt, death, the same path again, restore -
+# --- a session: new, run, edit, interrupt, shutdown, same notebook, restore -
 
 
 async def create_and_run_cells(client: Client) -> str:
-    """New, run, edit, text, a look without a cell; return the notebook's name."""
+    """Create a notebook, run and edit cells, add text, use scratch execution."""
     name = await create_notebook(client, "an experiment")
     assert "a new kernel is running" in await call_ok(client, "kernel", action="start")
     assert "| 1" in await call_ok(client, "run_cell", source="rate = 1\nprint(rate)")
@@ -75,7 +75,7 @@ async def create_and_run_cells(client: Client) -> str:
 
 
 async def interrupt_long_cell(client: Client) -> None:
-    """A cell that takes too long is interrupted; the kernel keeps what it held."""
+    """A cell that takes too long is interrupted; the kernel keeps its variables."""
     report = await call_ok(
         client, "run_cell", source="import time\ntime.sleep(60)", wait_seconds=0.5
     )
@@ -91,7 +91,7 @@ async def interrupt_long_cell(client: Client) -> None:
 
 
 async def restore_kernel(client: Client, name: str) -> None:
-    """The kernel is ended, started again for the same notebook, and what had run well runs again."""
+    """A new kernel for the same notebook runs the successful cells again."""
     await call_ok(client, "kernel", action="shutdown", notebook=name)
     assert "a new kernel is running" in await call_ok(
         client, "kernel", action="start", notebook=name
@@ -125,9 +125,7 @@ def test_session_lifecycle(shared: Project, era: str) -> None:
 def test_session_with_kernel_killed_out_of_memory(
     project: Project, small: Group
 ) -> None:
-    project.config(
-        "max_memory_percent: 100"
-    )  # the guard would have to look just as it fills
+    project.config("max_memory_percent: 100")  # the guard cannot react in time
 
     async def agreed(*_: Any) -> ElicitResult:
         return ElicitResult(
@@ -170,7 +168,7 @@ def test_notebook_is_created_with_cells_and_extended(shared: Project) -> None:
         )
 
     async def later(client: Client) -> None:
-        """Another session, another client: it remembers nothing, and makes no second notebook."""
+        """A new client without memory does not create a second notebook."""
         text = await context(client)
         (notebook,) = notebooks(shared) - before
         assert text["current_notebook"] == f"notebooks/{notebook.name}"
@@ -243,7 +241,7 @@ def test_three_retries_by_read_delete_and_add(shared: Project, succeeds: bool) -
             if "FAILED" in text(result) and retry < 3:
                 assert f"{retry} of 3 retries used" in text(
                     result
-                )  # a new cell is no new count
+                )  # a new cell does not restart the count
         assert [cell["source"] for cell in await cells(client)][1:] == [tries[-1]]
         if succeeds:
             assert 'Step 1 of 2 "Load": done' in text(result)

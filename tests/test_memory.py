@@ -78,7 +78,7 @@ def test_hybrid_machine_and_a_container_whose_own_group_is_the_root(
     root = tmp_path / "cg"
     group(
         root / "memory", str(200 * MB), 90 * MB, 40 * MB, v1=True
-    )  # /docker/1 is seen as the root from inside
+    )  # inside the container, /docker/1 is the root
     lines = "12:name=systemd:/docker/1\n4:memory,hugetlb:/docker/1\n0::/docker/1\n"
     cgroup_usages = list_cgroup_usages(7, root, proc(tmp_path, lines))
     assert [(result.total // MB, result.used // MB) for result in cgroup_usages] == [
@@ -109,7 +109,7 @@ def test_cache_larger_than_usage_counts_as_zero(tmp_path: Path) -> None:
 def test_invalid_cgroup_files_are_ignored(
     tmp_path: Path, name: str, text: str | None
 ) -> None:
-    """They never raise: a guard that fails would fail every cell."""
+    """The readers never raise, because an error would fail every cell."""
     group(tmp_path / "cg" / "a", str(100 * MB), 10 * MB, 0)
     path = tmp_path / "cg" / "a" / name
     path.unlink() if text is None else path.write_text(text)
@@ -136,7 +136,7 @@ def test_machine_memory_is_measured() -> None:
 
 
 def watch(percent: float, *observed: tuple[int, int]) -> MemoryGuard:
-    """A guard that sees one (use, tree) after the other, of 1,000 bytes in all."""
+    """Return a guard with a sequence of (used, process tree) values, of 1,000 bytes."""
     usages, trees = iter(observed), {"now": 0}
 
     def read_usage() -> MemoryUsage:
@@ -158,14 +158,14 @@ def watch(percent: float, *observed: tuple[int, int]) -> MemoryGuard:
         (
             [(800, 100), (950, 100)],
             False,
-        ),  # it was above before the cell began: not its doing
+        ),  # above the limit before the cell began: not caused by it
         ([(900, 100), (950, 140)], False),  # grown by 5 % of the limit, which is 40
         ([(900, 100), (950, 141)], True),
         ([(900, 500), (950, 100)], False),  # shrunk
         (
             [(900, 100), (799, 600)],
             False,
-        ),  # below again: no matter how much it has grown
+        ),  # below the limit: the growth does not matter
     ],
 )
 def test_guard_threshold(observed: list[tuple[int, int]], trips: bool) -> None:
@@ -211,7 +211,7 @@ def lab() -> Iterator[Lab]:
 
 
 def parse_kernel_megabytes(result: Execution) -> int:
-    """How much the message says that the kernel holds, in MB."""
+    """Return the kernel's memory in the message, in MB."""
     match = re.search(r"this kernel uses ([\d,]+) MB of [\d,]+ MB", result.memory)
     assert match, result.memory
     return int(match[1].replace(",", ""))
@@ -273,12 +273,12 @@ def test_cell_that_swallows_the_interrupt_is_killed(lab: Lab) -> None:
 
 @pytest.mark.nightly
 def test_above_the_limit_at_the_start(lab: Lab) -> None:
-    """It warns, and stops only what has grown by more than 5 % of the limit itself."""
+    """It warns; only a cell that grows by more than 5 % of the limit is stopped."""
     now = present()
     percent = min(4.0, 0.9 * now.percent)
-    limit_bytes = int(0.05 * now.total * percent / 100)
+    allowed_growth = int(0.05 * now.total * percent / 100)
     result = lab.run(
-        f"import time\nheld = b'x' * {limit_bytes // 4}\ntime.sleep(0.7)",
+        f"import time\nheld = b'x' * {allowed_growth // 4}\ntime.sleep(0.7)",
         max_memory_percent=percent,
     )
     assert result.outcome is Outcome.OK
@@ -286,13 +286,13 @@ def test_above_the_limit_at_the_start(lab: Lab) -> None:
         "memory was"
     ] and "before the cell ran" in result.notes[0]
     result = lab.run(
-        f"more = b'x' * {2 * limit_bytes + 50_000_000}\ntime.sleep(20)",
+        f"more = b'x' * {2 * allowed_growth + 50_000_000}\ntime.sleep(20)",
         max_memory_percent=percent,
     )
     assert (
         result.outcome is Outcome.MEMORY
         and result.notes
-        and parse_kernel_megabytes(result) > limit_bytes // 1_000_000
+        and parse_kernel_megabytes(result) > allowed_growth // 1_000_000
     )
 
 
@@ -337,7 +337,7 @@ def test_largest_variables_are_from_the_stated_time(
     )
     assert re.search(after, response.stop), response.stop
     assert "before this run" not in response.stop
-    # the cell's earlier run had made the name: it is not new any more
+    # the earlier run of the cell bound the name, so it is not new
     fresh_project.stepper("fix")
     stop = notebook.replace(cell, GROWS).stop
     grown = r"after this run: held [\d,]+\.\d MB \([\d,]+\.\d MB before\), x 30.0 MB;"
