@@ -145,12 +145,12 @@ LOCAL = Cell(
     [
         (
             "name 'raw' is not defined",
-            {"cells": [ONE, TWO], "ran": ["a", "b"]},
+            {"cells": [ONE, TWO], "succeeded": ["a", "b"]},
             r"`raw` was deleted by line 1 of cell 2",
         ),
         (
             "name 'raw' is not defined",
-            {"cells": [ONE, TWICE], "ran": ["a", "b"]},
+            {"cells": [ONE, TWICE], "succeeded": ["a", "b"]},
             r"`raw` was deleted by line 3 of cell 2",
         ),
         (
@@ -170,12 +170,12 @@ LOCAL = Cell(
         ),
         (
             "name 'base' is not defined",
-            {"look": {"locals": ["basis"]}},
+            {"helper_data": {"locals": ["basis"]}},
             "closest names in the kernel: `basis`",
         ),
         (
             "name 'fit' is not defined",
-            {"cells": [LOCAL], "ran": ["c"]},
+            {"cells": [LOCAL], "succeeded": ["c"]},
             r"^`fit` is local to `fitted` \(line 2 of cell 3",
         ),
         (
@@ -637,37 +637,37 @@ TWO_LINES = "import os\nraw = os.listdir()"
         ),
         (
             TWO_LINES,
-            {"ran": TWO_LINES, "ended": "error", "failed_at": 1},
+            {"executed_source": TWO_LINES, "ended": "error", "failed_at": 1},
             "which failed at line 1, before that line",
         ),
         (
             TWO_LINES,
-            {"ran": TWO_LINES, "ended": "error", "failed_at": 2},
+            {"executed_source": TWO_LINES, "ended": "error", "failed_at": 2},
             "which failed at line 2",
         ),
         (
             TWO_LINES,
-            {"ran": "import os", "ended": "ok"},
+            {"executed_source": "import os", "ended": "ok"},
             "line 2 of cell 1 (id a) (`raw = os.listdir()`), which has changed since",
         ),
         (
             TWO_LINES,
-            {"ran": "import os", "ended": "error", "failed_at": 1},
+            {"executed_source": "import os", "ended": "error", "failed_at": 1},
             "which has changed since it ran",
         ),
         (
             TWO_LINES,
-            {"ran": TWO_LINES, "ended": "cancelled"},
+            {"executed_source": TWO_LINES, "ended": "cancelled"},
             "which was interrupted and left `raw` undefined",
         ),
         (
             TWO_LINES,
-            {"ran": TWO_LINES, "ended": "timeout", "failed_at": 1},
+            {"executed_source": TWO_LINES, "ended": "timeout", "failed_at": 1},
             "which timed out at line 1, before that line",
         ),
         (
             "for one in []:\n    raw = one",
-            {"ran": "for one in []:\n    raw = one", "ended": "ok"},
+            {"executed_source": "for one in []:\n    raw = one", "ended": "ok"},
             "line 2 of cell 1 (id a) (`raw = one`), which ran successfully",
         ),
         (

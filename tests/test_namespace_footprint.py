@@ -56,7 +56,7 @@ seen = {
 }
 print(json.dumps(seen))
 """
-# What is seen of the helper → why, in the architecture's words. Nothing else may be.
+# The helper's visible traces → the reason in the architecture page.
 EXPECTED = {
     "audit hooks": "sys.addaudithook",
     "environment": "STEPPER_KERNEL",
@@ -71,7 +71,7 @@ EXPECTED = {
 
 
 def inspect_plain_kernel(folder: Path) -> dict[str, Any]:
-    """What a kernel shows that nobody changed."""
+    """The names of an unmodified kernel."""
     environ = {
         name: value
         for name, value in os.environ.items()
@@ -91,7 +91,7 @@ def inspect_plain_kernel(folder: Path) -> dict[str, Any]:
     messages: list[str] = []
     client.execute_interactive(
         "None", timeout=60, silent=True
-    )  # as the helper is set up by a request, too
+    )  # because a request also installs the helper
     client.execute_interactive(
         PROBE,
         timeout=60,

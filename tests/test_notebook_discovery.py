@@ -1,4 +1,4 @@
-"""The index of a project's notebooks: which are found and which are read again."""
+"""The index of a project's notebooks: discovery and repeated reading."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def list_notebooks(index: NotebookIndex, *patterns: str) -> list[str]:
 
 
 def settle() -> None:
-    """Wait until no folder counts as changed just now."""
+    """Wait until no folder counts as recently changed."""
     time.sleep(2 * RACY_NS / 1e9)
 
 
@@ -94,7 +94,7 @@ def test_only_changed_folders_are_reread(project: Path) -> None:
 def test_folder_changed_twice_within_one_tick_is_reread(
     project: Path,
 ) -> None:
-    """Its time may be the same after the second change."""
+    """Its modification time can be the same after the second change."""
     create_notebook_file(project, "notebooks/a.ipynb")
     folder = project / "notebooks"
     index = NotebookIndex(str(project))
@@ -109,7 +109,7 @@ def test_folder_changed_twice_within_one_tick_is_reread(
     create_notebook_file(project, "notebooks/c.ipynb")
     os.utime(
         folder, ns=(about.st_atime_ns, about.st_mtime_ns)
-    )  # as rsync gives folders their old time
+    )  # rsync restores the old time of folders
     assert "notebooks/c.ipynb" in list_notebooks(index)
 
 
@@ -135,9 +135,9 @@ def test_environments_packages_hidden_folders_and_links_are_not_searched(
         "env/b.ipynb",
         "node_modules/c.ipynb",
         "link/e.ipynb",
-    }  # the hook script sees those
+    }  # the hook script detects them
     settle()
-    create_notebook_file(project, "kept/pyvenv.cfg")  # an environment from now on
+    create_notebook_file(project, "kept/pyvenv.cfg")  # now a virtual environment
     assert list_notebooks(index) == ["real/e.ipynb"]
 
 

@@ -75,7 +75,7 @@ def test_patterns_match_notebooks(
     assert claude_settings.list_permission_rules(patterns) == [
         *rules,
         "Bash(stepper *)",
-    ]  # what matches in the client: docs/development/claude-code.md
+    ]  # matching in the client: docs/development/claude-code.md
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_notebooks_dir_applies_if_notebooks_is_missing() -> None:
         (
             ["*.ipynb", "notebooks"],
             "notebooks",
-        ),  # a folder that is named, rather than a glob's
+        ),  # a named folder comes before a glob
         ([".", "notebooks"], ""),
         (["*.ipynb"], ""),
         (["exp_*", "lab/**"], "lab"),

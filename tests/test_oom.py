@@ -27,7 +27,7 @@ CLI = "from stepper.cli.main import main; main()"
 
 
 class Group:
-    """A memory cgroup of a test's own, of whichever version the machine has."""
+    """A memory cgroup for a test, with cgroup version 1 or 2."""
 
     daemon = 0
 
@@ -54,7 +54,7 @@ class Group:
             pytest.skip(f"a cgroup here can't be given a limit: {error}")
 
     def inside(self, *command: str) -> list[str]:
-        """Return the command that runs another one inside."""
+        """Return a command that runs another command inside the group."""
         return [
             "sh",
             "-c",
@@ -64,7 +64,7 @@ class Group:
         ]
 
     def kills(self) -> int:
-        """How many processes the system has killed in it for want of memory."""
+        """Return how many processes of the group the OOM killer has killed."""
         text = (
             self.folder / ("memory.events" if self.v2 else "memory.oom_control")
         ).read_text()
@@ -84,7 +84,7 @@ class Group:
 
 
 def start_inside(project: Project, group: Group) -> int:
-    """Start the project's daemon in the group, its kernels with it; return its pid."""
+    """Start the project's daemon and its kernels in the group; return its pid."""
     subprocess.run(
         group.inside(sys.executable, "-c", CLI, "status"),
         cwd=project.folder,
@@ -98,7 +98,7 @@ def start_inside(project: Project, group: Group) -> int:
 
 @pytest.fixture
 def small(project: Project) -> Iterator[Group]:
-    """A small cgroup with the project's daemon inside, which must live."""
+    """A small cgroup with the project's daemon, which must survive."""
     group = Group(SMALL)
     try:
         group.daemon = start_inside(project, group)
@@ -133,7 +133,7 @@ def test_slow_allocation_is_stopped_by_the_guard(
 
 
 def names_oom_kill(stop: str) -> bool:
-    """Whether it is said who killed the kernel. The guard may have looked in the very moment: that is said too."""
+    """Return whether the report names the OOM killer, or the guard if it was faster."""
     first = (
         "Error Type: MemoryLimit"
         if " reached 100 % (" in stop
@@ -150,9 +150,7 @@ def names_oom_kill(stop: str) -> bool:
 def test_sudden_allocation_kills_only_its_kernel(
     project: Project, small: Group
 ) -> None:
-    project.config(
-        "max_memory_percent: 100"
-    )  # the guard would have to look just as it fills
+    project.config("max_memory_percent: 100")  # the guard cannot react in time
     notebook = project.new("One")
     notebook.insert("before = 41")
     pid = project.json("status")["kernel"]["pid"]
@@ -161,7 +159,7 @@ def test_sudden_allocation_kills_only_its_kernel(
     assert names_oom_kill(response.stop), response.stop
     assert "in smaller chunks" in response.stop.splitlines()[-1]
     fresh(project, notebook)
-    # a kill by a person is told from it, though the system has killed before
+    # a user's kill is distinguished from the earlier kill by the system
     pid = project.json("status")["kernel"]["pid"]
     _, response = notebook.insert(f"import os; os.kill({pid}, 9)")
     assert (
@@ -172,7 +170,7 @@ def test_sudden_allocation_kills_only_its_kernel(
 
 @pytest.mark.nightly
 def test_adopted_kernel_killed_out_of_memory(project: Project, small: Group) -> None:
-    """It is no child of the present daemon, which learns no signal: the counter tells."""
+    """An adopted kernel is no child process; the cgroup's counter shows the cause."""
     project.config("max_memory_percent: 100")
     notebook = project.new("One")
     notebook.insert("before = 41")
@@ -206,7 +204,7 @@ def fresh(project: Project, notebook: Notebook) -> None:
     assert "| 42" in notebook.insert("print(6 * 7)")[1].text
 
 
-# without a cgroup of one's own
+# without a cgroup for the test
 
 
 def test_kernel_is_killed_before_the_daemon(project: Project) -> None:
@@ -234,7 +232,7 @@ def lab() -> Iterator[Lab]:
 
 @pytest.mark.nightly
 def test_memory_error_is_an_ordinary_error(lab: Lab) -> None:
-    """Where the system refuses memory instead of killing: a limit of the process's own."""
+    """With a process limit, the system refuses memory instead of killing."""
     limited = "import resource; resource.setrlimit(resource.RLIMIT_AS, (1 << 32, resource.RLIM_INFINITY))\nkept = 1\n"
     result = lab.run(limited + "held = bytearray(1 << 33)")
     assert result.outcome is Outcome.ERROR and result.death is None
@@ -268,7 +266,7 @@ def test_oom_counter_of_cgroup_v2(tmp_path: Path) -> None:
         )
     kills = OomKills(7, root, proc)
     assert not kills.has_increased()
-    (root / "a" / "memory.events").write_text("oom_kill 6\n")  # of a neighbour
+    (root / "a" / "memory.events").write_text("oom_kill 6\n")  # another cgroup
     (proc / "vmstat").write_text("oom_kill 4\n")
     assert not kills.has_increased()
     (proc / "7" / "cgroup").unlink()  # the process has exited

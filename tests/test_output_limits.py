@@ -62,7 +62,7 @@ def test_carriage_returns_and_backspaces_are_folded_like_jupyterlab(
     [
         (["\r 50%|██  | 1/2", "\r100%|████| 2/2", "\n"], "100%|████| 2/2\n"),
         (["a\r\n", "b\r", "\nc\r"], "a\nb\nc"),
-        (["10\r", "9"], "90"),  # as a terminal has it, and JupyterLab
+        (["10\r", "9"], "90"),  # as in a terminal and JupyterLab
         (["\r\x1b[32m 50%|██\x1b[0m", "\r\x1b[32m 9%\x1b[0m"], "\x1b[32m 9%\x1b[0m"),
         (["\x1b[31mred\x1b[0m\n", "plain"], "\x1b[31mred\x1b[0m\nplain"),
         (
@@ -143,7 +143,7 @@ def test_repeated_backspaces_are_processed_in_bounded_time(text: str) -> None:
 
 
 def capped(outputs: list[dict], limit: int) -> list[dict]:
-    """What is left of outputs within a limit."""
+    """Return outputs truncated to a limit."""
     return OutputArea.from_notebook(outputs, {}, OmittedOutput(), limit).get_outputs()
 
 
@@ -271,7 +271,7 @@ def test_progress_bar_leaves_one_line_and_traceback_keeps_colors(
 
 
 def test_matching_line_is_found_after_any_amount_of_output() -> None:
-    """Only lines that hold all that a match must hold take of the time that there is for looking."""
+    """Only lines with all required characters of the pattern use the search time."""
     watch = WakeWatcher("loss.*nan")
     watch.search_seconds, watch.started_at = 0.4, watch.started_at - 0.1
     for _ in range(30):

@@ -31,7 +31,7 @@ def load_json(name: str) -> dict:
     return json.loads((ROOT / name).read_text())
 
 
-# --- its files
+# --- files
 
 
 def test_plugin_hooks_match_the_installed_hooks() -> None:
@@ -61,10 +61,10 @@ def test_plugin_icon_is_generated_from_source() -> None:
     off = ImageChops.difference(there.convert("RGBA"), icon.drawn())
     assert (
         max(high for _, high in off.getextrema()) <= 8
-    )  # another Pillow rounds otherwise
+    )  # other Pillow versions round differently
 
 
-# --- its hook script alone
+# --- the hook script alone
 
 
 def run_hook(
@@ -105,7 +105,7 @@ def test_session_start_names_the_install_command(tmp_path: Path, name: str) -> N
     ).stdout
     if {*"'\"\\\n"} & {*name}:
         assert command == "uvx notebook-stepper install --plugin THIS_REPOSITORY"
-    else:  # as a shell takes it
+    else:  # as a shell parses it
         assert output.splitlines() == [f"{ROOT}/install.sh", "--plugin", str(project)]
     assert list(project.iterdir()) == []
     for source in ("resume", "compact"):
@@ -125,7 +125,7 @@ def test_session_start_names_the_install_command(tmp_path: Path, name: str) -> N
 
 
 def test_foreign_environment_is_not_run(tmp_path: Path) -> None:
-    """An environment and a token that came with the checkout, without a record of this user's: nothing of it is started."""
+    """An environment from the checkout is not started without this user's record."""
     canary, env = tmp_path / "ran", tmp_path / ".stepper/env"
     for name in ("bin/hook", "bin/python", "bin/stepper", "cli/stepper"):
         program = env / name
@@ -153,7 +153,9 @@ def test_foreign_environment_is_not_run(tmp_path: Path) -> None:
 
 
 def test_installed_hooks_silence_the_plugin(tmp_path: Path) -> None:
-    """Where its hooks are in the settings; the script alone may be left from one."""
+    """The plugin's hooks do nothing if the settings contain hooks, not if only the
+    script exists.
+    """
     script, of = tmp_path / claude_settings.SCRIPT, tmp_path / ".claude/settings.json"
     script.parent.mkdir(parents=True)
     script.touch()
@@ -189,7 +191,7 @@ def test_commands_have_the_plugin_prefix() -> None:
         ) == json.loads(hook_output)
 
 
-# --- what `--plugin` sets up
+# --- install with `--plugin`
 
 
 @pytest.fixture
@@ -240,7 +242,7 @@ def test_install_and_uninstall_plugin_environment(
     apply(repo, "--plugin")
     assert (snapshot(repo), snapshot(own)) == first
 
-    # doctor: the plugin's hooks and skills are to be enabled, nothing else is missing
+    # doctor: only the plugin's hooks and skills are missing
     assert find_failed_checks(repo) == {
         "hooks": "claude plugin install stepper@stepper"
     }
@@ -261,7 +263,7 @@ def test_install_and_uninstall_plugin_environment(
 def test_worktree_uses_the_main_checkout_environment(
     repo: Path, tmp_path: Path
 ) -> None:
-    """Although nothing of the plugin is committed that would be there."""
+    """The plugin's files are not committed."""
     git = [
         "git",
         "-C",
@@ -286,7 +288,7 @@ def test_worktree_uses_the_main_checkout_environment(
 
 
 def test_installation_takes_precedence_over_the_plugin(repo: Path) -> None:
-    """Both ways: `--plugin` takes nothing away, and install.sh without it sets all up."""
+    """`--plugin` removes nothing, and install.sh without it installs everything."""
     apply(repo, "--plugin")
     apply(repo)
     assert (

@@ -39,7 +39,7 @@ def make_namespace(
     magics: Any = None,
     **options: Any,
 ) -> Namespace:
-    """Return what a kernel told."""
+    """Return a namespace as a kernel reports it."""
     return Namespace(
         names=tuple(names),
         lasting=KernelEnvironment("1", (), (), False, magics, (), python),
@@ -64,7 +64,7 @@ def check(source: str, namespace: Namespace = KNOWN):
 
 
 FOUND = [
-    # names
+    # --- names
     ("nowhere.head()", 1, "NameError", "name 'nowhere' is not defined"),
     ("nowhere", 1, "NameError", "name 'nowhere' is not defined"),
     ("x = 1\n\nprint(x, nowhere)", 3, "NameError", "name 'nowhere' is not defined"),
@@ -148,7 +148,7 @@ FOUND = [
         "name 'first_missing' is not defined",
     ),
     ("x = 1\r\nnowhere()", 2, "NameError", "name 'nowhere' is not defined"),
-    # modules
+    # --- modules
     ("import missing", 1, "ModuleNotFoundError", "No module named 'missing'"),
     (
         "import missing.sub.module as m",
@@ -177,7 +177,7 @@ FOUND = [
         "No module named 'missing'",
     ),
     ("import missing\nnowhere", 1, "ModuleNotFoundError", "No module named 'missing'"),
-    # input
+    # --- input
     (
         "name = input('Your name? ')",
         1,
@@ -191,7 +191,7 @@ FOUND = [
         "raw_input was called",
     ),
     ("!ls\nx = input()", 2, "StdinNotImplementedError", "raw_input was called"),
-    # syntax
+    # --- syntax
     ("x = 1\nprint(x", 2, "SyntaxError", "'(' was never closed"),
     ("\n\nx = = 1", 3, "SyntaxError", "invalid syntax"),
     ("nowhere()\nx = = 1", 2, "SyntaxError", "invalid syntax"),
@@ -235,7 +235,7 @@ def test_certain_failure_is_found(
     assert fault.mro[0].rsplit(".", 1)[-1] == ename
 
 
-# Each runs with plain Python in NAMESPACE, which test_valid_cells_run proves.
+# Each cell runs with plain Python in NAMESPACE: see test_valid_cells_run.
 PLAIN = r'''
 x = number + 1
 ---
@@ -789,7 +789,7 @@ Child.more
 '''
 PLAIN_CELLS = PLAIN.lstrip("\n").split("\n---\n")
 
-# Each is right for an IPython kernel, or fails in no way that can be known.
+# Each cell is valid in IPython, or its failure is not predictable.
 KERNEL_CELLS = r"""
 %matplotlib inline
 import matplotlib.pyplot as plt
@@ -1069,7 +1069,7 @@ def test_valid_cell_is_not_stopped(source: str, message: Namespace) -> None:
 
 
 def execute(code: str, **names: object) -> None:
-    """Run a cell as IPython does: statement by statement, a `__future__` holds for what follows, `await` is allowed."""
+    """Run a cell by statements like IPython, with `__future__` imports and `await`."""
     compiler = codeop.Compile()
     compiler.flags |= ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
     space = {
@@ -1266,7 +1266,7 @@ def test_check_never_raises(source: str) -> None:
 
 
 def test_ipython_itself_is_not_imported() -> None:
-    """Its `__init__` would cost the daemon half a second and 21 MB (IPython 8), and what stands in for it is gone again."""
+    """IPython's `__init__` (0.5 s, 21 MB) is not imported; its stand-in is removed."""
     code = (
         "import sys; from stepper.diagnosis import ipython_syntax as ipython; read = ipython.get_transformer();"
         "assert not [name for name in sys.modules if name.startswith('IPython')];"

@@ -11,13 +11,13 @@ from stepper.kernels.outputs.output_area import OutputArea
 from stepper.policy.progress_estimate import Estimate, find_shares
 from tests import progress_outputs
 
-RIGHT = 0.25  # of the whole time
+RIGHT = 0.25  # of the total time
 
 
 def replay_estimates(
     message: progress_outputs.ProgressOutput,
 ) -> tuple[float, list[tuple[float, float | None]]]:
-    """Return when a cell was over, and what was told each second before."""
+    """Return the end of a cell and the estimate of each second before."""
     pieces = [*message]
     area, estimate, messages, end = OutputArea(1 << 20), Estimate(), [], pieces[-1][0]
     for now in range(int(end)):
@@ -36,7 +36,7 @@ def replay_estimates(
 
 
 def cases(*every: Callable[[], progress_outputs.ProgressOutput]) -> list[Any]:
-    """Each third one by day."""
+    """Each third case runs by day."""
     return [
         pytest.param(case, marks=[pytest.mark.nightly] * (index % 3 > 0))
         for index, case in enumerate(every)
@@ -106,16 +106,16 @@ def test_insufficient_progress_data() -> None:
     assert estimate_remaining((10, "1/10"), (20, "2/10")) == pytest.approx(80)
     assert (
         estimate_remaining((10, "5/10"), (20, "6/10")) is None
-    )  # it did not begin here
+    )  # the bar did not begin in this cell
     assert estimate_remaining(
         (10, "1/10"), (20, "2/10"), (24, "saved")
-    ) == pytest.approx(76)  # it was seen before
+    ) == pytest.approx(76)  # the same line as before
     assert estimate_remaining((10, "a 1/10"), (20, "b 2/10")) is None  # two counters
     assert (
         estimate_remaining((10, "1/10"), (20, "2/10"), (30, "3/10"), (500, "3/10"))
         is None
-    )  # it hangs
+    )  # no progress
     assert (
         estimate_remaining((10, "1/3\n10 %"), (20, "1/3\n20 %"), (30, "1/3\n30 %"))
         is None
-    )  # the outer one is at its beginning
+    )  # the outer bar is at its beginning

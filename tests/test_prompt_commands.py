@@ -130,7 +130,7 @@ COMMANDS = {
         /notebook-status stop, it has diverged
     """,
 }
-# What ends an hours-long run at once is no command where its sentence says when, or on what condition.
+# A prompt with a time or a condition does not end a long run.
 NOT_NOW = """
     stop the cell after epoch 10
     Stop the cell after epoch 10.
@@ -326,7 +326,7 @@ def test_text_after_the_command_is_its_argument(prompt: str, message: str) -> No
     assert command and command[1] == message
 
 
-# Sentences and how they read in a stopped notebook whose stop asks a question, while a cell runs as well.
+# Sentences → command in a notebook stopped by a question while a cell runs.
 READINGS = {
     "skip cell": """
         please skip that one

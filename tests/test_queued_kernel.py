@@ -33,7 +33,7 @@ WHY = "the cell has NOT run; it runs when the job starts"
 
 
 class Full:
-    """A job that takes all nodes."""
+    """A job that occupies all nodes."""
 
     def __init__(self, lab: Lab) -> None:
         self.lab = lab

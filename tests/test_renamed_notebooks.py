@@ -25,12 +25,12 @@ from tests.test_run_on_edit import wait_until
 @pytest.fixture
 def project(module_project: Project) -> Iterator[Project]:
     for path in (module_project.folder / "notebooks").rglob("*.ipynb"):
-        path.unlink()  # a copy that a test left must not be taken for a renamed one
+        path.unlink()  # a copy of an earlier test must not count as a renamed notebook
     yield from reuse_project(module_project)
 
 
 def move(notebook: Notebook, name: str) -> Notebook:
-    """Rename a notebook as `mv` does."""
+    """Rename a notebook like `mv`."""
     path = notebook.project.folder / name
     path.parent.mkdir(parents=True, exist_ok=True)
     notebook.path.rename(path)
@@ -42,7 +42,7 @@ def name_of(notebook: Notebook) -> str:
 
 
 def kernel_of(notebook: Notebook) -> int:
-    """Return the process of a notebook's kernel."""
+    """Return the process id of a notebook's kernel."""
     return int(notebook.project.json("status", name_of(notebook))["kernel"]["pid"])
 
 
@@ -227,7 +227,7 @@ def test_rename_back_and_new_notebook_under_the_old_name(
     notebook.insert("x = 1")
     kernel, old = kernel_of(notebook), name_of(notebook)
     moved = move(notebook, "notebooks/renamed.ipynb")
-    new_notebook = project.new()  # before anybody has looked at the renamed one
+    new_notebook = project.new()  # before any access to the renamed notebook
     assert name_of(new_notebook) == old
     assert new_notebook.insert("'x' in globals()")[1].text.count("False") == 1
     assert kernel_of(moved) == kernel
@@ -305,7 +305,7 @@ def test_another_agent_continues_under_the_new_name(project: Project) -> None:
     run_scenario(project, story)
 
 
-# --- copies, and what can't be decided
+# --- copies and ambiguous cases
 
 
 def test_copy_moves_nothing_even_if_the_original_is_renamed(
@@ -322,7 +322,7 @@ def test_copy_moves_nothing_even_if_the_original_is_renamed(
     late = Notebook(project, project.folder / "notebooks/late.ipynb")
     shutil.copy(notebook.path, late.path)
     moved = move(notebook, "notebooks/moved.ipynb")
-    status = project.json("status", "late")  # the file's number tells the two apart
+    status = project.json("status", "late")  # the inode distinguishes them
     assert (status["renamed"], status["kernel"]["state"]) == ("", "none")
     assert kernel_of(moved) == kernel
 
@@ -336,7 +336,7 @@ def test_ambiguous_copy_is_reported_and_both_stay_stopped(
     for number in range(3):
         response = notebook.replace(cell, f"1 / 0 + {number}")
     assert response.stop
-    project.kill_daemon()  # who knew the file's number
+    project.kill_daemon()  # the daemon that knew the inode
     old = name_of(notebook)
     shutil.copy(notebook.path, project.folder / "notebooks/copy.ipynb")
     moved = move(notebook, "notebooks/moved.ipynb")
@@ -353,7 +353,7 @@ def test_ambiguous_copy_is_reported_and_both_stay_stopped(
     assert len(list_outcomes(back)) == 4
 
 
-# --- notebooks that change places
+# --- swapped notebooks
 
 
 @pytest.mark.nightly
@@ -361,7 +361,7 @@ def test_ambiguous_copy_is_reported_and_both_stay_stopped(
 def test_swapped_notebooks_keep_their_kernels_and_stops(
     project: Project, by_prompt: bool
 ) -> None:
-    """Also where a prompt comes first, which ends the stops of notebooks that were replaced."""
+    """Also if a prompt comes first, which ends the stops of replaced notebooks."""
     new_notebook, other_notebook = project.new("One"), project.new("Other")
     new_notebook.insert("x = 'one'")
     cell, _ = other_notebook.insert("x = 'other'; 1 / 0")
@@ -409,7 +409,7 @@ def test_overwritten_notebook_keeps_its_kernel_under_a_name(
     assert psutil.pid_exists(kernels[0])
 
 
-# --- while a cell runs, while the daemon is gone
+# --- during a run and without a daemon
 
 
 @pytest.mark.nightly
@@ -452,7 +452,7 @@ def test_rename_without_daemon_and_during_a_daemon_kill(
     project.stepper("use", old)
     project.kill_daemon()
     moved = move(notebook, "notebooks/renamed.ipynb")
-    # all that a rename writes before the new current notebook
+    # everything that a rename writes before the new current notebook
     stores = {
         name_of(moved): make_notebook_paths(project.folder).get_store(
             str(notebook.path)

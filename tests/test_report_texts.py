@@ -1,4 +1,4 @@
-"""What an agent reads other than the verdict of a cell."""
+"""Texts for agents, except the verdict of a cell."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tests.conftest import Notebook, Project, code, reuse_project
 
 @pytest.fixture
 def project(module_project: Project) -> Iterator[Project]:
-    """One daemon for all tests of this module, a notebook of its own for each."""
+    """One daemon for all tests of this module; each test has its own notebook."""
     yield from reuse_project(module_project)
 
 
 def events(notebook: Notebook, kind: str) -> list[dict[str, Any]]:
-    """What the notebook's journal holds of one kind."""
+    """Return the journal's events of one kind."""
     lines = (
         (Path(notebook.project.paths.journals) / f"{notebook.path.stem}.jsonl")
         .read_text()
@@ -34,7 +34,7 @@ def list_runs(project: Project) -> list[dict[str, Any]]:
     return project.json("history")
 
 
-# --- before it runs -------------------------------------------------------------------
+# --- before a run ---------------------------------------------------------------------
 
 
 @pytest.mark.nightly_after(1)
@@ -243,7 +243,7 @@ def test_return_to_an_earlier_source_is_reported(project: Project) -> None:
     assert len(list_runs(project)) == 3
 
 
-# --- what a failed cell left ----------------------------------------------------------
+# --- state after a failed cell --------------------------------------------------------
 
 
 def test_names_bound_before_a_failure_are_reported(project: Project) -> None:
@@ -328,7 +328,7 @@ def test_running_line_is_reported_if_the_interrupt_has_no_effect(
     assert "line 4 of" in project.json("report")["fault"]["suggestion"]
 
 
-# --- looking without writing ----------------------------------------------------------
+# --- scratch execution ----------------------------------------------------------------
 
 
 def test_eval_leaves_the_notebook_unchanged(project: Project) -> None:
@@ -392,7 +392,7 @@ def test_output_command_shows_truncated_output(project: Project) -> None:
     assert project.stepper("output", cell, "--page", "999", check=2).returncode == 2
 
 
-# --- words ----------------------------------------------------------------------------
+# --- shared texts ---------------------------------------------------------------------
 
 
 @pytest.mark.nightly
@@ -434,7 +434,7 @@ def test_written_notebook_is_checked_cell_by_cell(project: Project) -> None:
     assert "Not run: 1 new or changed code cell below cell" in response.text
 
 
-# --- what a review found --------------------------------------------------------------
+# --- findings of a review -------------------------------------------------------------
 
 
 @pytest.mark.nightly

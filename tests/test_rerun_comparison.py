@@ -1,4 +1,4 @@
-"""Outputs that differ from the recorded ones after `run --all` and `restore` are named."""
+"""`run --all` and `restore` name outputs that differ from the recorded ones."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ TIMED = RunTime(BEGAN, 1.0, reads_clock=True)
 
 @pytest.fixture
 def project(module_project: Project) -> Iterator[Project]:
-    """One daemon for all tests of this module, a notebook of its own for each."""
+    """One daemon for all tests of this module; each test has its own notebook."""
     yield from reuse_project(module_project)
 
 
 def is_different(then: str, now: str, run: RunTime = QUIET) -> bool:
-    """Whether a printed text counts as different, and the same text as the value of a cell."""
+    """Return whether texts differ, as printed output and as the value of a cell."""
     differences = {
         rerun_comparison.find_difference(
             CellOutputs(make(then)), CellOutputs(make(now)), run, lambda *_: None
@@ -68,7 +68,7 @@ def test_always_different_output_is_not_reported(then: str, now: str) -> None:
 @pytest.mark.parametrize(
     ("then", "now"),
     [
-        ("2026-11-23 08:00:00", "2026-11-22 08:00:00"),  # dates of the data
+        ("2026-11-23 08:00:00", "2026-11-22 08:00:00"),  # dates in the data
         ("last order 2024-03-31", "last order 2024-04-30"),
         ("2026-11-23 08:00:00 3 rows", "2026-11-24 10:15:30 4 rows"),
         ("08:00:00 INFO loaded", "10:22:31 INFO loaded"),

@@ -30,7 +30,7 @@ from tests.conftest import (
 
 
 def wait_until(condition, seconds: float = 20.0) -> None:
-    """Wait for a condition; the time is a bound of hangs only."""
+    """Wait for a condition; the timeout only prevents a hang."""
     until = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < until, "it never came"
@@ -39,7 +39,7 @@ def wait_until(condition, seconds: float = 20.0) -> None:
 
 @pytest.fixture
 def project(module_project: Project) -> Iterator[Project]:
-    """One daemon for all tests of this module, a notebook of its own for each."""
+    """One daemon for all tests of this module; each test has its own notebook."""
     yield from reuse_project(module_project)
 
 
@@ -146,7 +146,7 @@ def test_edits_of_one_message_keep_the_mtime_until_the_batch_ends(
         return json.loads(batch.read_text()) if batch.exists() else {}
 
     notebook = project.new()
-    notebook.batch_end("Read")  # of this session other tests may have left some
+    notebook.batch_end("Read")  # other tests can have left markers of this session
     other_markers = waiting()
     old = time.time_ns() - 3_600_000_000_000
     for number in range(3):
@@ -495,7 +495,7 @@ def test_file_mode_is_kept_and_no_temporary_file_remains(
     notebook.path.chmod(0o640)
     fresh_project.hook("PostToolUse", payload)
     assert notebook.path.stat().st_mode & 0o777 == 0o640
-    # it goes in the background
+    # it becomes a background run
     wait_until(
         lambda: (
             [path.name for path in notebook.path.parent.iterdir()]
@@ -556,7 +556,7 @@ def test_daemon_of_another_version_is_replaced_and_kernel_kept(
     result = subprocess.run(
         command, input=json.dumps(payload).encode(), capture_output=True
     )
-    # the old client can't be answered by a new daemon: it says so, and the next call of ours finds a fresh one
+    # a new daemon can't serve the old client; our next call starts a new daemon
     assert b"NOT run" in result.stdout
     assert "| 5" in notebook.insert("print(x)")[1].text
     after = project.json("status")
@@ -650,7 +650,7 @@ def test_log_contains_the_kernel_start_phases(fresh_project: Project) -> None:
 def test_longest_idle_kernels_are_shut_down_beyond_max_kernels(
     fresh_project: Project,
 ) -> None:
-    """Several at once: what each of their notebooks reports is true of each."""
+    """Several kernels are ended at once; each notebook's report is correct."""
     source = "import sys, stepper.daemon.server as d; d.WATCH_SECONDS = 0.1; sys.argv = ['d', sys.argv[1]]; d.main()"
     fresh_project.config("max_kernels: 3")
     names = ("first", "second", "third")

@@ -50,7 +50,7 @@ warnings.showwarning = _show
     params=["this Python", pytest.param("Python 3.9", marks=pytest.mark.nightly)],
 )
 def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
-    """Kernels with the newest pandas, and with pandas 2 on Python 3.9 and IPython 8."""
+    """Kernels with the newest pandas, and with pandas 2, Python 3.9 and IPython 8."""
     python = old_python() if request.param == "Python 3.9" else ""
     if request.param == "Python 3.9" and not python:
         pytest.skip("there is no Python 3.9 on this machine")
@@ -67,20 +67,20 @@ def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
 
 @pytest.fixture
 def clean(lab: Lab) -> Lab:
-    """The kernel with the frames of DATA and nothing else."""
+    """The kernel with only the frames of DATA."""
     lab.revive()
     lab.ok(ANEW)
     return lab
 
 
 def facts(lab: Lab, code: str) -> list[dict[str, Any]]:
-    """The warnings of a cell that must end well."""
+    """Return the warnings of a cell that must succeed."""
     warnings: list[dict[str, Any]] = lab.ok(code).diagnosis_data["warnings"]
     return warnings
 
 
 def list_warnings(lab: Lab, code: str) -> list[str]:
-    """The warnings of a cell as a report shows them, less those of pandas about its own future."""
+    """Return the report's warnings of a cell, without pandas' FutureWarnings."""
     return run_warnings.format_warnings(
         [
             item
@@ -90,7 +90,7 @@ def list_warnings(lab: Lab, code: str) -> list[str]:
     )
 
 
-# swallowed errors
+# --- swallowed errors
 
 
 @pytest.mark.parametrize(
@@ -298,7 +298,7 @@ def test_sources_docstrings_and_future_imports_are_unchanged(clean: Lab) -> None
 
 
 def test_function_works_without_the_helper(clean: Lab) -> None:
-    """By its code, as cloudpickle sends it; and after a fork, by a pool."""
+    """Functions work in other processes: sent as code, and in a forked pool."""
     clean.ok(
         "import base64, marshal, subprocess, sys\n"
         "def f():\n    try: 1 / 0\n    except Exception: return 'swallowed'\n    return None\n"
@@ -360,7 +360,7 @@ def test_tracking_keeps_no_error_and_no_frame_alive(clean: Lab) -> None:
     assert clean.value("gone() is None") is True
 
 
-# warnings
+# --- warnings
 
 
 def test_warnings_are_reported_once_with_line_and_count(clean: Lab) -> None:
@@ -370,7 +370,7 @@ def test_warnings_are_reported_once_with_line_and_count(clean: Lab) -> None:
         "FutureWarning (line 4, 3 times): user: old",
         "UserWarning (line 5): user: this",
     ]
-    assert text(result).count("FutureWarning: user: old") == 3  # they are shown as ever
+    assert text(result).count("FutureWarning: user: old") == 3  # they are still shown
     clean.ok("def later(): warnings.warn('user: later')")
     assert list_warnings(clean, "later()") == [
         "UserWarning: user: later"
@@ -429,7 +429,7 @@ def test_custom_showwarning_is_kept(clean: Lab) -> None:
     clean.ok("warnings.resetwarnings()")
 
 
-# frames
+# --- frames
 
 
 @pytest.mark.parametrize(
@@ -687,7 +687,7 @@ def test_large_data_frames_are_checked_quickly(clean: Lab) -> None:
         assert list_warnings(clean, timed) == []
         assert (
             clean.value("time.process_time() - _before - _took") < 1.5
-        )  # pandas takes its own
+        )  # pandas has its own
     clean.ok("del big, wide, huge, m")
 
 
@@ -706,7 +706,7 @@ def test_all_warnings_are_counted_but_few_are_kept(clean: Lab) -> None:
     )
 
 
-# the lines
+# --- lines of the report
 
 
 def test_three_most_important_warnings_are_shown_and_rest_counted() -> None:

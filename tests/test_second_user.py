@@ -29,16 +29,16 @@ from tests.conftest import Project
 pytestmark = pytest.mark.skipif(
     os.geteuid() != 0, reason="only root becomes another user"
 )
-VICTIM, OTHER = 54322, 54321  # users that no machine has
+VICTIM, OTHER = 54322, 54321  # user ids that no machine uses
 
 
 def as_user(uid: int, work: Callable[[], Any], wait: bool = True) -> Any:
-    """Do the work in a process of that user, and return what it returned."""
+    """Run a function in a process of the user and return its result."""
     reading, writing = os.pipe()
     with warnings.catch_warnings():
         warnings.simplefilter(
             "ignore", DeprecationWarning
-        )  # forking with threads: the child starts none of theirs
+        )  # Python warns about threads, which the child does not use
         pid = os.fork()
     if pid == 0:
         code = 1
@@ -66,7 +66,7 @@ def as_user(uid: int, work: Callable[[], Any], wait: bool = True) -> Any:
 
 @pytest.fixture
 def open_folder() -> Iterator[Path]:
-    """A folder that every user can enter: what is closed to them is closed by stepper."""
+    """A folder that every user can enter, so that only stepper restricts access."""
     path = Path(tempfile.mkdtemp(prefix="st-", dir="/tmp"))
     path.chmod(0o755)
     yield path
@@ -75,7 +75,7 @@ def open_folder() -> Iterator[Path]:
 
 @pytest.fixture
 def open_project(open_folder: Path) -> Iterator[Project]:
-    """A project in which everything is readable to all but what stepper itself closes."""
+    """A project that everyone can read, except for what stepper restricts."""
     new_project = Project(open_folder / "repo")
     yield new_project
     new_project.stepper("shutdown", check=None)
@@ -83,7 +83,7 @@ def open_project(open_folder: Path) -> Iterator[Project]:
 
 
 def list_reachable(tops: list[str]) -> dict[str, list[str]]:
-    """Return what this user can list, read, write or connect to, by way."""
+    """Return what this user can list, read, write or connect to, by kind of access."""
     reachable: dict[str, list[str]] = {
         "listed": [],
         "read": [],
@@ -120,7 +120,7 @@ def test_second_user_cannot_read_or_connect(
     finally:
         os.umask(umask)
     home, runtime = open_project.paths.home, open_project.paths.runtime
-    # by their full names too: a folder that can't be listed may still be passed through
+    # by full paths too: a folder without read permission can have search permission
     everything = [str(path) for top in (home, runtime) for path in Path(top).rglob("*")]
     assert (
         any(name.endswith("daemon.sock") for name in everything)
@@ -142,7 +142,7 @@ def test_second_user_cannot_read_or_connect(
     }
     assert list_reachable([open_project.paths.socket])[
         "connected"
-    ]  # the same look finds it for the user
+    ]  # the same search finds the socket for its owner
     assert open_project.json("status")["kernel"]["state"] == "idle"
 
 
@@ -150,7 +150,7 @@ def test_daemon_rejects_another_user_even_in_an_open_folder(
     open_project: Project,
 ) -> None:
     open_project.new("Load")
-    # A second name of the socket, in a folder that is open: the user's own one is every daemon's, and each closes it.
+    # A second link in an open folder, because the socket's own folder is private.
     socket_link = Path(open_project.folder).parent / "open.sock"
     os.link(open_project.paths.socket, socket_link)
     socket_link.chmod(0o777)
@@ -209,11 +209,11 @@ def test_client_sends_nothing_to_socket_of_another_user(
         os.close(ready)
 
 
-# --- whoever comes first takes the name in /tmp ---------------------------------------
+# --- names in /tmp that another user has taken ----------------------------------------
 
 
 def sticky(folder: Path) -> str:
-    """Make a folder as /tmp is."""
+    """Make a sticky folder like /tmp."""
     folder.mkdir()
     folder.chmod(0o1777)
     return str(folder)
@@ -243,7 +243,7 @@ def test_squatted_name_is_not_used_and_blocks_nothing(
         return make
 
     def served() -> tuple[str, str, int]:
-        """A daemon of the victim's, asked by a client that looks for it anew."""
+        """A daemon of the victim and a client that searches for it again."""
         paths = Paths(str(home))
         paths.create_home_folder()
 

@@ -37,7 +37,7 @@ def make_treasure(tmp_path: Path) -> Path:
 
 
 def snapshot_folder(folder: Path) -> dict[str, tuple[int, int, bytes]]:
-    """What lies in a folder: mode, time, bytes."""
+    """Return the mode, time and bytes of each path in a folder."""
     contents = {}
     for path in sorted([folder, *folder.rglob("*")]):
         about = path.lstat()
@@ -49,7 +49,7 @@ def snapshot_folder(folder: Path) -> dict[str, tuple[int, int, bytes]]:
     return contents
 
 
-# --- links in the places of stepper's files -------------------------------------------
+# --- links instead of stepper's files -------------------------------------------------
 
 FILES = (
     "journal/n.jsonl",
@@ -143,7 +143,7 @@ def test_daemon_does_not_start_with_symlinked_files(
     assert f"rm {path}" in response.text
     project.stepper(
         "shutdown", check=None
-    )  # by force too: records behind a link are not stepper's to remove
+    )  # also with --force: records behind a link are not removed
     assert snapshot_folder(treasure) == before
 
 
@@ -352,7 +352,7 @@ def test_rotated_log_is_private(tmp_path: Path) -> None:
     }
 
 
-# --- who is at the other end ----------------------------------------------------------
+# --- user of the peer -----------------------------------------------------------------
 
 GETPEEREID = """
 #define _GNU_SOURCE

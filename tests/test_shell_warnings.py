@@ -26,7 +26,7 @@ AROUND = ProjectEnvironment("/nowhere", search="")
     params=["this Python", pytest.param("Python 3.9", marks=pytest.mark.nightly)],
 )
 def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
-    """A kernel with the newest IPython, and one of Python 3.9 with IPython 8 and ipykernel 6."""
+    """Kernels with the newest IPython, and with Python 3.9 and IPython 8."""
     python = old_python() if request.param == "Python 3.9" else sys.executable
     if not python:
         pytest.skip("there is no Python 3.9 on this machine")
@@ -155,7 +155,7 @@ def test_other_shell_lines_give_no_warning(lab: Lab, code: str) -> None:
 
 
 def test_shell_lines_behave_as_without_the_helper(lab: Lab) -> None:
-    """Outputs, values, the exit code that IPython keeps, a `system` of the user's own, errors."""
+    """Outputs, values, IPython's `_exit_code`, a user-defined `system`, errors."""
     assert text(lab.ok("def f(a):\n    !echo {a} $$-\nf('b')")).split()[0] == "b"
     assert lab.value("_exit_code") == 0
     lab.ok("!exit 9")
@@ -204,11 +204,11 @@ def test_shell_hook_is_removed_with_the_helper(lab: Lab) -> None:
     lab.revive()
 
 
-# where an install goes: nothing is run to know it
+# --- target of an installation, without executing a program
 
 
 def python_at(folder: Path, venv: bool = True, system: bool = False) -> str:
-    """Make what looks like an environment; return its interpreter."""
+    """Make a fake virtual environment and return its interpreter."""
     (folder / "bin").mkdir(parents=True)
     if venv:
         (folder / "pyvenv.cfg").write_text(
@@ -226,7 +226,7 @@ def program(path: Path, first: str) -> None:
 
 @pytest.fixture
 def kernel_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The kernel's environment `own` has no pip; behind it on the PATH is one of another Python."""
+    """The kernel's environment `own` has no pip; PATH has one of another Python."""
     monkeypatch.setattr(sys, "executable", python_at(tmp_path / "own"))
     monkeypatch.setattr(sys, "prefix", str(tmp_path / "own"))
     other_python = python_at(tmp_path / "other", venv=False)
@@ -262,7 +262,7 @@ def kernel_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("uv pip install six", None),
         ("VIRTUAL_ENV={other} python -m pip install six", None),
         ("conda install -y -p {other} six", ["six"]),
-        ("conda install -n base six", None),  # which one that is, conda alone knows
+        ("conda install -n base six", None),  # only conda knows which environment it is
         ("pip download six", None),
         ("pip install --target lib six", None),
         ("pip install --dry-run six", None),
@@ -314,7 +314,7 @@ def test_shim_installs_outside_the_kernel_environment(
     assert target and target["into"] == str(kernel_environment / "other/bin/pip")
     assert (
         install_target.find_install_target("pip install pytest", True, False) is None
-    )  # this process has it
+    )  # of this process
     assert (
         install_target.find_install_target(
             "pip install no-such-distribution", False, False
@@ -361,17 +361,17 @@ def test_warning_names_both_interpreters_and_the_command(tmp_path: Path) -> None
         in shell_warnings.format_command_warnings(
             [{"text": "ssh box", "code": -127}], AROUND
         )[0]
-    )  # as IPython has it
+    )  # as in IPython
     assert (
         shell_warnings.format_command_warnings([{"text": 1}, "x", None], AROUND)
         == shell_warnings.format_command_warnings("no list", AROUND)
         == []
-    )  # a cell may say anything
+    )  # any text in a cell
 
 
 @pytest.mark.nightly
 def test_pip_in_an_environment_without_pip(project: Project, tmp_path: Path) -> None:
-    """In the report, on a real kernel: `%pip` says how it is done here, `!pip` of another Python that it went there."""
+    """With a real kernel, reports explain `%pip`, and `!pip` of another Python."""
     lean = tmp_path / "lean"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", lean], check=True)
     site = next((lean / "lib").glob("python*")) / "site-packages"
@@ -410,4 +410,4 @@ def test_pip_in_an_environment_without_pip(project: Project, tmp_path: Path) -> 
         f"installs packages for {sys.executable}, not for this kernel's interpreter {lean}/bin/python"
         in response
     )
-    assert "Note: line 1: `!" in response  # what a failure goes back to
+    assert "Note: line 1: `!" in response  # the cause that the report names

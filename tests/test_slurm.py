@@ -64,7 +64,7 @@ def text(result: Execution) -> str:
 
 
 def jobs_of(lab: Lab, runtime: str) -> dict[int, str]:
-    """Return the state of each job of a project that waits or runs."""
+    """Return the state of each pending or running job of a project."""
     rows = (
         line.split() for line in lab.ask("squeue", "-h", "-o", "%i %T %j").splitlines()
     )
@@ -76,7 +76,7 @@ def jobs_of(lab: Lab, runtime: str) -> dict[int, str]:
 
 
 class JobHarness:
-    """A notebook's kernel on a cluster, and the daemon that asks it. `jobs` are its jobs, of whatever state."""
+    """A notebook's kernel on a cluster, and an event loop in place of the daemon."""
 
     def __init__(self, lab: Lab, at: kernel_config.BackendConfig | None = None) -> None:
         self.lab, self.folder = lab, Path(tempfile.mkdtemp(prefix="job"))
@@ -114,7 +114,7 @@ class JobHarness:
         return self.wait(self.kernel.execute(code, timeout, LIMITS))
 
     def wait_until(self, results: Any, seconds: float = 20) -> Any:
-        """Look until something is there, with the loop going on."""
+        """Poll until a result is true, while the loop runs."""
 
         async def looked() -> Any:
             end = time.monotonic() + seconds
@@ -125,7 +125,7 @@ class JobHarness:
         return self.wait(looked())
 
     def wait_for_death(self, seconds: float) -> Death | None:
-        """Look each second, as a daemon does while nothing runs."""
+        """Check the kernel each second, like an idle daemon."""
 
         async def looked() -> Death | None:
             end = time.monotonic() + seconds
@@ -138,7 +138,7 @@ class JobHarness:
         return self.wait(looked())
 
     def reattach(self) -> Any:
-        """Have the next daemon look for it."""
+        """Attach like the next daemon."""
         if self.kernel is not None:
             self.kernel.detach()
         kernel = self.wait(self.provider().attach())
@@ -160,7 +160,7 @@ class JobHarness:
 
 @pytest.fixture(scope="module")
 def harness(cluster: Lab) -> Iterator[JobHarness]:
-    """One whose kernel lasts for all tests; who ends it starts the next one."""
+    """One kernel for all tests; a test that ends it starts the next one."""
     harness = JobHarness(cluster, make_backend())
     yield harness
     harness.close()
@@ -168,14 +168,14 @@ def harness(cluster: Lab) -> Iterator[JobHarness]:
 
 @pytest.fixture(autouse=True)
 def short_heartbeat_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A heart that is silent is noticed soon: what follows is the same."""
+    """Detect a missing heartbeat sooner."""
     monkeypatch.setattr(zmq_channels, "HEARTBEAT_TIMEOUT_SECONDS", 0.5)
     monkeypatch.setattr(jobs, "SILENT_POLL_SECONDS", 0.3)
 
 
 @pytest.fixture
 def second_harness(cluster: Lab) -> Iterator[JobHarness]:
-    """Another notebook's, which has no kernel."""
+    """The harness of another notebook, without a kernel."""
     harness = JobHarness(cluster)
     yield harness
     harness.close()
@@ -301,7 +301,7 @@ def test_unresponsive_controller_cancels_nothing(
             harness.begin(make_backend())
         late = json.loads(harness.record.read_text())[
             "job_name"
-        ]  # what may have been submitted is found by its name
+        ]  # a job that may have been submitted is found by its name
     monkeypatch.setattr(slurm_cli, "COMMAND_SECONDS", 15)
     assert harness.wait_until(lambda: job not in harness.jobs)  # the kernel exited
     assert harness.wait_until(
@@ -337,7 +337,7 @@ def test_queue_is_not_polled_while_the_heartbeat_works(
     assert harness.run("import time; time.sleep(2)").outcome is Outcome.OK
     assert (
         harness.wait_for_death(3) is None and len(requests) <= 1
-    )  # one falls due each `POLL_SECONDS`
+    )  # one poll per `POLL_SECONDS`
     monkeypatch.setattr(jobs, "POLL_SECONDS", 0.5)
     assert harness.wait_for_death(3) is None and 2 <= requests.count("squeue") <= 7
 
@@ -361,7 +361,7 @@ def test_scancel_during_a_cell_and_while_idle(
     )
     assert not harness.record.exists()
     harness.begin(make_backend())
-    monkeypatch.undo()  # as users run it
+    monkeypatch.undo()  # a user's job
     harness.lab.ask("scancel", str(harness.kernel.process.job_id))
     death = harness.wait_for_death(10)
     assert death is not None and "(CANCELLED)" in death.reason
@@ -515,7 +515,10 @@ def test_orphan_jobs_are_found_by_name(
 ) -> None:
     second_harness.begin(make_backend())
     data = json.loads(second_harness.record.read_text())
-    del data["job"], data["connection"]  # killed between sbatch's answer and the record
+    del (
+        data["job"],
+        data["connection"],
+    )  # killed between sbatch's response and the record
     sealed_kernel_records.write(str(second_harness.record), data)
     assert (
         second_harness.reattach() is None
@@ -534,7 +537,7 @@ def test_orphan_jobs_are_found_by_name(
         for name in names
     ]
     (second_harness.folder / "odd.json").symlink_to("/dev/null")
-    with pytest.raises(OSError):  # it may be the record that is missing
+    with pytest.raises(OSError):  # maybe only the record is missing
         second_harness.wait(
             SlurmBackend().remove_orphans(
                 [make_backend()],
@@ -598,7 +601,7 @@ def test_invalid_job_requests_are_reported(
     )
     apart = (
         tmp_path / "apart"
-    )  # a node that has a folder of its own there: the kernel runs, and nothing is seen of it
+    )  # the node has its own folder at this path, so the kernel's files are not visible
     folder = f"{second_harness.folder}/stepper-jobs"
     own = f"cp -rp {folder} {tmp_path}/own && mount -t tmpfs none {folder} && cp -p {tmp_path}/own/* {folder}"
     first = f'[ -e {tmp_path}/own ] || exec unshare -m sh -c \'{own} && exec {sys.executable} "$@"\' sh "$@"'
@@ -800,7 +803,7 @@ def test_shutdown_leaves_no_job(harness: JobHarness) -> None:
 
 
 def project_on(folder: Path, **backends: Any) -> Iterator[Project]:
-    """Yield a project whose configuration names these places, accepted."""
+    """Yield a project with these backends, accepted."""
     for project in scratch(folder):
         project.config(f"kernels: {json.dumps(backends)}\n")
         project.stepper("trust", "--yes")
@@ -841,7 +844,7 @@ def test_notebook_on_the_cluster(cluster: Lab, tmp_path: Path) -> None:
         ), text
         project.config(
             "kernel_cwd: notebook\n"
-        )  # the place is gone from it, and its kernel lives on
+        )  # the backend was removed from the configuration; its kernel keeps running
         assert "| 5" in notebook.insert("print(x + 2)")[1].text
         assert (
             "this kernel keeps running until you run `stepper shutdown`"
@@ -887,7 +890,7 @@ def test_daemon_start_adopts_and_cleans_up_jobs(cluster: Lab, tmp_path: Path) ->
             time.sleep(0.1)
         assert (
             jobs_of(cluster, project.paths.runtime) == {}
-        )  # what no record tells of is ended, and nothing else
+        )  # only kernels without a record are ended
         assert "| 4" in running_kernel.insert("print(y + 3)")[1].text
         project.stepper("shutdown")
         assert cluster.jobs()[job] == "RUNNING"
@@ -906,7 +909,7 @@ def ours_alone() -> Iterator[Lab]:
 
 @pytest.fixture
 def failing_cluster(ours_alone: Lab, monkeypatch: pytest.MonkeyPatch) -> Lab:
-    """A cluster of one's own whose nodes fail; `cluster` may begin and end whenever it likes."""
+    """A separate cluster whose nodes fail; independent of `cluster`."""
     monkeypatch.setenv("SLURM_CONF", ours_alone.conf)
     return ours_alone
 
@@ -940,7 +943,7 @@ def test_node_failure_leaves_no_second_kernel(failing_cluster: Lab) -> None:
     )
     assert "Error" not in result.death.stderr, (
         result.death.stderr
-    )  # what the fence makes it write is not what it ended with
+    )  # output caused by the fence is not the reason of the end
     assert not old.channels.is_open and harness.wait_until(
         lambda: not psutil.pid_exists(pid)
     )
@@ -995,7 +998,7 @@ def test_kernel_ports_are_tunneled_through_its_node(
         ] == second_harness.lab.node_of(data["job"])
         assert (
             second_harness.kernel.channels.client.transport == "ipc"
-        )  # sockets of the user's own, at this end
+        )  # sockets of the user, at the daemon's end
         assert text(second_harness.run("kept = 5\nprint(kept)")) == "5\n"
 
         async def cut() -> Execution:
@@ -1067,7 +1070,7 @@ def test_preempted_job(cluster: Lab) -> None:
     harness.close()
 
 
-# What tells the time of messages and cells, five hours ago.
+# Clocks of messages and cells, five hours slow.
 CLOCK = """import datetime, time
 clock = time.time
 time.time = lambda: clock() - 5 * 3600
@@ -1108,7 +1111,7 @@ def test_node_clock_differs(cluster: Lab, tmp_path: Path) -> None:
         assert "Timeout" in report.text, report.data
         for _ in range(
             2
-        ):  # what its machine has for files is not known: the same cell runs again
+        ):  # the files of the kernel's machine are unknown, so the same cell runs again
             report = notebook.replace(
                 cell, "y = 1\nopen('made.txt', 'w').write('x')\n1 / 0"
             )

@@ -55,7 +55,7 @@ def host() -> Iterator[Host]:
 
 
 class SshHarness:
-    """One notebook's kernel on that host, and the daemon that asks it."""
+    """A notebook's kernel on a host, and an event loop in place of the daemon."""
 
     def __init__(self, host: Host, **options: Any) -> None:
         self.host, self.folder = host, Path(tempfile.mkdtemp(prefix="ssh"))
@@ -79,7 +79,7 @@ class SshHarness:
     def run_with(
         self, code: str, *acts: tuple[float, Callable[[], Any]], timeout: float = 60
     ) -> Any:
-        """Run a cell, and do something else after so many seconds of it; return what came of it, or the error."""
+        """Run a cell, and actions after given delays; return the result or error."""
 
         async def both() -> Any:
             running = asyncio.create_task(
@@ -95,7 +95,7 @@ class SshHarness:
 
     def reattach(self) -> Kernel | Death | None:
         self.kernel.detach()
-        self.kernel.process.link.close()  # as a daemon's end does: its pipe is gone
+        self.kernel.process.link.close()  # a daemon's end closes the pipe
         kernel = self.wait(self.provider().attach())
         self.kernel = (
             kernel
@@ -105,7 +105,7 @@ class SshHarness:
         return kernel
 
     def wait_until(self, condition: Callable[[], Any], seconds: float = 20) -> None:
-        """Wait until something holds, looking at the kernel as the daemon does while nothing runs."""
+        """Wait for a condition while checking the kernel like an idle daemon."""
 
         async def look() -> None:
             end = time.monotonic() + seconds
@@ -134,7 +134,7 @@ def is_alive(pid: int) -> bool:
 
 
 def list_ssh_processes(folder: Path) -> list[int]:
-    """The processes of ssh that carry a line of that folder's kernels."""
+    """Return the ssh processes with connections to the folder's kernels."""
     results = [
         process
         for process in psutil.process_iter(["name", "cmdline"])
@@ -196,7 +196,7 @@ def test_timeout_interrupts(harness: SshHarness) -> None:
 
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lines are brought back, and given up, sooner than people would have it."""
+    """Shorten the delays of reconnecting and giving up."""
     monkeypatch.setattr(ssh_connection, "RETRY_SECONDS", (0.2, 0.4))
     monkeypatch.setattr(ssh_kernel, "SILENT_SECONDS", 1.5)
     monkeypatch.setattr(zmq_channels, "HEARTBEAT_TIMEOUT_SECONDS", 0.5)
@@ -365,7 +365,7 @@ def test_remote_kernel_death_is_detected_even_while_disconnected(
         result.outcome is Outcome.KERNEL_DIED
         and result.death.reason == "the kernel's process on box has exited"
     )
-    assert result.death.cause == ""  # the cell may have done it
+    assert result.death.cause == ""  # the cell may have ended it
     assert not (harness.folder / "kernel.json").exists()
     wait_until(
         lambda: not list_ssh_processes(harness.folder)
@@ -381,7 +381,7 @@ def test_remote_kernel_death_is_detected_even_while_disconnected(
         "boot": "the one before",
     }
     harness.wait_until(lambda: harness.kernel.describe().problem)
-    assert harness.wait(harness.kernel.check_death()) is None  # it cannot be known
+    assert harness.wait(harness.kernel.check_death()) is None  # unknown
     harness.host.start()
     harness.wait_until(lambda: harness.kernel.process.death)
     death = harness.wait(harness.kernel.check_death())
@@ -464,7 +464,9 @@ def test_ssh_errors_are_quoted(harness: SshHarness, host: Host) -> None:
     )
     bare = venv(harness.folder / "bare")
     lacks = get_start_error(harness, host.make_backend(python=bare))
-    by_pip = f"{ssh} {bare} -m pip install ipykernel"  # which needs pip first: the host may have uv
+    by_pip = (
+        f"{ssh} {bare} -m pip install ipykernel"  # the host may have uv instead of pip
+    )
     by_uv = f"{ssh} uv pip install --python {bare} ipykernel"
     assert "does not have ipykernel" in lacks.message and lacks.hint in (
         by_uv,
@@ -670,7 +672,7 @@ def test_status_while_host_is_unreachable_and_back(
 def remote_notebook(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[tuple[Host, Notebook]]:
-    """A host of its own, and a notebook whose kernel runs there."""
+    """A separate host, and a notebook whose kernel runs there."""
     with start_own_host() as host:
         for project in scratch(tmp_path_factory.mktemp("there") / "repo"):
             project.config(

@@ -1,6 +1,6 @@
 """Names bound by a cell, as observed by a real kernel.
 
-A value that is small and equal to the earlier value makes no cell stale.
+No cell becomes stale if a small value equals the earlier value.
 """
 
 from __future__ import annotations

@@ -128,7 +128,7 @@ def test_choose_frame() -> None:
 
 @pytest.fixture
 def tools(tmp_path: Path) -> Path:
-    """All that the script may start: the clock, and a shell for the person's own."""
+    """The programs for the script: `date`, and a shell for the user's own line."""
     folder = tmp_path / "tools"
     folder.mkdir()
     for name in ("date", "sh", "cat"):
@@ -186,7 +186,7 @@ def test_shell_script_prints_the_status_file(
     wait_until_true(lambda: printed(project, tools) != first)  # its clock continues
     assert get_status_file(project).stat().st_mtime_ns > quiet
 
-    # a daemon that hangs: its word holds for some seconds
+    # the file of a daemon that hangs is valid for some seconds
     (_, expiry), lines = (
         get_status_file(project).read_text().split("\n")[0].split(),
         get_status_file(project).read_text().split("\n", 1)[1],
@@ -200,17 +200,17 @@ def test_shell_script_prints_the_status_file(
 
     project.kill_daemon()
     assert get_status_file(project).read_text() == file_content
-    assert printed(project, tools) == []  # a dead daemon's word
+    assert printed(project, tools) == []  # the file of a dead daemon
     get_status_file(project).write_text(
         f"{os.getpid()} {int(time.time()) - 1}\n{lines}"
     )
-    assert printed(project, tools) == []  # … and one's that hangs
+    assert printed(project, tools) == []  # … and of a daemon that hangs
     get_status_file(project).write_text(
         f"{os.getpid()} 9999999999\n- all others\nsession-b its own\n"
     )
     assert printed(project, tools) == ["all others"]
     assert printed(project, tools, "session-b") == ["its own"]
-    project.stepper("status")  # a new daemon knows no running cell
+    project.stepper("status")  # a new daemon has no running cell
     wait_until_true(lambda: "all others" not in "".join(printed(project, tools)))
     project.stepper("shutdown")
     assert not get_status_file(project).exists()
@@ -234,7 +234,7 @@ def kernel(tmp_path: Path) -> Path:
 
 
 def render_status_line(repo: Path, stdin: bytes) -> str:
-    """What the client shows: it has a shell run the command."""
+    """Return the client's status line; the client runs the command in a shell."""
     command = json.loads((repo / ".claude/settings.json").read_text())["statusLine"][
         "command"
     ]
@@ -316,7 +316,7 @@ def test_users_without_installation_see_no_status_line(
     assert render_status_line(repo, b"{}") == ""
     setup(
         repo, kernel=kernel
-    )  # a colleague's: the person's own is run above it from now on
+    )  # a colleague's setting: the user's own line is now shown above it
     (repo / ".stepper/statusline").write_text(f"{os.getpid()} 9999999999\n- ours\n")
     assert render_status_line(repo, b"{}") == "ours\n"
     uninstall_from(repo)

@@ -16,7 +16,7 @@ from stepper.policy.model import Fault, Frame
 
 
 def fault(source: str) -> Fault:
-    """Return the fault with which Python refuses a source."""
+    """Return the syntax error of a source as a fault."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -38,7 +38,7 @@ new = pytest.mark.skipif(
 )
 
 READS_WITH = [
-    # brackets
+    # --- brackets
     ("x = (\n  a.b(c=(1, 2)\n  .d()\n)\ny = 3", "a `)` at the end of line 2"),
     ("f(\n  g(,\n  h=3,\n)", "a `)` at the end of line 2"),
     ("x = [1,\n2,\n3\ny = 4", "a `]` at the end of line 3"),
@@ -47,7 +47,7 @@ READS_WITH = [
     ("f(\n    a,\n    b,\ng()", "a `)` at the end of line 4"),
     ("x = (a\n    .b())\n    .c())\nz", "no `)` in line 2"),
     ("print((a) + b))", "no `)` in line 1"),
-    # commas, colons, operators
+    # --- commas, colons, operators
     ("[\n  {'a': 1}\n  {'b': 2},\n]", "a comma at the end of line 2"),
     ("d = {\n 'a': 'x'\n 'b': 'y',\n}", "a comma at the end of line 2"),
     (
@@ -55,7 +55,7 @@ READS_WITH = [
         "a comma at the end of line 1, a comma at the end of line 2",
     ),
     ("x = [\n  'a',\n  'b'\n  'c'\n  d\n]", "a comma at the end of line 4"),
-    # blocks
+    # --- blocks
     ("try:\n    x = 3\n\ny = 4", "an `except` or `finally` for the `try` in line 1"),
     ("try:\n    x = 3", "an `except` or `finally` for the `try` in line 1"),
     (
@@ -94,7 +94,7 @@ READS_WITH = [
         "`async def` instead of `def` in line 1",
     ),
     ("x = f'''\n{a}\n{b\n'''", "a `}` after `{b` in line 3"),
-    # source that is not Python
+    # --- source that is not Python
     ("a = b and and c", "`and` instead of `and and` in line 1"),
     ('x = "a["b"]c"', "single quotes (') inside the string of line 1"),
     (
@@ -182,7 +182,7 @@ def test_complete_python_message_is_kept(source: str) -> None:
 def test_every_suggestion_row_is_needed(
     table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without its row, at least one cell of the tables is told otherwise: a row that decides nothing has to go."""
+    """Each row changes the suggestion for at least one cell of the tables."""
     sources = [source for source, _ in READS_WITH if "%" not in source]
     messages = [suggest_change(source, fault(source)) for source in sources]
     rows = getattr(syntax_suggestion, table)
@@ -196,7 +196,7 @@ def test_every_suggestion_row_is_needed(
 
 
 def suggest_for_parsed_text(source: str, line: int, **attributes: Any) -> str:
-    """Return what is said of another text that a cell's line had parsed."""
+    """Return the suggestion for a syntax error with this line and these attributes."""
     mro = ("SyntaxError", "Exception")
     fault = Fault(
         "SyntaxError",
@@ -257,7 +257,7 @@ def test_broken_file_is_named() -> None:
 
 
 def test_source_valid_in_this_python_is_not_changed() -> None:
-    """A kernel may have an older Python: then nothing that is tried here tells anything."""
+    """A kernel can have an older Python: then parsing in the daemon shows nothing."""
     refused = Fault(
         "SyntaxError",
         "invalid syntax",

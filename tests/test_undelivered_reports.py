@@ -33,12 +33,12 @@ DEAF = "import time\ntry: time.sleep(600)\nexcept KeyboardInterrupt: time.sleep(
 
 @pytest.fixture
 def project(module_project: Project) -> Iterator[Project]:
-    """One daemon for all tests of this module, a notebook of its own for each."""
+    """One daemon for all tests of this module; each test has its own notebook."""
     yield from reuse_project(module_project)
 
 
 def insert_and_interrupt(notebook: Notebook, source: str, settled: bool = True) -> str:
-    """Insert a cell as the client does, and press Esc while it runs; return its id."""
+    """Insert a cell and press Esc during the run; return the cell's id."""
     project, payload = (
         notebook.project,
         notebook.edited("insert", source, notebook.raw["cells"][-1]["id"]),
@@ -106,7 +106,9 @@ def test_undelivered_report_survives_the_daemon_and_reaches_another_session(
     notebook.insert("rows = [1, 2, 3]")
     insert_and_interrupt(notebook, SLOW)
     project.kill_daemon()
-    assert "WAS applied" in project.stepper("status").stdout  # the person may look …
+    assert (
+        "WAS applied" in project.stepper("status").stdout
+    )  # the user can see the report …
     other_session = Notebook(project, notebook.path, session="another")
     response = start_session(other_session, "resume")
     assert (
@@ -165,7 +167,7 @@ def test_cell_that_never_ran_is_reported(project: Project) -> None:
     wait_until(lambda: project.json("status")["kernel"]["state"] == "busy")
     insert_and_interrupt(notebook, "print('waits')", settled=False)
     wait_until(lambda: "WAS applied" in project.json("status")["unheard"])
-    project.stepper("interrupt")  # the person's: its report is read
+    project.stepper("interrupt")  # the user's shell: its report counts as read
     running.join(20)
     message = responses[0].text
     assert (
@@ -177,11 +179,11 @@ def test_cell_that_never_ran_is_reported(project: Project) -> None:
     assert statuses(project)[0] == "interrupted"
 
 
-# --- changed by other means -----------------------------------------------------------
+# --- external changes -----------------------------------------------------------------
 
 
 def message(notebook: Notebook, *tools: str) -> Answer:
-    """End a message in which these tools were called."""
+    """End a message with these tool calls."""
     calls = [{"tool_name": tool, "tool_input": {"command": "…"}} for tool in tools]
     return notebook.project.hook(
         "PostToolBatch", notebook.payload("PostToolBatch", "", {}, tool_calls=calls)
@@ -191,7 +193,7 @@ def message(notebook: Notebook, *tools: str) -> Answer:
 def rewrite(
     notebook: Notebook, change: Callable[[list[dict[str, Any]]], object]
 ) -> None:
-    """Change a notebook as a script does."""
+    """Change a notebook like a script."""
     raw = notebook.raw
     change(raw["cells"])
     notebook.path.write_text(json.dumps(raw))
@@ -307,7 +309,7 @@ def test_only_covered_folders_are_scanned(project: Project) -> None:
     project.config('notebooks: ["notebooks", "analysis", "*.ipynb"]')
     assert (
         message(notebook, "Bash").data == {}
-    )  # what is covered from now on did not change
+    )  # newly covered notebooks did not change
     assert {".", "analysis", "notebooks"} <= {
         *Path(project.paths.scan_marker).read_text().splitlines()
     }
@@ -320,7 +322,7 @@ def test_only_covered_folders_are_scanned(project: Project) -> None:
     scan_time = os.stat(project.paths.scan_marker).st_mtime_ns
     assert (
         scan_time >= os.stat(project.folder / "other" / "x.ipynb").st_mtime_ns
-    )  # the hook script may see that one
+    )  # the hook script can detect this one
 
 
 def test_jupyter_saves_are_reported_only_after_shell_commands(
@@ -368,7 +370,7 @@ def test_steps_of_a_rewritten_notebook_are_not_done(
     raw["cells"][1:] = [
         code("1 / 0", "n1"),
         code("x + 1", "n2"),
-    ]  # the second as it was
+    ]  # the second notebook is unchanged
     notebook.path.write_text(json.dumps(raw))
     status = project.json("status")
     assert (status["state"], [step["status"] for step in status["steps"]]) == (
@@ -383,7 +385,7 @@ def test_steps_of_a_rewritten_notebook_are_not_done(
 def test_truncated_scan_reports_no_false_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Notebooks that a later look comes to were there before; one that is new is looked at."""
+    """Notebooks that a later search reaches count as old; a new notebook is opened."""
     paths, opened_paths = Paths(str(tmp_path)), list[str]()
     folders = [tmp_path / "notebooks" / f"f{number}" for number in range(30)]
     for folder in folders:
@@ -422,7 +424,7 @@ def test_moved_cells_without_ids_are_unchanged() -> None:
 
 
 def test_message_without_notebook_changes_starts_no_process(tmp_path: Path) -> None:
-    """The hook script by itself, its PATH empty: a client that it would start says so."""
+    """The hook script with an empty PATH; a client that it starts prints a line."""
     from tests.conftest import ROOT, STATE, bare_env
 
     project = Project(tmp_path / "repo")

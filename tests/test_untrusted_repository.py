@@ -51,7 +51,7 @@ ASKED = (
 
 
 class Hostile(Project):
-    """A clone as a stranger made it; the person's stepper is one that is installed elsewhere."""
+    """A clone of a stranger's repository; the user's stepper is installed elsewhere."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.paths, self.canary = (
@@ -61,7 +61,7 @@ class Hostile(Project):
         )
 
     def ran(self) -> list[str]:
-        """What of the stranger's was executed."""
+        """Return the names of the stranger's executed files."""
         return self.canary.read_text().split() if self.canary.exists() else []
 
     def write_file(self, name: str, text: str, mode: int = 0o644) -> Path:
@@ -72,7 +72,7 @@ class Hostile(Project):
         return path
 
     def program(self, name: str) -> Path:
-        """A program that works as Python does, once it has sung."""
+        """A program that writes to the canary file, then runs Python."""
         sing = f"echo {shlex.quote(name)} >>{shlex.quote(str(self.canary))}"
         return self.write_file(
             name, f'#!/bin/sh\n{sing}\nexec {shlex.quote(sys.executable)} "$@"\n', 0o755
@@ -84,7 +84,7 @@ class Hostile(Project):
         )
 
     def script(self, event: str, payload: object = None, **environ: str) -> Answer:
-        """The committed hook script, started as Claude Code does, in the project's folder."""
+        """Run the committed hook script like Claude Code, in the project's folder."""
         command = [self.folder / ".claude/hooks/stepper", event]
         env = {
             "PATH": os.environ["PATH"],
@@ -205,7 +205,7 @@ def hostile(tmp_path: Path) -> Iterator[Hostile]:
 
 @pytest.fixture
 def bystander() -> Iterator[subprocess.Popen[bytes]]:
-    """A process of the person's that a stranger's record names."""
+    """A process of the user that a stranger's record names."""
     with subprocess.Popen(["sleep", "1000"], start_new_session=True) as process:
         yield process
         ended = process.poll()
@@ -214,7 +214,7 @@ def bystander() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def kernel_record(hostile: Hostile, pid: int, **connection: object) -> None:
-    """Leave the record of a kernel: the stranger guesses a process, and names sockets."""
+    """Write a kernel record with a guessed process and socket addresses."""
     identity = uuid.uuid4().hex
     sockets = {
         f"{name}_port": 1 for name in ("shell", "iopub", "stdin", "control", "hb")
@@ -244,7 +244,7 @@ def kernel_record(hostile: Hostile, pid: int, **connection: object) -> None:
 
 
 def test_canaries_detect_execution(hostile: Hostile) -> None:
-    """Each way to execute the stranger's files is seen: else the other tests could not fail."""
+    """The canary detects each way to execute the stranger's files."""
     for name in (".venv/bin/python", "tools/python", ".stepper/env/bin/python"):
         subprocess.run([hostile.folder / name, "-I", "-c", ""], check=True)
     subprocess.run(
@@ -297,7 +297,7 @@ def test_read_only_commands_run_nothing(
         assert hostile.ran() == [], arguments
     assert (
         "1. Load" in hostile.stepper("plan").stdout
-    )  # its journal and notebook are read as what they are: data
+    )  # its journal and notebook are only data
     assert hostile.json("status")["kernel"]["python"] is None
     output = hostile.stepper("doctor", check=1).stdout
     assert (
@@ -308,7 +308,7 @@ def test_read_only_commands_run_nothing(
         f"BAD  hook script: {hostile.folder}/.stepper/env is not from your installation"
         in output
     )
-    # stepper as it is called in a terminal here: maybe by its path
+    # the command of stepper in a terminal, possibly a path
     assert len(re.findall(r"To fix this, run: \S*stepper trust", output)) == 3
     assert stat.S_IMODE((hostile.folder / ".stepper").stat().st_mode) == 0o700
     assert (
@@ -318,10 +318,8 @@ def test_read_only_commands_run_nothing(
 
 
 def settle_foreign_run(hostile: Hostile) -> None:
-    """Have the run that the stranger's journal had begun settled (its kernel is gone), and lift the stop."""
-    hostile.stepper(
-        "run", "a", check=None
-    )  # a terminal's: the stop does not hold it back
+    """Report the unfinished run of the stranger's journal, then resume the notebook."""
+    hostile.stepper("run", "a", check=None)  # from a terminal: the stop does not apply
     assert hostile.json("status", "a")["state"] == "stopped"
     hostile.stepper("continue", "a.ipynb")
 
@@ -343,7 +341,7 @@ def test_cell_does_not_run_in_an_unaccepted_interpreter(hostile: Hostile) -> Non
 def test_trust_requires_confirmation_and_lists_everything(
     hostile: Hostile,
 ) -> None:
-    """Nobody can be asked there, whatever stands on standard input."""
+    """Without a terminal, standard input is not read for a confirmation."""
     hostile.config(
         "python: tools/python\nverify: auto\n"
         "kernels: {far: {ssh: {host: example.org, python: /x/python}}}\n"
@@ -423,14 +421,14 @@ def test_accepted_environment_is_shown_run_and_recorded(
         == os.path.realpath(env)
     )
     assert data["recorded"].startswith(STATE + "/stepper/projects/")
-    assert hostile.ran() == []  # accepting is not running
+    assert hostile.ran() == []  # accepting executes nothing
     assert stat.S_IMODE(os.stat(data["recorded"]).st_mode) == 0o600
     assert stat.S_IMODE(os.stat(os.path.dirname(data["recorded"])).st_mode) == 0o700
     assert python in hostile.stepper("trust", "--yes").stdout
     settle_foreign_run(hostile)
     hostile.stepper("run", "a")
     assert hostile.ran() == ["tools/python", "cell"]
-    hostile.config("python: .venv/bin/python\n")  # a pull that names another one
+    hostile.config("python: .venv/bin/python\n")  # a pull changed the program
     hostile.stepper("restart", check=1)
     assert hostile.ran() == ["tools/python", "cell"]
 
@@ -449,7 +447,7 @@ def test_trust_accepts_an_environment_only_without_installation(
     assert env.readlink() == tmp_path / "elsewhere"
     assert not install_checks.is_environment_ready(
         hostile.paths, ""
-    )  # install makes one of its own
+    )  # install creates its own environment
     env.unlink()
     env.mkdir()
     assert trust.trust(hostile.paths)["environment"] == {
@@ -465,7 +463,7 @@ def test_trust_accepts_an_environment_only_without_installation(
 def test_kernel_start_imports_no_module_from_the_notebooks_folder(
     project: Project, tmp_path: Path
 ) -> None:
-    """Nor does stepper's part of a run load one; the cell's own import does."""
+    """stepper's part of a run loads no module; the cell's import does."""
     notebook, canary = project.notebook("n.ipynb"), tmp_path / "canary"
     for name in {
         *sys.stdlib_module_names,
@@ -518,7 +516,7 @@ def test_other_clone_at_a_recorded_path_is_not_trusted(
     assert "NOT run" in hostile.script("PostToolUse").text
     path = Path(
         get_record_folder(hostile.paths.project)
-    )  # where an environment may lie
+    )  # possible paths of an environment
     shutil.copytree(hostile.folder / ".stepper/env", path / "env", symlinks=True)
     shutil.move(hostile.folder / ".stepper", hostile.folder / "moved")
     (hostile.folder / ".stepper").symlink_to(path)
@@ -529,7 +527,7 @@ def test_other_clone_at_a_recorded_path_is_not_trusted(
 
 
 def test_hook_runs_the_recorded_environment(hostile: Hostile, tmp_path: Path) -> None:
-    """The other half: with the record the same script starts the environment, through a link to the project too."""
+    """With the record, the script starts the environment, also through a link."""
     packages = hostile.folder / ".stepper/env/packages"
     shutil.rmtree(packages)
     packages.symlink_to(ROOT)
@@ -577,7 +575,7 @@ def test_agent_call_of_trust_asks_the_user_if_nothing_is_recorded(
 def test_foreign_kernel_record_is_not_connected(
     hostile: Hostile, bystander: subprocess.Popen[bytes]
 ) -> None:
-    """A record may guess the sockets' folder, and even a process: its sockets are not there, its boot is not known."""
+    """A record with a guessed folder and process fails: no sockets, unknown boot id."""
     for connection in ({}, {"transport": "ipc", "ip": str(hostile.folder / "k")}):
         kernel_record(hostile, bystander.pid, **connection)
         assert hostile.json("status")["kernel"]["pid"] is None
@@ -600,9 +598,7 @@ def test_nothing_is_written_through_foreign_symlinks(
     before = {path: path.lstat().st_mtime_ns for path in (outside, *outside.rglob("*"))}
     folder.symlink_to(outside)
     result = hostile.stepper("status", check=None)
-    if (
-        name == "journal/a.jsonl"
-    ):  # a link in its place is moved aside, as any journal that can't be read
+    if name == "journal/a.jsonl":  # a link is moved aside, like any unreadable journal
         assert result.returncode == 0 and not folder.is_symlink()
     else:
         assert (
@@ -623,7 +619,7 @@ def test_files_of_another_user_are_refused(hostile: Hostile) -> None:
     assert f"{hostile.folder / '.stepper'} belongs to another user" in output
     os.chown(hostile.folder / ".stepper", 0, 0)
     os.chown(hostile.folder / ".stepper/journal/a.jsonl", 65534, 65534)
-    assert hostile.json("history") == []  # it is not believed, but moved aside
+    assert hostile.json("history") == []  # moved aside, not used
 
 
 def test_trust_refuses_files_writable_by_others(hostile: Hostile) -> None:

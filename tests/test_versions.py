@@ -21,14 +21,17 @@ from tests.conftest import CLIENT, ROOT, Project, make_env
 Call = Callable[..., dict[str, Any]]
 pytestmark = (
     pytest.mark.nightly
-)  # test_run_on_edit.py has the short one: a daemon of another version is replaced
+)  # for the replacement of an idle daemon, see test_run_on_edit.py
 
 
 @pytest.fixture(params=["newer", "older"])
 def call_other_version(
     project: Project, tmp_path: Path, request: pytest.FixtureRequest
 ) -> Call:
-    """Call stepper's other version (a copy of this one) in the project: `other(payload)`, `other("status")`."""
+    """Call another version of stepper (a copy of this one) in the project.
+
+    The argument is a payload or the name of a command.
+    """
     copy, version = (
         tmp_path / "other",
         {"newer": "99.0.0", "older": "0.0.1"}[request.param],
@@ -76,7 +79,7 @@ def text(response: dict[str, Any]) -> str:
 
 
 def wait_until(received: Callable[[], bool], seconds: float = 20.0) -> None:
-    """Wait for a condition; the time is a bound of hangs only."""
+    """Wait for a condition; the timeout only prevents a hang."""
     until = time.monotonic() + seconds
     while not received():
         assert time.monotonic() < until, "it never came"
@@ -109,7 +112,9 @@ def test_old_daemon_finishes_its_cell_and_hands_over_the_kernel(
     threads[0].start()
     wait_until(lambda: project.json("status")["kernel"]["state"] == "busy")
     threads[1].start()
-    wait_until(lambda: not Path(project.paths.socket).exists())  # it makes way
+    wait_until(
+        lambda: not Path(project.paths.socket).exists()
+    )  # the daemon exits for the other version
     assert responses == {}
     flag.touch()
     for thread in threads:
@@ -118,7 +123,7 @@ def test_old_daemon_finishes_its_cell_and_hands_over_the_kernel(
     status = call_other_version("status")
     assert status["daemon"]["version"] == call_other_version.version  # type: ignore[attr-defined]
     assert status["kernel"]["pid"] == kernel
-    assert "| 43" in notebook.insert("print(x + 3)")[1].text  # and back
+    assert "| 43" in notebook.insert("print(x + 3)")[1].text  # and for this version
     assert project.json("status")["kernel"]["pid"] == kernel
     assert [run["outcome"] for run in project.json("history")] == ["ok"] * 4
 

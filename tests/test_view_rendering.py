@@ -77,7 +77,7 @@ def test_data_frame_is_parsed_as_rows() -> None:
         f"<table><tr><td>{EVIL}</td></tr></table>",
         "<table onclick='x()'><tr><td>1</td></tr></table>",
         "<table><tr><td><a href='javascript:x()'>1</a></td></tr></table>",
-        "<style>#T_1 td { background-color: red }</style><table><tr><td>1</td></tr></table>",  # its colours say something
+        "<style>#T_1 td { background-color: red }</style><table><tr><td>1</td></tr></table>",  # with colors
         "<table><tr><td><table><tr><td>1</td></tr></table></td></tr></table>",
         "a text <table><tr><td>1</td></tr></table>",
         "<p>no table</p>",
@@ -177,7 +177,7 @@ def test_images_are_urls() -> None:
     )
     assert (
         get_full_output([svg], 0).mime == "image/svg+xml"
-    )  # … and only ever an <img>, or a document in its sandbox
+    )  # … and only as <img> or in a sandboxed document
 
 
 @pytest.mark.parametrize("index", [-1, 1, 10**9])
@@ -209,7 +209,7 @@ def test_invalid_outputs_are_rendered(output: dict[str, Any]) -> None:
     get_full_output([output], 0)
 
 
-# --- widgets and Plotly stand still ---------------------------------------------------
+# --- static widgets and Plotly figures ------------------------------------------------
 
 
 def test_widgets_are_rendered_statically() -> None:
@@ -251,7 +251,7 @@ def test_widgets_are_rendered_statically() -> None:
         {"label": "Load", "part": 0.5, "text": "30 of 50"},
         {"label": "Which", "text": EVIL, "html": False},
     ]
-    assert render_one(view)["text"] == "HBox(…)"  # its state is not there
+    assert render_one(view)["text"] == "HBox(…)"  # its state is missing
 
 
 def figure(*traces: dict[str, Any], **layout: Any) -> dict[str, Any]:
@@ -325,7 +325,7 @@ def test_unsupported_plotly_traces_are_named(data: Any) -> None:
     )
 
 
-# --- a journal as it grows ------------------------------------------------------------
+# --- a growing journal ----------------------------------------------------------------
 
 AT = "2026-11-22T10:00:00.000Z"
 
@@ -375,7 +375,7 @@ def test_journal_is_read_incrementally(journal: Path) -> None:
         assert [run.run for run in past.runs] == [
             1,
             2,
-        ] and 2 not in past.warnings  # the report's line is not whole yet
+        ] and 2 not in past.warnings  # the report's line is still incomplete
         stream.write(more[-10:])
     assert past.refresh()
     assert [(run.run, run.fine, run.why) for run in past.runs] == [
@@ -415,11 +415,11 @@ def test_invalid_journal_lines_are_skipped(journal: Path) -> None:
     assert [run.run for run in past.runs] == [3]
     assert not [
         name for name in os.listdir(journal.parent) if name != journal.name
-    ]  # nothing is put out of the way
+    ]  # the file is not moved aside
 
 
 def test_thousand_runs_are_read_once(journal: Path) -> None:
-    """In counts: each line is read once, whatever is asked."""
+    """Each line of the journal is read only once, checked by counts."""
     journal.write_bytes(b"".join(map(encode_events, range(1, 1001))))
     past = RunHistory(str(journal))
     past.refresh()

@@ -39,7 +39,7 @@ NAME = f"notebook_stepper-{__version__}"
 
 
 def committed(*folders: str) -> set[str]:
-    """The files of these folders and names, as they are in the checkout."""
+    """Return the committed files of these folders and names."""
     results = [
         path
         for name in folders
@@ -55,7 +55,7 @@ def committed(*folders: str) -> set[str]:
 
 @pytest.fixture(scope="module")
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder with sdist and wheel (made from the sdist), as `make dist` builds them."""
+    """The folder with the sdist and the wheel, built like `make dist`."""
     folder = tmp_path_factory.mktemp("dist")
     subprocess.run(
         [find_uv(), "build", "--quiet", "--out-dir", folder, ROOT], check=True
@@ -71,7 +71,7 @@ def wheel(dist: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def installed_wheel(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`notebook-stepper` of an environment that holds the wheel and nothing else; what install.sh does needs no more."""
+    """`notebook-stepper` in an environment that contains only the wheel."""
     env = tmp_path_factory.mktemp("with 'pip'") / "env"
     subprocess.run(
         [find_uv(), "venv", "--quiet", "--python", sys.executable, env], check=True
@@ -94,11 +94,11 @@ def installed_wheel(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """A PATH with uv, uvx and a python3 of no environment: uvx takes no other."""
+    """A PATH with uv, uvx and a python3 outside environments, which uvx needs."""
     uv = Path(find_uv())
     tools = {
         "realpath": f'exec {shutil.which("realpath")} "$@"'
-    }  # the scripts that uvx makes ask it
+    }  # the scripts that uvx creates need it
     tools |= {
         name: f'exec {shlex.quote(str(uv.with_name(name)))} "$@"'
         for name in ("uv", "uvx")
@@ -126,7 +126,7 @@ def run(
     )
 
 
-# --- what is in them
+# --- content of sdist and wheel
 
 
 def test_wheel_contains_the_package_and_install_assets(wheel: Path) -> None:
@@ -167,7 +167,7 @@ def test_versions_and_changelog_agree(wheel: Path) -> None:
 
 @pytest.mark.nightly
 def test_make_dist_builds_a_valid_release(tmp_path: Path) -> None:
-    """`make dist` in a copy of the checkout; twine has nothing against what it makes."""
+    """`make dist` in a copy of the checkout; twine accepts the result."""
     copy = tmp_path / "copy"
     shutil.copytree(
         ROOT,
@@ -187,7 +187,7 @@ def test_make_dist_builds_a_valid_release(tmp_path: Path) -> None:
     ]
 
 
-# --- what is installed is the wheel again
+# --- the installation is the wheel again
 
 
 @pytest.mark.nightly
@@ -233,7 +233,7 @@ def test_installed_package_is_repacked_as_its_wheel(
 def test_installing_the_package_writes_only_to_the_environment(
     wheel: Path, tmp_path: Path
 ) -> None:
-    """Files are put below the environment alone; no code of ours runs."""
+    """Files are written only below the environment, without running our code."""
     home, env = tmp_path / "home", tmp_path / "env"
     home.mkdir()
     subprocess.run(
@@ -299,7 +299,7 @@ def test_command_without_project_prints_help(
 def test_refusals_match_those_of_a_clone(
     installed_wheel: Path, path: Path, tmp_path: Path
 ) -> None:
-    """The same words and the same exit code; a command to type is the one that there is."""
+    """Texts and exit code equal those of install.sh; only the named command differs."""
     (tmp_path / "file").touch()
     own = f"{shlex.quote(str(installed_wheel))} install"
     for templates in (["{}/file"], ["{}", "--what"]):
@@ -344,7 +344,7 @@ def test_format_install_source(direct: dict[str, object], origin: str) -> None:
     assert wheel_install.format_source(direct) == origin
 
 
-# --- there and back
+# --- install and uninstall
 
 
 def test_install_and_uninstall_by_uvx(
@@ -364,7 +364,7 @@ def test_install_and_uninstall_by_uvx(
     )
     assert "made" not in second_install.stdout
 
-    # it has its own environment and does not need that of uvx
+    # it has its own environment and does not need uvx's
     packages = Path(paths.env, "packages").resolve()
     assert (
         packages.is_relative_to(paths.env)
@@ -402,7 +402,7 @@ def test_installation_by_uvx_is_repaired_and_equals_that_of_a_clone(
     reinstall = run("sh", "-c", install_command, path=path)
     assert reinstall.returncode == 0 and snapshot(repo) == first
 
-    # a clone finds nothing to do, says the same, and notes itself
+    # install.sh of a clone changes nothing but the record of its own path
     clone = sh(ROOT, path=path, cwd=repo)
     assert (clone.stdout, clone.stderr) == (
         second_install.stdout,
@@ -416,7 +416,7 @@ def test_installation_by_uvx_is_repaired_and_equals_that_of_a_clone(
 def test_install_by_uvx_for_mcp_only(
     wheel: Path, path: Path, kernel: Path, tmp_path: Path
 ) -> None:
-    """No hooks and no skills, and the package that MCP needs; doctor finds nothing wrong, and it goes again."""
+    """No hooks or skills, but the MCP package; doctor reports no problem."""
     repo = tmp_path / "my repo"
     repo.mkdir()
     uvx = ["uvx", "--quiet", "--from", wheel, "notebook-stepper"]
@@ -447,7 +447,7 @@ def test_install_by_uvx_for_mcp_only(
 def test_install_by_pip_and_pipx(
     installer: str, wheel: Path, path: Path, kernel: Path, tmp_path: Path
 ) -> None:
-    """As by uvx, with pip alone: the record names the way that can be gone again."""
+    """Like uvx, but with pip or pipx; the record names a command that works later."""
     for name in ("uv", "uvx"):
         (path / name).unlink()
     repo, env = tmp_path / "repo", tmp_path / "env"
@@ -490,7 +490,7 @@ LIVE = "import os, time\nwhile not os.path.exists('enough'):\n    print('still',
 def test_install_on_a_fresh_machine(
     wheel: Path, browser: Browser, tmp_path: Path
 ) -> None:
-    """By uvx: the demo, a cell seen live in the page, what attaches, and gone: notebooks and the kernels' interpreter stay."""
+    """With uvx: demo, live view, attach, uninstall; the notebooks are kept."""
     path = Path(f"{Path(find_uv()).parent}{os.pathsep}{os.environ['PATH']}")
     uvx = ["uvx", "--from", wheel, "notebook-stepper"]
     result = run(
@@ -528,7 +528,7 @@ def test_install_on_a_fresh_machine(
                 "[...document.querySelectorAll('#plan .sign')].map(each => each.className)"
             ) == (["sign done"] * len(demo.STEPS))
             assert "still" not in page.text()
-            runs.start()  # through the installed hook, as the client does
+            runs.start()  # through the installed hook, like the client
             page.until(
                 "document.querySelector('.cell.running .outputs')?.textContent.includes('still alive')"
             )

@@ -14,13 +14,13 @@ import pytest
 from stepper.messages import stop_suggestion
 from tests.conftest import Notebook, Project, code, reuse_project
 
-# These cells fail by names that nothing defines: attempts are counted for what has run.
+# These cells fail during the run, because only executed cells count as attempts.
 RUN_IT_ALL = "preflight: false"
 
 
 @pytest.fixture
 def project(module_project: Project) -> Iterator[Project]:
-    """One daemon for all tests of this module, a notebook of its own for each."""
+    """One daemon for all tests of this module; each test has its own notebook."""
     yield from reuse_project(module_project)
 
 
@@ -141,7 +141,7 @@ def test_skipped_step_with_a_cell_runs_once_it_is_reopened(project: Project) -> 
 def test_user_skill_named_fix_is_not_suggested(
     fresh_project: Project,
 ) -> None:
-    """Their `/fix` stays theirs: the stop names what works in its place."""
+    """If the user has another skill `fix`, the stop names an alternative."""
     skill = fresh_project.folder / ".claude/skills/fix/SKILL.md"
     skill.parent.mkdir(parents=True)
     skill.write_text("---\nname: fix\ndescription: mine\n---\nMine.\n")
@@ -187,7 +187,7 @@ def test_three_failed_retries_stop_the_notebook(project: Project) -> None:
         expected = f"{fact}; to resume: {resume}"
     assert lines[5:] == [f"Suggestion: {expected}"]
     assert project.json("status")["state"] == "stopped"
-    # the gate: no code cell, markdown and deletions are free
+    # the gate blocks code cells only, not markdown or deletions
     for mode, cell in (("insert", cell_id), ("replace", cell_id)):
         denied = notebook.before(mode, "1", cell).denied
         assert "stopped" in denied and "/continue" in denied and "NameError" in denied
@@ -224,7 +224,7 @@ def test_attempts_survive_deletion_write_daemon_and_session(project: Project) ->
     notebook = project.new("Load", "Plot")
     cell_id, _ = notebook.insert("a1")
     assert notebook.delete(cell_id).stdout == b""
-    _, response = notebook.insert("a2")  # re-created: the next attempt
+    _, response = notebook.insert("a2")  # re-created: counts as the next attempt
     assert "1 of 3 retries used" in response.text
     project.kill_daemon()
     response = notebook.write([code("a3", "fresh")])
@@ -232,7 +232,7 @@ def test_attempts_survive_deletion_write_daemon_and_session(project: Project) ->
     other_session = Notebook(project, notebook.path, session="another session")
     response = other_session.replace("fresh", "a4")
     assert "Attempted Fixes: 3" in response.stop
-    # the Write dropped the plan: it is back
+    # the Write removed the plan; it is restored
     assert [s["title"] for s in notebook.raw["metadata"]["stepper"]["steps"]] == [
         "Load",
         "Plot",
@@ -314,7 +314,7 @@ def test_answer_is_passed_to_the_agent_and_journaled(project: Project) -> None:
     notebook.replace(cell_id, "raise MemoryError")
     assert (
         "resumed" in project.stepper("continue", notebook.path.name).stdout
-    )  # a notebook's name alone answers nothing
+    )  # a notebook's name alone is not an answer
     journal = project.folder / ".stepper/journal" / f"{notebook.path.stem}.jsonl"
     lines = [json.loads(line) for line in journal.read_text().splitlines()]
     resumed = [
@@ -401,7 +401,7 @@ def test_attempts_without_a_plan_are_counted_by_cell_and_position(
     assert project.json("status")["state"] == "failing"
     notebook.replace(cell_id, "nope1")
     notebook.delete(cell_id)
-    cell_id, response = notebook.insert("nope2")  # re-created in the same place
+    cell_id, response = notebook.insert("nope2")  # re-created at the same position
     assert not response.stop
     response = notebook.replace(cell_id, "nope3")
     assert "TODO: (no step)" in response.stop
@@ -433,7 +433,7 @@ def test_number_of_code_cells_is_limited(project: Project) -> None:
 
 
 class Flaky(http.server.BaseHTTPRequestHandler):
-    """Answers 503 as often as `failures` says, then 200."""
+    """Responds with 503 `failures` times, then with 200."""
 
     failures = 0
 
@@ -444,7 +444,7 @@ class Flaky(http.server.BaseHTTPRequestHandler):
         self.wfile.write(b"fine")
 
     def log_message(self, *arguments: object) -> None:
-        """Say nothing."""
+        """Print nothing."""
 
 
 @contextmanager
@@ -517,7 +517,7 @@ def test_persistent_transient_error_stops_the_notebook(project: Project) -> None
 def test_unrecoverable_errors_stop_immediately(
     project: Project, source: str, kind: str, message: str
 ) -> None:
-    project.config("preflight: false")  # else input() is found before it runs
+    project.config("preflight: false")  # or else the preflight check finds input()
     notebook = project.new("One")
     _, response = notebook.insert(source)
     assert response.stop.startswith(
@@ -529,7 +529,7 @@ def test_unrecoverable_errors_stop_immediately(
         assert "all variables are lost" in response.stop
         project.stepper("continue")
         _, response = notebook.insert("1")
-        assert "state lost" not in response.text  # nothing had been there
+        assert "state lost" not in response.text  # the file did not exist
 
 
 @pytest.mark.nightly
@@ -615,7 +615,7 @@ def test_plain_text_commands_and_near_misses(project: Project) -> None:
         "/help",
         "/compact the rest",
         "/continue the first one",
-    ):  # that one's own command lifts it
+    ):  # the notebook's own command resumes it
         assert say(notebook, prompt) == "", prompt
     assert project.json("status")["state"] == "stopped"
     assert "stopped" in say(notebook, " Show Status, please \n")
@@ -645,8 +645,8 @@ def test_plain_text_commands_and_near_misses(project: Project) -> None:
 def test_end_of_turn_continues_the_agent_once(project: Project) -> None:
     notebook = project.new("One", "Two", "Three")
     say(notebook, "hello")
-    end_turn(notebook)  # what other tests wrote by hand is told here
-    assert end_turn(notebook) == {}  # a greeting gets an answer and nothing else
+    end_turn(notebook)  # reports the external changes of other tests
+    assert end_turn(notebook) == {}  # a greeting needs only a reply
     notebook.insert("1")
     assert end_turn(notebook, "Shall I drop the empty rows?") == {}
     assert end_turn(notebook, mode="plan") == {}
@@ -655,7 +655,7 @@ def test_end_of_turn_continues_the_agent_once(project: Project) -> None:
         "hookSpecificOutput"
     }  # the client shows a decision to block as a problem
     assert 'step 2 of 3 "Two"' in response["hookSpecificOutput"]["additionalContext"]
-    assert end_turn(notebook) == {}  # twice without progress: no
+    assert end_turn(notebook) == {}  # not twice without progress
     notebook.insert("2")
     assert end_turn(notebook)
     say(notebook, "what is this?")
@@ -695,11 +695,11 @@ def test_false_criterion_leaves_the_step_open_until_confirmed(
         "is false: replace its cell"
         in end_turn(notebook)["hookSpecificOutput"]["additionalContext"]
     )
-    _, response = notebook.insert("text = ''")  # the work may go on without it
+    _, response = notebook.insert("text = ''")  # the work can continue without it
     assert (
         "done; criterion: it reads well." in response.text
         and "Doubt" not in response.text
-    )  # prose is the agent's
+    )  # prose is left to the agent
     assert 'Next: step 3 of 3 "Count".' in response.text
     assert 'step 1 of 3 "Train": done; criterion met: score > 0.9.' in notebook.replace(
         cell_id, "score = 0.95"
@@ -723,7 +723,7 @@ def test_false_criterion_leaves_the_step_open_until_confirmed(
     assert project.json("plan")["steps"][0]["reason"] == "the data allow no more"
     assert (
         bash(notebook, 'stepper confirm "the data allow no more"') == {}
-    )  # the agent's own to say
+    )  # left to the agent
     _, response = notebook.insert("m = 3")
     assert (
         "done; criterion: n == 3." in response.text and "Doubt" not in response.text
@@ -891,7 +891,7 @@ def test_run_honours_tags_and_stops(project: Project) -> None:
     notebook.replace("eeee", "raise RuntimeError('STOP')")
     output = project.stepper(
         "run", "tags", check=1
-    ).stdout  # a terminal's run is not the agent's: it is not refused
+    ).stdout  # a run from a terminal is not refused
     assert "RuntimeError: STOP" in output and "does not count as an attempt" in output
 
 
