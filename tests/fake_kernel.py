@@ -392,7 +392,7 @@ class FakeKernel:
                 self._execute(run, code)
             except Died as died:
                 run.died = str(died) or "SIGKILL"
-            except BaseException as error:  # noqa: BLE001  # whatever a cell raises
+            except BaseException as error:  # noqa: BLE001  # cells can raise anything
                 run.fails(error)
             run.thread = None
             for text in run.late_texts:

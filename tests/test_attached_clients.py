@@ -1,4 +1,4 @@
-"""Real clients on a notebook's kernel besides stepper: a console, a Jupyter server."""
+"""Real clients on stepper's kernels: a console and a Jupyter server."""
 
 from __future__ import annotations
 

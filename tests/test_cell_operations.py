@@ -317,7 +317,7 @@ def test_cell_is_replaced_edited_and_run_again(agent: Agent) -> None:
     )
     assert (
         agent.run("n = 3\nprint(n)", cell_id="cell-1")["state"] == "ok"
-    )  # as it stands
+    )  # unchanged
     assert notebook.cell(first)["source"] == ["n = 3\n", "print(n)"]
     assert len(agent.project.json("history")) == 7
 

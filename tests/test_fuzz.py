@@ -62,7 +62,7 @@ NONE_SLOW = [
     HealthCheck.filter_too_much,
     HealthCheck.function_scoped_fixture,
 ]
-GROWTH = 60 << 20  # bytes: a daemon that keeps what it was sent grows by more
+GROWTH = 60 << 20  # bytes: a daemon that keeps all requests grows by more
 
 
 def make_settings(ci: int, nightly: int) -> Callable[[Any], Any]:

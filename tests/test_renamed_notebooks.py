@@ -1,4 +1,4 @@
-"""Renamed notebooks keep their kernel, journal and stop, whoever accesses them first."""
+"""Renamed notebooks keep their kernel, journal and stop, with any first access."""
 
 from __future__ import annotations
 

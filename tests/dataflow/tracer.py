@@ -126,7 +126,7 @@ def fingerprint(value):
         Pickler(stream).dump(value)
         data = stream.getvalue()
         return hashlib.md5(data).hexdigest() if len(data) < LARGEST else None
-    except BaseException:  # noqa: BLE001  # whatever an object does
+    except BaseException:  # noqa: BLE001  # objects can raise anything
         return None
 
 
@@ -165,7 +165,7 @@ def trace(path):
             ):
                 result = shell.run_cell(source, store_history=False)
             well = result.success and not outputs
-        except BaseException:  # noqa: BLE001  # whatever a cell raises
+        except BaseException:  # noqa: BLE001  # cells can raise anything
             well = False
         finally:
             signal.alarm(0)

@@ -1,6 +1,6 @@
 """The seven-step notebook that is played with each client.
 
-One cell fails and is fixed, and the user lifts one stop.
+One cell fails and is fixed, and the user resumes the stopped notebook once.
 """
 
 from __future__ import annotations

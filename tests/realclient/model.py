@@ -164,7 +164,7 @@ class ScriptedModel:
             return turn
         try:
             return turn(messages)
-        except Exception as error:  # noqa: BLE001 - told by the fixture; the client only sees the model give up
+        except Exception as error:  # noqa: BLE001 - the fixture reports it; the client only gets an error
             self.errors.append(error)
             return [text(f"the script failed: {error!r}")]
 
