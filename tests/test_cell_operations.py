@@ -315,9 +315,7 @@ def test_cell_is_replaced_edited_and_run_again(agent: Agent) -> None:
         and "| 3" in second_response["text"]
         and second_response["cells"] == [first]
     )
-    assert (
-        agent.run("n = 3\nprint(n)", cell_id="cell-1")["state"] == "ok"
-    )  # unchanged
+    assert agent.run("n = 3\nprint(n)", cell_id="cell-1")["state"] == "ok"  # unchanged
     assert notebook.cell(first)["source"] == ["n = 3\n", "print(n)"]
     assert len(agent.project.json("history")) == 7
 

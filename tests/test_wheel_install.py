@@ -350,7 +350,7 @@ def test_format_install_source(direct: dict[str, object], origin: str) -> None:
 def test_install_and_uninstall_by_uvx(
     wheel: Path, path: Path, kernel: Path, tmp_path: Path
 ) -> None:
-    """Installed from nothing, again without a change, and removed."""
+    """Install, install again without a change, and uninstall."""
     repo = tmp_path / "my repo"
     repo.mkdir()
     uvx = ["uvx", "--quiet", "--from", wheel, "notebook-stepper"]
@@ -386,9 +386,9 @@ def test_installation_by_uvx_is_repaired_and_equals_that_of_a_clone(
     run(*uvx, "install", "--python", kernel, path=path, cwd=repo)
     paths = Paths(str(repo))
     first = snapshot(repo)
-    again = run(*uvx, "install", path=path, cwd=repo)
+    second_install = run(*uvx, "install", path=path, cwd=repo)
 
-    # doctor's mends name the way
+    # doctor's suggestions use the same installer
     (repo / ".claude/hooks/stepper").unlink()
     install_command = doctor.format_install_command(paths)
     assert (
