@@ -99,7 +99,7 @@ class FakeUndo:
             for name, value in self.before.items()
         }
         self.generators = {
-            name: value.gi_frame.f_lasti
+            name: repr(value.gi_frame.f_locals)
             for name, value in self.before.items()
             if isinstance(value, types.GeneratorType) and value.gi_frame
         }
@@ -136,9 +136,9 @@ class FakeUndo:
                 image.objects[name] = changed
                 changes.setdefault(name, CHANGED)
         unprotected = {}
-        for name, position in self.generators.items():
+        for name, variables in self.generators.items():
             value = self.before[name]
-            if not value.gi_frame or value.gi_frame.f_lasti != position:
+            if not value.gi_frame or repr(value.gi_frame.f_locals) != variables:
                 unprotected[name] = Unprotected("generator", 0, True)
                 image.unprotected[name] = "generator"
                 changes.setdefault(name, CHANGED)

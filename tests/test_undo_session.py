@@ -240,12 +240,18 @@ def test_transient_error_does_not_apply_twice(project: Quick) -> None:  # noqa: 
 
 
 def test_value_that_was_not_restored_is_hidden_state(project: Quick) -> None:  # noqa: F811
+    project.config("recompute_seconds: 0.001\n")
     notebook = project.new("One", "Two")
-    source, _ = notebook.insert("numbers = (n for n in range(5))")
+    source, _ = notebook.insert(
+        "import time\ntime.sleep(0.01)\nnumbers = (n for n in range(5))"
+    )
     cell, _ = notebook.insert("next(numbers)\n1 / 0")
     answer = notebook.replace(cell, "print(next(numbers))")
     assert "| 1" in answer.text
     assert "Note: before this run, not restored: `numbers` (generator)." in answer.text
+    assert (
+        "Note: not restored: `numbers`. To compute all values again in a new kernel"
+    ) in answer.text
     assert (
         "Hidden state: cell 2 read `numbers` from a run that was undone, because the"
         " value could not be restored."
@@ -254,6 +260,50 @@ def test_value_that_was_not_restored_is_hidden_state(project: Quick) -> None:  #
     notebook.replace(source, "numbers = (n for n in range(6))")
     assert "Hidden state" not in notebook.replace(cell, "print(next(numbers), 0)").text
     assert project.json("status")["state"] == "complete"
+
+
+def test_value_that_cannot_be_restored_is_computed_again(project: Quick) -> None:  # noqa: F811
+    notebook = project.new("One", "Two", "Three")
+    notebook.insert("start = 5")
+    notebook.insert("numbers = (n for n in range(start))")
+    notebook.insert("other = [start]")
+    cell, _ = notebook.insert("other.append(next(numbers))\n1 / 0")
+    answer = notebook.replace(cell, "other.append(next(numbers))\nprint(other)")
+    assert "| [5, 0]" in answer.text
+    assert "Note: cell 2 ran again first (0." in answer.text
+    assert "because `numbers` could not be restored." in answer.text
+    assert "not restored:" not in answer.text
+    assert "Hidden state" not in answer.text
+    assert "Stale" not in answer.text
+    assert project.json("status")["stale"] == []
+
+
+def test_cells_that_changed_the_value_run_again_too(project: Quick) -> None:  # noqa: F811
+    notebook = project.new("One", "Two", "Three", "Four")
+    notebook.insert("numbers = (n for n in range(5))")
+    notebook.insert("first = next(numbers)")
+    notebook.insert("print(first)")
+    cell, _ = notebook.insert("next(numbers)\n1 / 0")
+    answer = notebook.replace(cell, "print(next(numbers))")
+    assert "| 1" in answer.text
+    assert "Note: cells 1 and 2 ran again first (0." in answer.text
+    assert "Stale" not in answer.text  # `first` has the same value
+
+
+def test_failure_of_a_cell_that_computes_a_value_again(project: Quick) -> None:  # noqa: F811
+    notebook = project.new("One", "Two")
+    notebook.insert(
+        "import os\nopen('flag', 'a').write('x')\n"
+        "assert os.path.getsize('flag') < 2\nnumbers = (n for n in range(5))"
+    )
+    cell, _ = notebook.insert("next(numbers)\n1 / 0")
+    answer = notebook.replace(cell, "next(numbers)")
+    assert "Cell 1 " in answer.text
+    assert "FAILED" in answer.text
+    assert (
+        "Note: this cell ran again because `numbers` could not be restored; cell 2,"
+        " which needs this, did not run."
+    ) in answer.text
 
 
 def test_notebook_with_a_stale_step_is_not_complete(project: Quick) -> None:  # noqa: F811

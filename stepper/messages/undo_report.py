@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 
 from stepper.common.text import one_line
+from stepper.messages.run_report import format_seconds
+from stepper.messages.stale_cells import format_cells
 from stepper.messages.status_text import format_bytes
+from stepper.policy.commands.command_lines import CommandLines
 from stepper.policy.undo_model import NEW, RestoreResult, UndoFacts, Unprotected
 
 # The maximum number of names in one list.
@@ -133,18 +136,38 @@ def format_removed_below(name: str, number: int) -> str:
     return f"{_quote(name)} is bound only {binder} undone before this cell runs again"
 
 
-def format_unrestored(names: Iterable[str]) -> list[str]:
-    """Return a list with the note on names that keep the values of undone runs.
+def format_recomputation(
+    names: Collection[str], numbers: Sequence[int], seconds: float
+) -> str:
+    """Return the note on cells that computed values again, by their numbers."""
+    return (
+        f"{format_cells(numbers)} ran again first ({format_seconds(seconds)}), because"
+        f" {_join_names(sorted(names))} could not be restored"
+    )
 
-    The list is empty if there are no such names.
+
+def format_failed_recomputation(names: Collection[str], number: int) -> str:
+    """Return the note on a cell that failed when it had to compute values again.
+
+    `number` is the number of the cell that needs the values.
     """
-    sorted_names = sorted(names)
-    if not sorted_names:
-        return []
-    return [
-        f"{_join_names(sorted_names)} could not be restored when an earlier run was"
-        " undone, so a run from the top may give other results"
-    ]
+    return (
+        f"this cell ran again because {_join_names(sorted(names))} could not be"
+        f" restored; cell {number}, which needs this, did not run"
+    )
+
+
+def format_costly_recomputation(
+    names: Collection[str], seconds: float, commands: CommandLines
+) -> str:
+    """Return the note on values that can only be computed again by a restore.
+
+    `seconds` is the duration of the last runs of the cells that a restore runs.
+    """
+    return (
+        f"not restored: {_join_names(sorted(names))}. To compute all values again in a"
+        f" new kernel ({format_seconds(seconds)}), run: `{commands.shell('restore')}`"
+    )
 
 
 def _join_names(names: Iterable[str]) -> str:

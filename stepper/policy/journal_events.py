@@ -171,6 +171,7 @@ class RunEnded(
         "imports",
         "bound",
         "changes",
+        "unprotected",
         "undo_reach",
     ),
 ):
@@ -194,6 +195,8 @@ class RunEnded(
     bound: dict[str, str] = field(default_factory=dict)
     # How the run changed names, by name (see `undo_model.UndoFacts`).
     changes: dict[str, str] = field(default_factory=dict)
+    # Names that the run changed and that cannot be restored, with the reasons.
+    unprotected: dict[str, str] = field(default_factory=dict)
     # The oldest run that the kernel could undo completely after this run, or 0.
     undo_reach: int = 0
 

@@ -23,7 +23,7 @@ from stepper.messages import (
     undo_report,
 )
 from stepper.messages.quoted_output import Completeness, format_location
-from stepper.messages.run_report import RunSummary
+from stepper.messages.run_report import RunSummary, format_run
 from stepper.notebooks.journal_file import SyncMode
 from stepper.policy import (
     changed_cells,
@@ -144,16 +144,22 @@ async def run_cell(
     cell: Cell,
     caller: Caller,
     keep_time: bool = True,
+    recompute: bool = True,
 ) -> RunSummary:
     """Run a cell and retry it after transient errors; stop the notebook if required.
 
-    Raise StepperError if the cell did not run. If it is unknown whether the cell ran,
-    the error's `accepted` attribute is true.
+    With `recompute`, run cells above it first if they must compute values again; if one
+    of them fails, return its summary. Raise StepperError if the cell did not run. If it
+    is unknown whether the cell ran, the error's `accepted` attribute is true.
     """
     problem = changed_cells.find_encoding_problem(cell.source)
     if problem:
         raise StepperError(f"{cell.label}: {problem}")
     work = create_work(session, cells, cell, keep_time, caller.timeout)
+    if recompute:
+        failed_summary = await _recompute(session, work, caller)
+        if failed_summary is not None:
+            return failed_summary
     while True:
         try:
             kernel = await session.kernel_manager.get_or_start_kernel(
@@ -195,6 +201,44 @@ async def run_cell(
         )
         work.repeat_count += 1
     return await finish_run(session, work, run, execution, decision)
+
+
+async def _recompute(
+    session: Session, work: CellWork, caller: Caller
+) -> RunSummary | None:
+    """Run the cells that compute values again that the kernel cannot restore.
+
+    Add a note to the report on the cell that needs the values. If one of the cells
+    fails, return its summary, otherwise None.
+    """
+    kernel = session.kernel_manager.kernel
+    if kernel is None:
+        return None
+    plan = cell_undo.plan_recomputation(
+        session, kernel, work.cells, work.cell, work.limits
+    )
+    if plan is None:
+        return None
+    if not plan.cells:
+        note = undo_report.format_costly_recomputation(
+            plan.names, plan.seconds, session.state.commands
+        )
+        work.notes.append(note)
+        return None
+    started_at = time.monotonic()
+    for cell in plan.cells:
+        summary = await run_cell(
+            session, work.cells, cell, caller, work.keeps_mtime, recompute=False
+        )
+        if summary.run.verdict is not Verdict.FINE:
+            note = undo_report.format_failed_recomputation(plan.names, work.cell.number)
+            return replace(summary, notes=[*summary.notes, note])
+        session.journal.log_report(format_run(summary), summary)
+    seconds = time.monotonic() - started_at
+    numbers = [cell.number for cell in plan.cells]
+    note = undo_report.format_recomputation(plan.names, numbers, seconds)
+    work.notes.append(note)
+    return None
 
 
 def _check_language(session: Session, kernel: Kernel) -> None:
@@ -327,8 +371,7 @@ def _create_run_event(
         imports=run_decisions.find_new_imports(state, execution.namespace),
         unmet=unmet_criterion,
         bound=bindings,
-        changes=facts.changes if facts else {},
-        undo_reach=facts.reach if facts else 0,
+        **cell_undo.list_journaled_facts(facts),
     )
 
 

@@ -6,17 +6,21 @@ restored; only this report counts.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from typing import Any, NamedTuple
 
 from stepper.common.errors import KernelError
+from stepper.common.text import one_line
 from stepper.messages import undo_report
 from stepper.notebooks.journal_file import SyncMode
-from stepper.policy import cell_directives, journal_events, undo
+from stepper.policy import cell_directives, journal_events, recomputation, undo
 from stepper.policy.execution_result import Execution
 from stepper.policy.journal_events import RunEnded
 from stepper.policy.model import Cell, Fault, Limits
 from stepper.policy.undo_model import (
+    NEW,
+    REBOUND,
     MentionedNames,
     RestoreRequest,
     RestoreResult,
@@ -29,6 +33,7 @@ from stepper.session.session_state.notebook_journal import format_now
 
 # The time for the before-image of a run.
 IMAGE_SECONDS = 0.015
+REASON_LIMIT = 100  # characters of a reason in the journal
 
 
 def is_enabled(session: Session, limits: Limits) -> bool:
@@ -130,7 +135,74 @@ def record_restore(
         started.cell_id,
         started.undoes,
     )
-    return undo_report.format_restore(facts.restore)
+    result = facts.restore
+    not_restored = {}
+    for name, reason in result.not_restored.items():
+        if facts.changes.get(name) not in (NEW, REBOUND):
+            not_restored[name] = reason
+    return undo_report.format_restore(replace(result, not_restored=not_restored))
+
+
+def list_journaled_facts(facts: UndoFacts | None) -> dict[str, Any]:
+    """Return the fields of `RunEnded` with the kernel's facts on a run."""
+    if facts is None:
+        return {}
+    unprotected = {}
+    for name, value in facts.unprotected.items():
+        if value.is_changed:
+            unprotected[name] = one_line(value.reason, REASON_LIMIT)
+    return {
+        "changes": facts.changes,
+        "unprotected": unprotected,
+        "undo_reach": facts.reach,
+    }
+
+
+class Recomputation(NamedTuple):
+    """The cells that compute values again that cannot be restored.
+
+    `names` are the values. `cells` must run before the cell that needs the values; the
+    list is empty if it is unknown which cells provide the values, or if they take too
+    long. `seconds` is the duration of their last runs. If `cells` is empty, it is the
+    duration of the last runs of all cells that succeeded.
+    """
+
+    names: Collection[str]
+    cells: Sequence[Cell] = ()
+    seconds: float = 0.0
+
+
+def plan_recomputation(
+    session: Session,
+    kernel: Kernel,
+    cells: Sequence[Cell],
+    cell: Cell,
+    limits: Limits,
+) -> Recomputation | None:
+    """Return what must be computed again before a cell runs again, or None."""
+    if not is_enabled(session, limits):
+        return None
+    session.journal.update_run_history()
+    runs = _list_runs(session, kernel)
+    request = _select_restore(session, runs, cells, cell)
+    if request is None:
+        return None
+    mentioned = _list_names(session, cell.source)
+    names = recomputation.list_unrestorable(request, runs, mentioned)
+    if not names:
+        return None
+    history = session.journal.run_history
+    selected = recomputation.select_cells(cells, cell, names, history)
+    durations = {run.cell_id: run.duration_s for run in runs}
+    if selected:
+        seconds = sum(durations.get(other.id, 0.0) for other in selected)
+        if seconds <= limits.recompute_seconds:
+            return Recomputation(names, selected, seconds)
+    succeeded = session.state.succeeded_sources
+    seconds = sum(
+        duration for cell_id, duration in durations.items() if cell_id in succeeded
+    )
+    return Recomputation(names, (), seconds)
 
 
 def list_only_restored(facts: UndoFacts | None) -> frozenset[str]:

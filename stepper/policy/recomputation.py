@@ -1,0 +1,133 @@
+"""Select the cells that compute values again that cannot be restored.
+
+A value that a failed version of a cell changed, and that has no safe copy, can only be
+computed again: by the cell above that binds it, and the cells above that change it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from stepper.policy.changed_cells import hash_source, select_runnable
+from stepper.policy.dataflow.cell_dependencies import (
+    History,
+    ResolvedUsage,
+    RunRecord,
+    get_cell_key,
+)
+from stepper.policy.journal_events import RunEnded
+from stepper.policy.model import Cell
+from stepper.policy.undo_model import MentionedNames, RestoreRequest
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """A cell above, its last run, and the names that it uses now."""
+
+    cell: Cell
+    record: RunRecord
+    usage: ResolvedUsage
+    is_current: bool  # it succeeded, and its source has not changed since
+
+    def changes(self, name: str) -> bool:
+        """Return whether the last run of the cell bound or changed a name."""
+        return name in self.record.bound
+
+    def creates(self, name: str) -> bool:
+        """Return whether the cell binds a name without reading it."""
+        return name in self.usage.binds and name not in self.usage.reads
+
+    def uses_any(self, names: Collection[str]) -> bool:
+        """Return whether the cell reads, changes or binds one of the names."""
+        used = self.usage.reads | self.usage.changes | self.usage.binds.keys()
+        return not used.isdisjoint(names)
+
+
+def list_unrestorable(
+    request: RestoreRequest, runs: Sequence[RunEnded], names: MentionedNames
+) -> set[str]:
+    """Return the names that a cell needs and that the kernel cannot restore for it.
+
+    `runs` are the runs in the kernel that are not undone. `names` are the names that
+    the cell mentions.
+    """
+    undone = frozenset(request.runs)
+    unrestorable = set[str]()
+    for run in runs:
+        if run.run in undone:
+            unrestorable |= run.unprotected.keys()
+        else:
+            # A run of a cell above bound the name again.
+            unrestorable -= run.bound.keys() | run.changes.keys()
+    if request.names is not None:
+        unrestorable &= request.names
+    if names.reads_everything:
+        return unrestorable
+    return unrestorable & (names.reads | names.changes | names.calls)
+
+
+def select_cells(
+    cells: Sequence[Cell], cell: Cell, names: Collection[str], history: History
+) -> list[Cell] | None:
+    """Return the cells above `cell` that compute names again, in order.
+
+    `cells` are all cells of the notebook. Return None if the cells above do not provide
+    all of the names, or if one of the cells has failed or changed.
+    """
+    candidates = _list_candidates(cells, cell, history)
+    selected = set[int]()
+    for name in names:
+        creators = _find_creators(candidates, name)
+        if not creators:
+            return None
+        selected.update(creators)
+    _add_undone_cells(candidates, selected)
+    chosen = [candidates[position] for position in sorted(selected)]
+    if not all(candidate.is_current for candidate in chosen):
+        return None
+    return [candidate.cell for candidate in chosen]
+
+
+def _list_candidates(
+    cells: Sequence[Cell], cell: Cell, history: History
+) -> list[_Candidate]:
+    """Return the cells above a cell that have run in the current kernel."""
+    candidates = []
+    for other in select_runnable(cells):
+        if other.index >= cell.index:
+            break
+        source_hash = hash_source(other.source)
+        record = history.last_runs.get(get_cell_key(other.id, source_hash))
+        if record is None:
+            continue
+        usage = history.table.resolve_usage(history.analyze(other.source))
+        is_current = record.succeeded and record.source_hash == source_hash
+        candidates.append(_Candidate(other, record, usage, is_current))
+    return candidates
+
+
+def _find_creators(candidates: Sequence[_Candidate], name: str) -> set[int]:
+    """Return the positions of the cells that compute a name.
+
+    These are the last cell that creates the name, and the cells below it that change
+    it. The set is empty if no cell creates the name.
+    """
+    positions = set[int]()
+    for position in reversed(range(len(candidates))):
+        candidate = candidates[position]
+        if not candidate.changes(name):
+            continue
+        positions.add(position)
+        if candidate.creates(name):
+            return positions
+    return set()
+
+
+def _add_undone_cells(candidates: Sequence[_Candidate], selected: set[int]) -> None:
+    """Add the cells below selected cells whose changes are undone when these run."""
+    for position, candidate in enumerate(candidates):
+        bound = candidate.record.bound.keys()
+        above = [other for other in selected if other < position]
+        if any(candidates[other].uses_any(bound) for other in above):
+            selected.add(position)
