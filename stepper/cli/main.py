@@ -129,7 +129,7 @@ def _report_internal_error(error: Exception) -> None:
     print_text(f"stepper itself failed: {kind_name}: {error}", err=True)
     project = find_project(daemon_client.get_current_folder())
     if project is not None:
-        click.echo(f"         For details, see {Paths(project).log}", err=True)
+        print_text(f"         For details, see {Paths(project).log}", err=True)
 
 
 class SubcommandGroup(click.Group):

@@ -1,7 +1,8 @@
 """Output to the terminal, without control characters and with colored marks.
 
-All text is printed by `print_text`, because titles, names and outputs may come from a
-stranger.
+Text is printed by `print_text`, which removes control characters, because titles,
+names and outputs may come from an untrusted notebook. `write_text` is only for text
+that is already escaped.
 """
 
 from __future__ import annotations

@@ -306,8 +306,12 @@ def use_terminal_commands(output: bytes, program: str) -> bytes:
     return encode_json(values)
 
 
-def _map_agent_texts(output: bytes, change: Callable[[str], str]) -> bytes:
-    """Return a hook's output with `change` applied to each text for the agent."""
+def _map_texts(output: bytes, change: Callable[[str], str]) -> bytes:
+    """Return a hook's output with `change` applied to its texts.
+
+    The texts are `stopReason`, which the user sees, and `additionalContext` for the
+    agent.
+    """
     values = json.loads(output)
     context = get_object(values, "hookSpecificOutput")
     for texts, key in ((values, "stopReason"), (context, "additionalContext")):
@@ -332,7 +336,7 @@ def add_plugin_note(output: bytes) -> bytes:
             " of the client.)"
         )
 
-    return _map_agent_texts(output, add_note)
+    return _map_texts(output, add_note)
 
 
 def add_skill_notes(output: bytes, is_other_skill: Callable[[str], bool]) -> bytes:
@@ -355,7 +359,7 @@ def add_skill_notes(output: bytes, is_other_skill: Callable[[str], bool]) -> byt
         ]
         return text + "".join(notes)
 
-    return _map_agent_texts(output, add_notes)
+    return _map_texts(output, add_notes)
 
 
 def format_user_line(line: str) -> bytes:

@@ -37,9 +37,10 @@ class UnreportedWarnings(NamedTuple):
 
 
 def format_warnings(facts: list[Any], first: Sequence[str] = ()) -> list[str]:
-    """Return at most three warnings, one per line, and the number of further warnings.
+    """Return lines with at most three warnings, and a line with the number of others.
 
-    `facts` are the helper's warnings. The lines in `first` precede them.
+    `facts` are the helper's warnings. The lines in `first` precede them and count
+    toward the three.
     """
     reported = decode_valid_items(RunWarning, facts)
     warnings = [warning for warning in reported if warning.kind in KINDS]

@@ -564,7 +564,7 @@ def _install_script(project: Path, installed_hash: str | None) -> None:
         write(path.with_name("stepper.orig"), current)
         print_line(
             "hook",
-            "the existing script was edited; it was kept as"
+            "the existing script differs from the installed version; it was kept as"
             f" {claude_settings.SCRIPT}.orig",
         )
     print_line("hook", f"{write(path, new, 0o755)}: {claude_settings.SCRIPT}")

@@ -153,8 +153,8 @@ def _stop_kernels(paths: Paths) -> None:
         # The environment may be from a stranger.
         print_line(
             "warning",
-            f"{command} was not run, because it is not from your installation: the"
-            " daemon and kernels may still be running",
+            f"`{command} shutdown` was not run, because this environment is not from"
+            " your installation: the daemon and kernels may still be running",
         )
         return
     result = run(str(command), "shutdown", cwd=paths.project, seconds=SHUTDOWN_SECONDS)

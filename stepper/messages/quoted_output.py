@@ -196,7 +196,7 @@ def format_outputs(
     errors: bool = False,
     completeness: Completeness = Completeness.UNKNOWN,
 ) -> list[str]:
-    """Return a list with the quoted text of outputs below a title.
+    """Return a list with the quoted text of outputs, below `title` if it is not empty.
 
     The list is empty if the outputs have no text. If `errors` is true, error outputs
     are included with their name and message.
@@ -210,7 +210,7 @@ def format_outputs(
     if not text.strip():
         return []
     quoted = quote(text, limit, completeness)
-    return [f"{title}:\n{quoted}"]
+    return [f"{title}:\n{quoted}" if title else quoted]
 
 
 def _format_error(output: Mapping[str, Any]) -> str:

@@ -52,17 +52,14 @@ def format_next_start(
                 f" `{comment} stepper: keep`)"
             )
         actions.append(removal)
-    clauses = []
+    unrestored = ", ".join(shown)
     if actions:
-        clauses.append(f"starts from the state before it: {', '.join(actions)}")
+        text = "the next version of this cell starts from the state before it: "
+        text += ", ".join(actions)
+        return [f"{text}; not restored: {unrestored}" if shown else text]
     if shown:
-        clauses.append(f"not restored: {', '.join(shown)}")
-    text = "; ".join(clauses)
-    if not text:
-        return []
-    if not actions:
-        return [f"before the next version of this cell runs, {text}"]
-    return [f"the next version of this cell {text}"]
+        return [f"not restored before the next version of this cell runs: {unrestored}"]
+    return []
 
 
 def _format_unprotected(name: str, value: Unprotected) -> str:

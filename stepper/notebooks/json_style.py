@@ -1,8 +1,8 @@
 """The layout of a notebook's JSON, and serialization of values in that layout.
 
 `nbformat.write` indents by one space; other tools use two or four spaces, a tab or a
-single line. stepper keeps the layout of the file, so that git shows only the cells that
-ran as changed.
+single line. stepper keeps the layout of the file, so that a git diff contains only the
+cells that ran.
 """
 
 from __future__ import annotations

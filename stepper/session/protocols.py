@@ -263,9 +263,10 @@ class KernelLauncher(Protocol):
         """
 
     async def cancel_request(self) -> None:
-        """Cancel a request for a kernel that has not started, such as a queued job.
+        """Cancel a request for a kernel, such as a queued job, and remove its record.
 
-        Do nothing if there is no such request. Raise KernelError if cancelling fails.
+        If the record is of a kernel that was started, stop the kernel. Do nothing if
+        there is no record. Raise KernelError if this fails.
         """
 
 

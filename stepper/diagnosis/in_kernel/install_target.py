@@ -142,7 +142,8 @@ def is_command_prefix(word: str) -> bool:
 def parse_installer(words: list[str]) -> Installer:
     """Parse the words of a simple command.
 
-    Return NO_INSTALLER if the command cannot install packages.
+    Return NO_INSTALLER if the program is not a package installer. The command of a
+    package installer need not install anything: see the words of the result.
     """
     program = words[0]
     name = os.path.basename(program)

@@ -7,6 +7,7 @@ the first step slow.
 from __future__ import annotations
 
 import ast
+import importlib.util
 import re
 
 MAX_SOURCE = 5_000_000  # bytes that are read of a source file
@@ -50,6 +51,8 @@ def list_mentioned_modules(name: str, path: str) -> frozenset[str]:
     for source, names, plain_imports in IMPORTS.findall(text):
         if source:
             base = resolve_module_name(source, package)
+            if not base:
+                continue
             modules.add(base)
             modules.update(f"{base}.{word}" for word in WORD.findall(names))
         for plain_import in plain_imports.split(","):
@@ -69,13 +72,10 @@ def get_package(name: str, path: str) -> str:
 def resolve_module_name(source: str, package: str) -> str:
     """Return the absolute name of the module in a `from` statement.
 
-    `source` is the name in the statement, with leading dots if it is relative.
+    `source` is the name in the statement, with leading dots if it is relative. Return
+    an empty string if it has more dots than `package` has levels.
     """
-    level = len(source) - len(source.lstrip("."))
-    if not level:
-        return source
-    parents = package.split(".")
-    parts = parents[: len(parents) - level + 1]
-    if source[level:]:
-        parts.append(source[level:])
-    return ".".join(parts)
+    try:
+        return importlib.util.resolve_name(source, package)
+    except ImportError:
+        return ""

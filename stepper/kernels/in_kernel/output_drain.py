@@ -28,9 +28,9 @@ streams: list[Any] = [
 
 
 def drain() -> None:
-    """Wait until ipykernel has read the output that was written to the descriptors.
+    """Wait until ipykernel has read the output written to descriptors 1 and 2.
 
-    Stop after MAX_SECONDS.
+    Wait for at most MAX_SECONDS.
     """
     deadline = clock() + MAX_SECONDS
     for stream in streams:

@@ -53,27 +53,28 @@ last_fingerprints: dict[str, Binding] = {}
 def update_fingerprints(
     values: list[tuple[str, Any]], fingerprints: dict[str, str]
 ) -> list[str]:
-    """Store the ids and fingerprints of values, and return the rebound names.
+    """Store the ids and fingerprints of values, and return the changed names.
 
-    A name is rebound if its value changed since the last call. A name without a
-    fingerprint is rebound only if it refers to another object.
+    A name has changed if it refers to another object than at the last call, or if the
+    fingerprint of its object is another one. A change of an object without a
+    fingerprint is not noticed.
     """
     current: dict[str, Binding] = {}
     for name, value in values:
         if len(name) <= MAX_NAME:
             fingerprint = fingerprints.get(name)
             current[name] = (id(value), fingerprint)
-    rebound = []
+    changed = []
     for name, binding in current.items():
-        if is_rebound(binding, last_fingerprints.get(name)):
-            rebound.append(name)
+        if has_changed(binding, last_fingerprints.get(name)):
+            changed.append(name)
     last_fingerprints.clear()
     last_fingerprints.update(current)
-    return rebound
+    return changed
 
 
-def is_rebound(binding: Binding, former: Binding | None) -> bool:
-    """Return whether a name's value differs from its value after the last cell."""
+def has_changed(binding: Binding, former: Binding | None) -> bool:
+    """Return whether a name has another object or another fingerprint than before."""
     if former is None:
         return True
     identity, fingerprint = binding

@@ -242,8 +242,8 @@ class Verify(
         "Run only once: nondeterministic outputs count as changed.", default=False
     )
     scratch: bool = option(
-        "Run in a copy of the kernel's working folder (at most 1 GB), so that the files"
-        " in it do not change.",
+        "Run in a copy of the kernel's working directory (at most 1 GB), so that the"
+        " original files do not change.",
         default=False,
     )
     kernel: str | None = option(
@@ -294,8 +294,8 @@ class Output(Arguments, name="output", examples=("output 3 --page 2",)):
         default=False,
     )
     figure: bool = option(
-        "Render the cell's Plotly figures as PNG with the project's kaleido, and print"
-        " the names of the files. This takes seconds.",
+        "Render the cell's Plotly figures as PNG files with the project's kaleido, and"
+        " print their paths. This takes a few seconds.",
         default=False,
     )
     notebook: str | None = declare_notebook_option()
@@ -638,7 +638,7 @@ class Mcp(
         "Serve HTTP on this port of 127.0.0.1 instead. Clients need the printed key."
     )
     config: str | None = option(
-        "Print the configuration for a client, and the file that contains it.",
+        "Print the configuration for a client, and the path of the file to put it in.",
         choice=CLIENTS,
     )
     install: bool = option(

@@ -149,7 +149,7 @@ def compare_outputs(
     before = _list_items(recorded.outputs, shared_types)
     after = _list_items(fresh.outputs, shared_types)
     pictures = _PictureComparison(recorded, fresh, compare_pixels, redrawn)
-    after = pictures.replace_equal(before, after)
+    after = pictures.replace_matching(before, after)
     if before == after:
         if pictures.has_redrawn:
             return Difference(ReplayVerdict.CLOSE, REDRAWN)
@@ -327,15 +327,19 @@ class _PictureComparison:
         self.has_redrawn = False
         self.descriptions = list[str]()
 
-    def replace_equal(self, before: list[Item], after: list[Item]) -> list[Item]:
-        """Return the fresh items, with recorded pictures instead of equal fresh ones.
+    def replace_matching(
+        self, recorded_items: list[Item], fresh_items: list[Item]
+    ) -> list[Item]:
+        """Return the fresh items, with the recorded picture in place of each match.
 
-        Add descriptions of the pictures that differ to `descriptions`, and set
-        `has_redrawn` if the plotting library drew a picture differently.
+        A picture matches if it looks equal, or if the plotting library only drew it
+        differently; then `has_redrawn` is set. Descriptions of the pictures that differ
+        are added to `descriptions`.
         """
-        recorded_pictures = [item for item in before if isinstance(item, Picture)]
-        fresh_pictures = [item for item in after if isinstance(item, Picture)]
-        pairs = zip(recorded_pictures, fresh_pictures, strict=False)
+        recorded = [item for item in recorded_items if isinstance(item, Picture)]
+        fresh = [item for item in fresh_items if isinstance(item, Picture)]
+        result = fresh_items
+        pairs = zip(recorded, fresh, strict=False)
         for number, (old, new) in enumerate(pairs, 1):
             description = None if old == new else self._describe(old, new)
             if description is None:
@@ -345,8 +349,8 @@ class _PictureComparison:
             if description == REDRAWN:
                 self.has_redrawn = True
             if description in ("", REDRAWN):
-                after = [old if item is new else item for item in after]
-        return after
+                result = [old if item is new else item for item in result]
+        return result
 
     def _describe(self, old: Picture, new: Picture) -> str | None:
         """Return a description of the difference between two pictures.

@@ -45,7 +45,10 @@ class FileChange:
 
 @dataclass(frozen=True)
 class PackageChange:
-    """A package with another version than in the recorded run."""
+    """A package or local module whose version differs from the recorded run.
+
+    For a local module, `then` and `now` are hashes of its source.
+    """
 
     name: str
     then: str

@@ -95,6 +95,10 @@ def _check_run_arguments(arguments: mcp_commands.CellRun) -> None:
             "`source` replaces the whole cell, but `old_string` and `new_string` edit"
             " a part: give either `source` or the other two"
         )
+    if arguments.new_string is not None and not is_edit:
+        raise UsageError(
+            "`old_string` is missing: give the text that `new_string` replaces"
+        )
     if is_edit and arguments.new_string is None:
         raise UsageError(
             "`new_string` is missing: give the text that replaces `old_string`"

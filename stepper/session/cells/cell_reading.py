@@ -156,7 +156,7 @@ def _format_outputs(session: Session, cell: Cell, output_amount: str) -> str:
         )
     else:
         lines = split_pages(outputs) if outputs else []
-    return "\n".join(lines).removeprefix(":\n")
+    return "\n".join(lines)
 
 
 def _get_completeness(

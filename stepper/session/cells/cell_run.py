@@ -169,10 +169,11 @@ async def run_cell(
             return _handle_start_failure(session, work, caller, error)
         _check_language(session, kernel)
         description = kernel.describe()
-        walltime_warnings = command_messages.format_walltime_note(
-            work.timeout, description.location, description.walltime_left
-        )
-        work.notes = [*session.pop_notices(), *work.notes, *walltime_warnings]
+        work.notes = [*session.pop_notices(), *work.notes]
+        if not work.repeat_count:
+            work.notes += command_messages.format_walltime_note(
+                work.timeout, description.location, description.walltime_left
+            )
         if caller.disconnected.is_set():
             raise StepperError(
                 "interrupted before the cell ran: the client disconnected"

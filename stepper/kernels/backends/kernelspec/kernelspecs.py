@@ -1,8 +1,9 @@
 """Finding and reading installed kernelspecs.
 
-The folders are those that Jupyter searches in the kernel's environment: JUPYTER_PATH,
-the user's folder, the project's environment and the system folders. stepper's own
-environment is not searched. jupyter_client's KernelSpecManager is not used, because it
+The folders are those that Jupyter searches in the kernel's environment, in the same
+order: JUPYTER_PATH, the user's folder, the project's environment and the system
+folders. A virtual environment precedes the user's folder. stepper's own environment is
+not searched. jupyter_client's KernelSpecManager is not used, because it
 imports traitlets and searches the environment in which it runs.
 """
 
@@ -24,6 +25,8 @@ MAX_SIZE = 1 << 20  # bytes of a kernel.json
 ENVIRONMENT_VARIABLE = re.compile(r"\$\{(\w+)\}")
 PLACEHOLDER = re.compile(r"\{(\w+)\}")
 PYTHON_NAMES = ("python", "python3")
+# Values of JUPYTER_PREFER_ENV_PATH that mean no.
+FALSE_VALUES = ("no", "n", "false", "off", "0", "0.0")
 # This provisioner starts a local process, as stepper itself does.
 LOCAL_PROVISIONER = "local-provisioner"
 
@@ -91,10 +94,30 @@ def list_folders(environ: Mapping[str, str], python: str) -> list[Path]:
     folders.append(user_folder)
     if python:
         prefix = os.path.dirname(os.path.dirname(python))
-        folders.append(os.path.join(prefix, "share/jupyter"))
+        env_folder = os.path.join(prefix, "share/jupyter")
+        if _prefers_environment(environ, prefix):
+            folders.insert(-1, env_folder)
+        else:
+            folders.append(env_folder)
     folders += ["/usr/local/share/jupyter", "/usr/share/jupyter"]
     absolute = filter(os.path.isabs, dict.fromkeys(folders))
     return [Path(folder, "kernels") for folder in absolute]
+
+
+def _prefers_environment(environ: Mapping[str, str], prefix: str) -> bool:
+    """Return whether an environment's kernelspecs precede the user's.
+
+    This is the rule of `jupyter_core.paths.prefer_environment_over_user`: the
+    environment is virtual, or JUPYTER_PREFER_ENV_PATH requires it.
+    """
+    setting = environ.get("JUPYTER_PREFER_ENV_PATH")
+    if setting is not None:
+        return setting.lower() not in FALSE_VALUES
+    if os.path.exists(os.path.join(prefix, "pyvenv.cfg")):
+        return True
+    conda_prefix = environ.get("CONDA_PREFIX", "")
+    is_base = environ.get("CONDA_DEFAULT_ENV", "base") == "base"
+    return bool(conda_prefix) and prefix.startswith(conda_prefix) and not is_base
 
 
 def list_installed(environ: Mapping[str, str], python: str) -> dict[str, Kernelspec]:
