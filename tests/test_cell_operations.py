@@ -329,6 +329,7 @@ def test_cell_is_replaced_edited_and_run_again(agent: Agent) -> None:
             "give either `source` or the other two",
         ),
         ({"old_string": "x = 1"}, "`new_string` is missing"),
+        ({"cell_id": "1", "new_string": "x = 2"}, "`old_string` is missing"),
         (
             {"old_string": "x", "new_string": "y"},
             "`old_string` occurs 2 times (1 in cell-0, 1 in cell-1), but must occur exactly",

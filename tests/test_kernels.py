@@ -30,6 +30,7 @@ from stepper.install import trust
 from stepper.kernels import backend_registry
 from stepper.kernels.backends.jupyter import jupyter_settings
 from stepper.kernels.backends.jupyter.jupyter_settings import JupyterSettings
+from stepper.kernels.backends.kernelspec import kernelspecs
 from stepper.kernels.backends.kernelspec.kernelspec_settings import KernelspecSettings
 from stepper.kernels.backends.slurm import slurm_settings
 from stepper.kernels.backends.slurm.slurm_settings import SlurmSettings
@@ -884,3 +885,24 @@ def test_local_kernel_imports_no_other_backends() -> None:
         "stepper.kernels.backends.kernelspec.kernelspecs",
         "stepper.daemon.backend_commands",
     } & {*loaded}
+
+
+def test_kernelspecs_of_a_virtual_environment_precede_the_users(
+    tmp_path: Path,
+) -> None:
+    environment = tmp_path / "env"
+    environ = {"HOME": str(tmp_path), "JUPYTER_PATH": str(tmp_path / "first")}
+    python = str(environment / "bin/python")
+    (environment / "bin").mkdir(parents=True)
+
+    def list_names(**variables: str) -> list[str]:
+        folders = kernelspecs.list_folders({**environ, **variables}, python)
+        return [str(folder.relative_to(tmp_path)) for folder in folders[:3]]
+
+    user = ".local/share/jupyter/kernels"
+    own = "env/share/jupyter/kernels"
+    assert list_names() == ["first/kernels", user, own]
+    assert list_names(JUPYTER_PREFER_ENV_PATH="1") == ["first/kernels", own, user]
+    (environment / "pyvenv.cfg").touch()
+    assert list_names() == ["first/kernels", own, user]
+    assert list_names(JUPYTER_PREFER_ENV_PATH="no") == ["first/kernels", user, own]
