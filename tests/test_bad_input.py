@@ -263,7 +263,7 @@ def test_hanging_daemon_is_reported_within_ten_seconds(project: Project) -> None
     _, answer = notebook.insert("1")
     assert time.monotonic() - start < 10
     assert "NOT run" in answer.text
-    assert "does not answer" in answer.text
+    assert "the stepper daemon does not respond" in answer.text
     assert "stepper shutdown" in answer.text
     project.stepper("shutdown")
     assert (

@@ -90,7 +90,7 @@ def test_install_adds_ipykernel_on_request(
     installer.apply(install_options.parse_arguments([str(shop), "--add-ipykernel"]))
     assert pop_uv_calls(shop)[0] == "add --dev ipykernel"
     assert (
-        "added to the project's dependencies: uv add --dev ipykernel"
+        "added to the project's dependencies with: uv add --dev ipykernel"
         in capsys.readouterr().out
     )
     (shop / "uv.lock").write_text(

@@ -924,7 +924,7 @@ def test_tls_with_a_custom_ca(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         loop.run_until_complete(kernel.shutdown())
         with pytest.raises(
             KernelError,
-            match=r"TLS was refused: .*certificate verify failed[\s\S]*ca_file",
+            match=r"TLS failed: .*certificate verify failed[\s\S]*ca_file",
         ):
             begin()
         with pytest.raises(

@@ -269,7 +269,8 @@ def test_revoked_token_and_token_of_another_user_are_distinguished(
     )
     hub.server("DELETE")
     assert (
-        f"it is not running, or the token that `token_env` names is not for it | {hub.root}hub/home"
+        "the server is not running, or the token that `token_env` names is not valid for"
+        f" it | your servers are listed at {hub.root}hub/home"
         in get_listed_hub(project_with_server)[1]
     )
     monkeypatch.setenv(VARIABLE, "one-that-the-hub-never-gave")

@@ -800,13 +800,13 @@ def test_removed_backend_is_reported_at_next_kernel_start(
         and "the next kernel cannot start" in kernel["trouble"]
     )
     assert (
-        "no kernel backend 'sh' in `kernels:`" in kernel["trouble"]
+        "there is no kernel backend 'sh'; available: local (see" in kernel["trouble"]
         and f"stepper use {shell.path.relative_to(project.folder)} --kernel NAME"
         in kernel["trouble"]
     )
     output = project.stepper("restart", shell.path.stem, check=1).stderr
     assert (
-        "no kernel backend 'sh' in `kernels:`" in output
+        "there is no kernel backend 'sh'; available: local (see" in output
         and f"stepper use {shell.path.relative_to(project.folder)} --kernel NAME"
         in output
     )

@@ -140,7 +140,7 @@ def test_background_task_writes_to_its_own_cell(notebook: Notebook, write: str) 
     assert "first" in first and first.count("LATE") > 20
     assert "LATE" not in second + third and second.count("mine") == 50
     assert (
-        "Note: cell 1 (id " in reports
+        " arrived for cell 1 (id " in reports
         and "after its run; the notebook was updated" in reports
     )
 
@@ -242,7 +242,7 @@ def test_late_output_counts_toward_the_limit_of_its_cell(project: Project) -> No
         "what is said to be left out is"
     )
     _, response = notebook.insert("1")
-    assert f"in all, left out of the notebook: {omitted:,} characters" in response.text
+    assert f"in total, left out of the notebook: {omitted:,} characters" in response.text
 
 
 def test_late_output_of_changed_cell_is_reported_as_omitted(
@@ -318,7 +318,7 @@ def test_late_output_survives_a_killed_daemon(notebook: Notebook) -> None:
     notebook.project.json("status")
     wait_until_true(lambda: "LATE" in text_of(notebook.cell(cell)))
     _, response = notebook.insert("1")
-    assert "got 5 characters" in response.text
+    assert "Note: 5 characters arrived" in response.text
 
 
 @pytest.mark.nightly

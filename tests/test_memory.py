@@ -283,7 +283,7 @@ def test_above_the_limit_at_the_start(lab: Lab) -> None:
     )
     assert result.outcome is Outcome.OK
     assert [note.split(" at ")[0] for note in result.notes] == [
-        "memory was"
+        "memory use of the machine was"
     ] and "before the cell ran" in result.notes[0]
     result = lab.run(
         f"more = b'x' * {2 * allowed_growth + 50_000_000}\ntime.sleep(20)",

@@ -420,8 +420,8 @@ def test_compiled_module_is_reported_and_printed_command_loads_it(
     compiled_module(tmp_path, 22).replace(path)
     _, answer = notebook.insert("quick.RATE")
     assert (
-        "Warning: quick changed (notebooks/quick.so) and can't be reloaded, because it is "
-        "a compiled module; the kernel still has the old code. To fix this, run: `"
+        "Warning: quick has changed (notebooks/quick.so) and can't be reloaded, because"
+        " it is a compiled module; the kernel still has the old code. To fix this, run: `"
         in answer.text
     )
     assert answer.text.endswith("| 1") and "Reloaded" not in answer.text

@@ -303,7 +303,8 @@ def test_cell_interrupted_during_kernel_start_does_not_run(
         assert "the request is being withdrawn" in output and NO_ANSWER.search(output)
         notification = edit.woken
     assert "NOT run: interrupted while the kernel waited in a queue" in notification
-    assert NO_ANSWER.search(notification) and "stepper cancels it then" in notification
+    assert NO_ANSWER.search(notification)
+    assert "stepper cancels it when SLURM answers again" in notification
     assert project.json("history") == []
 
 

@@ -696,7 +696,7 @@ def test_deleted_socket_is_recovered(project: Project) -> None:
     notebook = project.new()
     notebook.insert("x = 3")
     os.unlink(project.paths.socket)
-    assert "ended" in project.stepper("shutdown").stdout.lower()
+    assert "Stopped the daemon" in project.stepper("shutdown").stdout
     assert "ran ok" in notebook.insert("1")[1].text
 
 

@@ -103,7 +103,7 @@ def test_agents_shell_command_does_not_wait_for_a_running_cell(
             assert refused.returncode != 0
             assert (
                 "nothing ran: step 1 of notebooks/" in refused.stderr
-                and "is running" in refused.stderr
+                and "has been running for" in refused.stderr
             )
             waiting = notebook.commands.shell(f"{command[0]} --wait")
             assert f"run: {waiting}" in refused.stderr, refused.stderr

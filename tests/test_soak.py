@@ -36,7 +36,12 @@ def test_two_minutes_of_faults_lose_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = soak.soak(
-        cells=2000, seconds=120, seed=7, books=8, folder=tmp_path, say=print
+        cells=2000,
+        seconds=120,
+        seed=7,
+        books=8,
+        folder=tmp_path,
+        report_progress=print,
     )
     assert found["cells"] > 50
     assert found["done"].keys() & soak.FIRST_HALF.keys()  # daemons were killed

@@ -435,7 +435,7 @@ def test_install_by_uvx_for_mcp_only(
     process_result = run(stepper, "doctor", path=path, cwd=repo)
     assert process_result.returncode == 0, process_result.stdout
     config = run(stepper, "mcp", "--config", "codex", "--install", path=path, cwd=repo)
-    assert ".codex/config.toml: made" in config.stdout
+    assert ".codex/config.toml: created" in config.stdout
     refused = run(*uvx, *options, "--statusline", path=path, cwd=repo)
     assert refused.returncode == 2
     assert run(*uvx, "uninstall", path=path, cwd=repo).returncode == 0
