@@ -928,7 +928,8 @@ def test_tls_with_a_custom_ca(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         ):
             begin()
         with pytest.raises(
-            KernelError, match=r"`ca_file:` names /nowhere\.pem, which does not exist"
+            KernelError,
+            match=r"the certificate file /nowhere\.pem \(`ca_file:`\) does not exist",
         ):
             begin(ca_file="/nowhere.pem")
         with pytest.raises(KernelError, match="be reached"):

@@ -1070,11 +1070,15 @@ def test_pager_output_is_ignored(real: Project) -> None:
 
 
 @pytest.mark.nightly
-def test_changed_environment_is_reported(real: Project) -> None:
-    folder = real.folder / "notebooks" / "rainy"
+def test_changed_environment_is_reported(real: Project, tmp_path: Path) -> None:
+    # Outside the project: the version of a module of the project is a hash of its source.
+    add_to_path = f"import sys\nsys.path.append({str(tmp_path)!r})\n"
+    folder = tmp_path / "rainy"
     folder.mkdir()
     (folder / "__init__.py").write_text("__version__ = '3.1.0'\n")
-    make_run_notebook(real, "import rainy\nprint(1)", name="changed.ipynb")
+    make_run_notebook(
+        real, f"{add_to_path}import rainy\nprint(1)", name="changed.ipynb"
+    )
     (folder / "__init__.py").write_text("__version__ = '3.1.1'\n")
     shutil.rmtree(
         folder / "__pycache__"
@@ -1086,16 +1090,13 @@ def test_changed_environment_is_reported(real: Project) -> None:
         "  · package rainy: 3.1.0 then, 3.1.1 now"
         in real.stepper("verify", "changed").stdout
     )
-    # One that does not say so itself: what was installed does.
-    packages = real.folder / "notebooks" / "my-packages"
-    (packages / "Windy-2.0.dist-info").mkdir(parents=True)
-    (packages / "windy.py").touch()
+    # A module without `__version__` has the version of its installed distribution.
+    (tmp_path / "Windy-2.0.dist-info").mkdir()
+    (tmp_path / "windy.py").touch()
     make_run_notebook(
-        real,
-        "import sys\nsys.path.append('my-packages')\nimport windy\nprint(1)",
-        name="installed.ipynb",
+        real, f"{add_to_path}import windy\nprint(1)", name="installed.ipynb"
     )
-    (packages / "Windy-2.0.dist-info").rename(packages / "windy-2.1.dist-info")
+    (tmp_path / "Windy-2.0.dist-info").rename(tmp_path / "windy-2.1.dist-info")
     assert run_verify(real, name="installed", check=0)["packages"] == [
         {"name": "windy", "then": "2.0", "now": "2.1"}
     ]
