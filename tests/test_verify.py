@@ -1072,9 +1072,10 @@ def test_pager_output_is_ignored(real: Project) -> None:
 @pytest.mark.nightly
 def test_changed_environment_is_reported(real: Project, tmp_path: Path) -> None:
     # Outside the project: the version of a module of the project is a hash of its source.
-    add_to_path = f"import sys\nsys.path.append({str(tmp_path)!r})\n"
-    folder = tmp_path / "rainy"
-    folder.mkdir()
+    packages = tmp_path / "my-packages"
+    add_to_path = f"import sys\nsys.path.append({str(packages)!r})\n"
+    folder = packages / "rainy"
+    folder.mkdir(parents=True)
     (folder / "__init__.py").write_text("__version__ = '3.1.0'\n")
     make_run_notebook(
         real, f"{add_to_path}import rainy\nprint(1)", name="changed.ipynb"
@@ -1091,12 +1092,12 @@ def test_changed_environment_is_reported(real: Project, tmp_path: Path) -> None:
         in real.stepper("verify", "changed").stdout
     )
     # A module without `__version__` has the version of its installed distribution.
-    (tmp_path / "Windy-2.0.dist-info").mkdir()
-    (tmp_path / "windy.py").touch()
+    (packages / "Windy-2.0.dist-info").mkdir()
+    (packages / "windy.py").touch()
     make_run_notebook(
         real, f"{add_to_path}import windy\nprint(1)", name="installed.ipynb"
     )
-    (tmp_path / "Windy-2.0.dist-info").rename(tmp_path / "windy-2.1.dist-info")
+    (packages / "Windy-2.0.dist-info").rename(packages / "windy-2.1.dist-info")
     assert run_verify(real, name="installed", check=0)["packages"] == [
         {"name": "windy", "then": "2.0", "now": "2.1"}
     ]
