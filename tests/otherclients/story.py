@@ -45,7 +45,7 @@ def script(lift_turn: Turn, *then: Turn) -> list[Turn]:
     numbers, squares, total, year, plot, save, summary = SOURCES
 
     def fix_cell(results: Sequence[Result]) -> Call:
-        assert "FAILED" in results[-1].text and "`numbers`" in results[-1].text, (
+        assert "NOT run" in results[-1].text and "`numbers`" in results[-1].text, (
             results[-1].text
         )
         return Call(
