@@ -159,7 +159,7 @@ class SoakRun:
 
     def add_error(self, book: Book) -> None:
         """Add a cell that fails, and fix it."""
-        cell_id, answer = book.notebook.insert("missing_name")
+        cell_id, answer = book.notebook.insert("raise ValueError(0)")
         require("FAILED" in answer.text, "an error is reported", answer.text)
         self.fix_cell(book, cell_id)
 

@@ -242,7 +242,9 @@ def test_late_output_counts_toward_the_limit_of_its_cell(project: Project) -> No
         "what is said to be left out is"
     )
     _, response = notebook.insert("1")
-    assert f"in total, left out of the notebook: {omitted:,} characters" in response.text
+    assert (
+        f"in total, left out of the notebook: {omitted:,} characters" in response.text
+    )
 
 
 def test_late_output_of_changed_cell_is_reported_as_omitted(
