@@ -300,6 +300,7 @@ PLAIN_TYPES: set[Any] = {
     *(fractions.Fraction, uuid.UUID, struct.Struct, pathlib.PurePath, enum.Enum),
     *(ipaddress._IPAddressBase, types.CodeType, types.BuiltinFunctionType),
     *(types.MethodDescriptorType, types.WrapperDescriptorType, types.GenericAlias),
+    type(datetime.datetime_CAPI),
     *(types.MethodWrapperType, types.GetSetDescriptorType),
     *(types.MemberDescriptorType, types.ClassMethodDescriptorType),
     *(typing.TypeVar, type(typing.Any), type(typing.List[int])),

@@ -13,9 +13,7 @@ from stepper.kernels.in_kernel import numpy_types, pandas_types, torch_types
 from stepper.kernels.in_kernel.object_snapshots import Row, unprotected
 
 get_module: Callable[[type], Any] = type.__dict__["__module__"].__get__
-get_flags: Callable[[Any], int] = type.__dict__["__flags__"].__get__
 get_name: Callable[[type], str] = type.__dict__["__name__"].__get__
-HEAP_TYPE = 1 << 9  # a flag of classes that are not static C types
 
 
 class LibraryRow(NamedTuple):
@@ -73,15 +71,18 @@ QUIET_C_TYPES = {"matplotlib", "_multiprocessing", "_contextvars", "_thread"}
 
 
 def find_library_row(kind: Any) -> LibraryRow | None:
-    """Return the row of a library's class, or None if this is another class."""
+    """Return the row of a class in the table, or None if it is not in the table."""
     class_name = get_name(kind)
     if class_name in NAMES:
         for module_name, rows in ROWS.items():
             loaded = sys.modules.get(module_name)
             if class_name in rows and getattr(loaded, class_name, None) is kind:
                 return rows[class_name]
-    if get_flags(kind) & HEAP_TYPE:
-        return None
+    return None
+
+
+def find_c_type_row(kind: Any) -> LibraryRow | None:
+    """Return the row of a library's C type, or None if this is unknown."""
     module = get_module(kind)
     package = module.split(".")[0] if type(module) is str else ""
     if package in IMMUTABLE_C_TYPES:

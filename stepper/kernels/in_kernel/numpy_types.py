@@ -118,8 +118,12 @@ def has_content(view: Any, content: Any) -> bool:
     second = content.ravel(order)
     if first.dtype.itemsize == 0 or first.size == 0:
         return True
-    word = "u8" if first.nbytes % WORD == 0 else "u1"
-    return bool((first.view(word) == second.view(word)).all())
+    first = first.view("u1")
+    second = second.view("u1")
+    if first.nbytes % WORD == 0:
+        first = first.view("u8")
+        second = second.view("u8")
+    return bool((first == second).all())
 
 
 def restore_array(value: Any, state: ArrayState) -> None:

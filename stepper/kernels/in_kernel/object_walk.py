@@ -8,7 +8,11 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from stepper.kernels.in_kernel.builtin_types import PLAIN_TYPES, ROWS
-from stepper.kernels.in_kernel.library_types import find_library_row
+from stepper.kernels.in_kernel.library_types import (
+    LibraryRow,
+    find_c_type_row,
+    find_library_row,
+)
 from stepper.kernels.in_kernel.object_snapshots import (
     Row,
     UnprotectedError,
@@ -29,6 +33,7 @@ clock = time.monotonic
 CHECK_INTERVAL = 64  # objects between two looks at the clock
 get_module: Callable[[type], Any] = type.__dict__["__module__"].__get__
 get_qualname: Callable[[type], str] = type.__dict__["__qualname__"].__get__
+UNREADABLE = unprotected("object whose state cannot be read")
 IGNORED = unprotected("object of the kernel", is_quiet=True)
 # Ids of types. These types exist as long as the process.
 static_rows: dict[int, Row] = {id(kind): row for kind, row in ROWS.items()}
@@ -85,7 +90,8 @@ def make_row(kind: Any) -> Row | None:
         if is_python_class(base):
             classes.append(base)
         elif not is_exception:
-            return make_opaque_row(base)
+            c_row = find_named_row(kind) or find_c_type_row(base)
+            return c_row.row if c_row else make_opaque_row(base)
     top_module = get_top_module(kind)
     if top_module in KERNEL_PACKAGES:
         return IGNORED
@@ -97,6 +103,15 @@ def make_row(kind: Any) -> Row | None:
     if instance_row is None or base_row is None:
         return instance_row or base_row
     return combine_rows(base_row, instance_row)
+
+
+def find_named_row(kind: Any) -> LibraryRow | None:
+    """Return the row of the first base class that is in the table of libraries."""
+    for base in get_mro(kind):
+        row = find_library_row(base)
+        if row is not None:
+            return row
+    return None
 
 
 def get_top_module(kind: Any) -> str:
@@ -200,7 +215,11 @@ class Walk:
             if is_slow or size > self.max_bytes:
                 self.add_fingerprint(key, value, row, size, "too large")
                 return None
-        state = row.take(value)
+        try:
+            state = row.take(value)
+        except Exception:
+            self.add_fingerprint(key, value, UNREADABLE, 0, UNREADABLE.label)
+            return None
         if state is None:
             return None
         snapshot = Snapshot(value, row, state)
@@ -209,6 +228,17 @@ class Walk:
         elif row.is_same is not None:
             self.snapshots[key] = snapshot
         return state
+
+    def list_children(self, key: int) -> Iterable[Any]:
+        """Return the objects that a visited object referred to."""
+        snapshot = self.snapshots.get(key)
+        if snapshot is not None:
+            return snapshot.row.children(snapshot.state)
+        value = self.visited[key]
+        row = find_row(type(value))
+        if row is None or row.is_same is not None:
+            return ()
+        return row.children(row.take(value))
 
     def add_fingerprint(
         self, key: int, value: Any, row: Row, size: int, label: str

@@ -8,6 +8,7 @@ the arrays of the blocks are visited and copied like other arrays.
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from stepper.kernels.in_kernel.object_snapshots import (
@@ -18,6 +19,12 @@ from stepper.kernels.in_kernel.object_snapshots import (
 
 # Attributes of a frame that pandas fills by itself.
 FRAME_CACHES = {"_item_cache", "_cacher", "_is_copy", "_mgr"}
+MANAGER_CACHES = {
+    "_blknos": None,
+    "_blklocs": None,
+    "_is_consolidated": False,
+    "_known_consolidated": False,
+}
 MAX_COMPARED = 100_000_000  # bytes of a frame whose blocks were merged
 INDEX_PARTS = ("_name", "_names", "_data", "_levels", "_codes")
 
@@ -37,6 +44,7 @@ class FrameState(NamedTuple):
     values: list[Any]
     positions: list[Any]
     copies: tuple[Any, ...] | None
+    copied_values: list[Any]
 
 
 def uses_copy_on_write() -> bool:
@@ -66,8 +74,10 @@ def take_frame(value: Any) -> FrameState | None:
     values = [block.values for block in blocks]
     positions = [block._mgr_locs for block in blocks]
     copies = None
+    copied_values = []
     if uses_copy_on_write():
         copies = tuple(block.copy(deep=False) for block in blocks)
+        copied_values = [block.values for block in copies]
     return FrameState(
         type(value),
         list_attributes(value),
@@ -77,6 +87,7 @@ def take_frame(value: Any) -> FrameState | None:
         values,
         positions,
         copies,
+        copied_values,
     )
 
 
@@ -117,12 +128,14 @@ def has_blocks(manager: Any, state: FrameState) -> bool:
     blocks = manager.blocks
     if len(blocks) != len(state.blocks):
         return False
-    is_former = are_identical(blocks, state.blocks)
-    if not is_former:
-        is_former = state.copies is not None and are_identical(blocks, state.copies)
-    if not is_former:
+    if len(state.axes) == 1 and manager._block is not blocks[0]:
         return False
-    for block, array, positions in zip(blocks, state.values, state.positions):
+    arrays = state.values
+    if state.copies is not None and are_identical(blocks, state.copies):
+        arrays = state.copied_values
+    elif not are_identical(blocks, state.blocks):
+        return False
+    for block, array, positions in zip(blocks, arrays, state.positions):
         if block.values is not array or block._mgr_locs is not positions:
             return False
     return True
@@ -178,12 +191,28 @@ def restore_frame(value: Any, state: FrameState) -> None:
             block._mgr_locs = positions
     manager.axes = list(state.axes)
     manager.blocks = blocks
-    for name in ("_blknos", "_blklocs"):
-        if hasattr(manager, name):
-            setattr(manager, name, None)
-    for name in ("_is_consolidated", "_known_consolidated"):
-        if hasattr(type(manager), name) or name in vars(manager):
-            setattr(manager, name, False)
+    manager._reset_cache()
+    for name, default in MANAGER_CACHES.items():
+        # The manager of a Series has none of them.
+        with suppress(AttributeError):
+            setattr(manager, name, default)
+
+
+def list_arrays(value: Any) -> list[Any]:
+    """Return the arrays of the blocks of a frame."""
+    manager = get_attributes(value).get("_mgr")
+    return [block.values for block in getattr(manager, "blocks", ())]
+
+
+def measure_frame(value: Any) -> tuple[float, int]:
+    # Without copy-on-write, the time is that of the arrays, which are visited.
+    return 0.0, sum(int(array.nbytes) for array in list_arrays(value))
+
+
+def sample_frame(value: Any) -> Any:
+    manager = get_attributes(value).get("_mgr")
+    axes = getattr(manager, "axes", ())
+    return [id(manager), *map(id, list_arrays(value)), *map(id, axes)]
 
 
 def take_index(value: Any) -> Any:
@@ -235,6 +264,8 @@ FRAME = Row(
     children=list_frame_children,
     is_same=is_same_frame,
     restore=restore_frame,
+    measure=measure_frame,
+    sample=sample_frame,
 )
 INDEX = Row(
     take=take_index,

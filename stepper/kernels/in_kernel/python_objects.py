@@ -353,10 +353,13 @@ def list_module_children(state: Any) -> Any:
 
 def is_shallow_child(value: Any) -> bool:
     """Return whether an object in a library's module may be changed through it."""
-    ignored = (types.ModuleType, types.FunctionType, types.BuiltinFunctionType)
-    if issubclass(type(value), type):
+    kind = type(value)
+    if issubclass(kind, type):
         scope.changed_modules.add(id(value))
-    return not issubclass(type(value), ignored)
+        return True
+    if issubclass(kind, types.ModuleType):
+        return False
+    return kind in (list, dict, set) or is_python_class(kind)
 
 
 def list_module_items(value: Any) -> Any:

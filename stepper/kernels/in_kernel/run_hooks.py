@@ -51,6 +51,7 @@ PART_WORDS = {
     "suspicious_results": ("pandas", "numpy", "except", "warn"),
     "shell_commands": ("!", "%", "get_ipython"),
 }
+UNDO_PART = "undo_hooks"
 PARTS_BEFORE_RUN = ("suspicious_results", "shell_commands", "file_writes")
 PARTS_TO_UNINSTALL = ("matplotlib_facts", "shell_commands", "file_writes")
 # A cell with one of these words may write files. Other cells' writes are not recorded.
@@ -94,6 +95,32 @@ def prepare_run(info: Any) -> None:
     for name in PARTS_BEFORE_RUN:
         if name in parts:
             call_safely(parts[name].start_run, info.raw_cell)
+    start_undoable_run(request["metadata"].get("stepper_undo"))
+
+
+def start_undoable_run(undo_request: Any) -> None:
+    """Keep the state before a run, and undo earlier runs, if the daemon requests it."""
+    run_state["undo"] = undo_request
+    if undo_request:
+        undo_part = call_safely(load_part, UNDO_PART)
+        call_safely(undo_part.start_run, undo_request)
+    elif UNDO_PART in parts:
+        call_safely(parts[UNDO_PART].start_external)
+
+
+def finish_undoable_run() -> Any:
+    """Return the facts on the state before a run, or None if it is not undoable."""
+    if UNDO_PART not in parts:
+        return None
+    if run_state.pop("undo", None):
+        return call_safely(parts[UNDO_PART].finish_run)
+    return call_safely(parts[UNDO_PART].finish_external)
+
+
+def undo_runs(text: str) -> None:
+    """Undo runs, and publish the result. `text` is the daemon's request as JSON."""
+    part = load_part(UNDO_PART)
+    send_message({"undo": part.undo(text)}, get_request())
 
 
 def load_needed_parts(raw: str) -> None:
@@ -139,6 +166,7 @@ def report_run(result: Any) -> None:
         remember_scratch(raw)
     # Otherwise, a cell ran another one.
     is_attributable = is_cell or is_scratch()
+    undo_facts = finish_undoable_run() if is_attributable else None
     run_state["attributed"] = run_state["number"] if is_attributable else 0
     call_safely(module_reload.remove_rejection)
     call_safely(module_reload.record_new_modules)
@@ -157,6 +185,8 @@ def report_run(result: Any) -> None:
                 facts["criterion"] = evaluation
     if is_scratch():
         facts["scratch"] = True
+    if undo_facts:
+        facts["undo"] = undo_facts
     if module_changes:
         facts["modules"] = module_changes
     publish_facts(error, **facts)
@@ -276,11 +306,12 @@ def install(version: str, stack_path: str, load: Any, names: list[str]) -> None:
     # The table of the audit hook of an earlier helper: a hook cannot be removed.
     audit_handlers = getattr(sys.modules.get(HELPER), "audit_handlers", None)
     sys.modules[HELPER] = types.ModuleType(HELPER)
-    # A daemon of another version calls `end` and `recall`: keep these names.
+    # A daemon of another version calls `end`, `recall` and `undo`: keep these names.
     vars(sys.modules[HELPER]).update(
         version=version,
         tell=publish_facts,
         recall=publish_record,
+        undo=undo_runs,
         end=uninstall,
         on_reconnect=remove_iopub_limit,
         audit_handlers=audit_handlers,

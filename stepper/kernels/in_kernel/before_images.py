@@ -1,0 +1,185 @@
+"""The log of before-images: what each run of a cell changed, and the state before it.
+
+Before a run, the bindings of the user's names and snapshots of the objects that the
+cell may reach are taken. After the run, only what differs is kept. `image_restore`
+goes back to these states.
+"""
+
+from __future__ import annotations
+
+import gc
+from itertools import islice
+from typing import Any
+
+from stepper.kernels.in_kernel.image_memory import Sizes, count_bytes
+from stepper.kernels.in_kernel.image_recording import (
+    CHANGED,
+    LOST,
+    MISSING,
+    UNKNOWN,
+    Change,
+    Image,
+    Recording,
+    add_unprotected,
+    clock,
+)
+from stepper.kernels.in_kernel.object_walk import Snapshot, forget_classes
+
+MAX_CHANGES = 300  # names of a run that are reported
+
+
+class Log:
+    """All images of this kernel, and the values at the end of the last execution."""
+
+    def __init__(self) -> None:
+        self.images: list[Image] = []
+        # Run → the names of an image that was dropped.
+        self.dropped: dict[int, set[str]] = {}
+        self.last_ids: dict[str, int] | None = None
+        self.watched: list[Snapshot] | None = None
+        self.current: Recording | None = None
+
+
+log = Log()
+
+
+def get_ids(bindings: Any) -> dict[str, int]:
+    return {name: id(value) for name, value in bindings.items()}
+
+
+def record_boundary(bindings: Any) -> None:
+    """Record the names that other code has bound since the last image."""
+    if log.last_ids is None or not log.images:
+        return
+    image = Image(0)
+    current_ids = get_ids(bindings)
+    for name in {*log.last_ids, *current_ids}:
+        if log.last_ids.get(name) != current_ids.get(name):
+            image.bindings[name] = MISSING
+    if image.bindings:
+        log.images.append(image)
+
+
+def watch_external() -> None:
+    """Take snapshots of all objects in images before another client's execution."""
+    log.watched = []
+    for image in log.images:
+        for change in image.objects.values():
+            target, row, _ = change.snapshot
+            log.watched.append(Snapshot(target, row, row.take(target)))
+
+
+def finish_external() -> None:
+    """Record the objects in images that another client's execution changed."""
+    watched = log.watched or []
+    log.watched = None
+    image = Image(0)
+    for snapshot in watched:
+        target, row, state = snapshot
+        if row.is_same is not None and not row.is_same(target, state):
+            image.objects[id(target)] = Change(snapshot, set())
+    if image.objects:
+        log.images.append(image)
+
+
+def begin(request: Any, bindings: Any) -> None:
+    """Take the image of a run that starts now."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    forget_classes()
+    try:
+        log.current = Recording(request, bindings)
+    except BaseException:
+        image = Image(request["run"])
+        for names in request["names"].values():
+            for name in names:
+                label = "state before the run, which was not kept"
+                add_unprotected(image, name, label, 0, UNKNOWN)
+        log.images.append(image)
+        raise
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def finish(bindings: Any) -> Any:
+    """Keep what the run changed, and return the facts for the daemon."""
+    recording = log.current
+    log.current = None
+    log.last_ids = get_ids(bindings)
+    if recording is None:
+        return None
+    was_enabled = gc.isenabled()
+    gc.disable()
+    began = clock()
+    try:
+        image = recording.finish(bindings)
+        drop_large_bindings(image, recording.memory)
+        image.measure()
+        log.images.append(image)
+        size = limit_memory(recording.memory, bindings)
+    finally:
+        forget_classes()
+        if was_enabled:
+            gc.enable()
+    seconds = recording.seconds + clock() - began
+    unprotected = dict(islice(image.unprotected.items(), MAX_CHANGES))
+    return {
+        "run": recording.run,
+        "seconds": round(seconds, 5),
+        "changes": describe_changes(image, bindings),
+        "unprotected": unprotected,
+        "reach": find_reach(),
+        "bytes": size,
+    }
+
+
+def drop_large_bindings(image: Image, memory: int) -> None:
+    """Drop former values that are larger than the memory for all images."""
+    for name, value in image.bindings.items():
+        if value is MISSING or value is LOST:
+            continue
+        size = Sizes([value]).total
+        if size > memory:
+            image.bindings[name] = LOST
+            image.unprotected[name] = ["too large", size, CHANGED]
+
+
+def limit_memory(memory: int, bindings: Any) -> int:
+    """Drop the oldest images that exceed the memory. Return the size of the others."""
+    while True:
+        held = [image.sizes for image in log.images]
+        size = count_bytes(held, bindings.values())
+        if size <= memory or not log.images:
+            return size
+        image = log.images.pop(0)
+        names = {*image.bindings, *image.states, *image.unprotected}
+        for change in image.objects.values():
+            names |= change.names
+        log.dropped[image.run] = names
+
+
+def describe_changes(image: Image, bindings: Any) -> Any:
+    """Return how a run changed names, as far as it is known."""
+    changes = dict.fromkeys(image.states, CHANGED)
+    for change in image.objects.values():
+        changes.update(dict.fromkeys(change.names, CHANGED))
+    for name, (_, _, state) in image.unprotected.items():
+        if state == CHANGED:
+            changes[name] = CHANGED
+    for name, former in image.bindings.items():
+        if former is MISSING:
+            changes[name] = "new"
+        else:
+            changes[name] = "rebound" if name in bindings else "deleted"
+    return dict(islice(changes.items(), MAX_CHANGES))
+
+
+def find_reach() -> int:
+    """Return the oldest run that can still be undone completely, or 0."""
+    reach = 0
+    for image in reversed(log.images):
+        if image.run == 0 or image.unprotected:
+            break
+        reach = image.run
+    return reach

@@ -1,0 +1,303 @@
+"""The image of a run: the state before it, and what of it has changed afterwards."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+import types
+import weakref
+from typing import Any, NamedTuple
+
+from stepper.kernels.in_kernel.global_state import find_changes, take_states
+from stepper.kernels.in_kernel.image_memory import Sizes
+from stepper.kernels.in_kernel.object_snapshots import take_nothing
+from stepper.kernels.in_kernel.object_walk import (
+    Snapshot,
+    Walk,
+    find_row,
+)
+from stepper.kernels.in_kernel.python_objects import scope
+
+clock = time.monotonic
+MAX_CHANGES = 300  # names of a run that are reported
+MAX_VISITS = 20_000  # objects that are visited to find the names of a change
+CHANGED = "changed"
+UNKNOWN = "unknown"
+MISSING: Any = object()  # the binding of a name that does not exist
+LOST: Any = object()  # a former binding that was too large to be kept
+KINDS = ("changes", "calls", "reads", "binds")
+IPYTHON_NAMES = re.compile(
+    r"_{1,3}|_i{1,3}|_i?\d+|_[iod]h|__\w+__|_exit_code|In|Out|exit|quit|get_ipython"
+)
+
+
+class Change:
+    """An object that a run changed: its snapshot, and the names that reach it."""
+
+    def __init__(self, snapshot: Snapshot, names: set[str]) -> None:
+        self.snapshot = snapshot
+        self.names = names
+
+
+class LargeValue(NamedTuple):
+    """A value that is too large to be kept: a weak reference and a fingerprint."""
+
+    reference: Any
+    size: int
+    take: Any
+    sample: Any
+
+
+class Image:
+    """The state before a run, reduced to what the run changed.
+
+    The image of an execution by another client has `run` 0. It only records that older
+    images are not valid for its names and objects.
+    """
+
+    def __init__(self, run: int) -> None:
+        self.run = run
+        self.bindings: dict[str, Any] = {}
+        self.objects: dict[int, Change] = {}
+        self.states: dict[str, Any] = {}
+        self.unprotected: dict[str, list[Any]] = {}
+        self.sizes = Sizes([])
+
+    def measure(self) -> None:
+        """Update the size of what the image keeps alive."""
+        states = [change.snapshot.state for change in self.objects.values()]
+        self.sizes = Sizes([*self.bindings.values(), *states])
+
+
+def list_bindings(namespace: Any, hidden: Any) -> Any:
+    """Return the names that cells have bound, with their values."""
+    bindings = {}
+    for name, value in list(namespace.items()):
+        if type(name) is not str or IPYTHON_NAMES.fullmatch(name):
+            continue
+        if value is not hidden.get(name, MISSING):
+            bindings[name] = value
+    return bindings
+
+
+class Recording:
+    """The image of the run that is in progress."""
+
+    def __init__(self, request: Any, bindings: Any) -> None:
+        began = clock()
+        self.run: int = request["run"]
+        self.memory: int = request["memory"]
+        self.kinds: dict[str, str] = {}
+        mentioned = request["names"]
+        for kind in KINDS:
+            for name in mentioned.get(kind, ()):
+                self.kinds.setdefault(name, kind)
+        self.bindings = dict(bindings)
+        self.large = self.find_large()
+        self.walk = Walk(began + request["seconds"], self.memory)
+        ignore_kernel_objects(self.walk)
+        if request.get("everything"):
+            for name in bindings:
+                self.kinds.setdefault(name, "calls")
+        self.take()
+        self.states = take_states()
+        self.module_count = len(sys.modules)
+        self.seconds = clock() - began
+
+    def find_large(self) -> Any:
+        """Remove and return the values that are too large to be kept."""
+        large = {}
+        for name, value in self.bindings.items():
+            size = measure_value(value)
+            if size <= self.memory:
+                continue
+            row = find_row(type(value))
+            take = row.sample if row and row.sample else take_nothing
+            reference = make_reference(value)
+            large[name] = LargeValue(reference, size, take, take(value))
+        for name in large:
+            del self.bindings[name]
+        return large
+
+    def take(self) -> None:
+        """Take snapshots of all objects that the cell can reach."""
+        scope.names = set()
+        scope.changed_modules = set()
+        names = []
+        for name, kind in self.kinds.items():
+            if kind != "binds":
+                names.append(name)
+        visited: Any = set()
+        while names:
+            for name in names:
+                self.take_name(name)
+            visited.update(names)
+            used_names = scope.names & self.bindings.keys()
+            names = sorted(used_names - visited)
+            for name in names:
+                self.kinds.setdefault(name, "calls")
+
+    def take_name(self, name: str) -> None:
+        """Take snapshots of the objects that can be reached from a name."""
+        if name not in self.bindings:
+            return
+        value = self.bindings[name]
+        if self.kinds[name] == "changes":
+            add_changed_module(value)
+        self.walk.add_name(name, value)
+
+    def finish(self, bindings: Any) -> Image:
+        """Compare the state with the image, and return what changed."""
+        image = Image(self.run)
+        self.compare_bindings(bindings, image)
+        changed, unprotected = self.compare_objects()
+        keys = {*changed, *unprotected}
+        names_by_id = self.find_names(keys)
+        for key, snapshot in changed.items():
+            image.objects[key] = Change(snapshot, names_by_id[key])
+        for key, (label, size, state) in unprotected.items():
+            for name in names_by_id[key]:
+                if state == CHANGED or self.may_change(name, key):
+                    add_unprotected(image, name, label, size, state)
+        for name in self.walk.incomplete:
+            add_unprotected(image, name, "too many objects", 0, UNKNOWN)
+        has_imported = len(sys.modules) != self.module_count
+        names = set(self.kinds)
+        image.states = find_changes(self.states, take_states(), names, has_imported)
+        return image
+
+    def compare_bindings(self, bindings: Any, image: Image) -> None:
+        for name, former in self.bindings.items():
+            if bindings.get(name, MISSING) is not former:
+                image.bindings[name] = former
+        for name in bindings:
+            is_known = name in self.bindings or name in self.large
+            if not is_known:
+                image.bindings[name] = MISSING
+        for name, large in self.large.items():
+            value = bindings.get(name, MISSING)
+            state = ""
+            if value is MISSING or large.reference() is not value:
+                image.bindings[name] = LOST
+                state = CHANGED
+            elif self.kinds.get(name, "binds") != "binds":
+                sample = large.take(value)
+                state = UNKNOWN if sample == large.sample else CHANGED
+            if state:
+                image.unprotected[name] = ["too large", large.size, state]
+
+    def compare_objects(self) -> Any:
+        """Return the changed snapshots, and the objects that cannot be restored."""
+        changed: Any = {}
+        unprotected: Any = {}
+        for key, snapshot in self.walk.snapshots.items():
+            target, row, state = snapshot
+            try:
+                is_same = row.is_same is None or row.is_same(target, state)
+            except Exception:
+                unprotected[key] = "object whose state cannot be read", 0, UNKNOWN
+                continue
+            if not is_same:
+                changed[key] = snapshot
+        for key, (target, row, state) in self.walk.unprotected.items():
+            size = row.measure(target)[1] if row.measure else 0
+            change = UNKNOWN
+            try:
+                is_same = row.is_same is None or row.is_same(target, state)
+            except Exception:
+                is_same = True
+            if not is_same:
+                change = CHANGED
+            elif row.is_conclusive:
+                continue
+            unprotected[key] = row.label, size, change
+        return changed, unprotected
+
+    def may_change(self, name: str, key: int) -> bool:
+        """Return whether the cell may change an object without a trace.
+
+        Reading a name does not change the objects in its value.
+        """
+        is_used = self.kinds.get(name) in ("changes", "calls")
+        _, row, _ = self.walk.unprotected.get(key, (None, None, None))
+        is_direct = id(self.bindings.get(name, MISSING)) == key
+        if is_direct and not (row and row.is_quiet):
+            return True
+        return is_used
+
+    def find_names(self, keys: set[int]) -> Any:
+        """Return the names through which the cell could reach each object."""
+        names: Any = {}
+        for key in keys:
+            owner = self.walk.owners[key]
+            names[key] = {owner}
+        if not keys:
+            return names
+        for name, shared in self.walk.shared.items():
+            reached = self.find_reachable(shared, keys)
+            for key in reached:
+                names[key].add(name)
+        return names
+
+    def find_reachable(self, roots: list[int], keys: set[int]) -> Any:
+        """Return those objects that other objects refer to, before the run."""
+        reached = set[int]()
+        pending = list(roots)
+        seen = set(roots)
+        while pending and len(seen) < MAX_VISITS:
+            key = pending.pop()
+            if key in keys:
+                reached.add(key)
+            for child in self.walk.list_children(key):
+                child_key = id(child)
+                if child_key in self.walk.visited and child_key not in seen:
+                    seen.add(child_key)
+                    pending.append(child_key)
+        return reached
+
+
+def make_reference(value: Any) -> Any:
+    """Return a weak reference to a value, or a function that returns None."""
+    try:
+        return weakref.ref(value)
+    except TypeError:
+        return take_no_value
+
+
+def take_no_value() -> None:
+    return None
+
+
+def measure_value(value: Any) -> int:
+    """Return the size of a value's own data, without the objects that it refers to."""
+    row = find_row(type(value))
+    if row is None or row.measure is None:
+        return 0
+    try:
+        _, size = row.measure(value)
+    except Exception:
+        return 0
+    return size
+
+
+def add_changed_module(value: Any) -> None:
+    """Protect the attributes of a library's module or class that the cell changes."""
+    if isinstance(value, (types.ModuleType, type)):
+        scope.changed_modules.add(id(value))
+
+
+def ignore_kernel_objects(walk: Walk) -> None:
+    """Do not visit what belongs to the kernel, and what `global_state` restores."""
+    walk.ignore([scope.namespace, sys, sys.modules, sys.path, os.environ])
+    walk.ignore([scope.namespace.get("In"), scope.namespace.get("Out")])
+    matplotlib = sys.modules.get("matplotlib")
+    walk.ignore([getattr(matplotlib, "rcParams", None)])
+
+
+def add_unprotected(image: Image, name: str, label: str, size: int, state: str) -> None:
+    """Add a name that cannot be restored. A known change has precedence."""
+    former = image.unprotected.get(name)
+    if former is None or (former[2] == UNKNOWN and state == CHANGED):
+        image.unprotected[name] = [label, size, state]

@@ -1,0 +1,329 @@
+"""The undo of runs: names, objects and global state return to their before-images.
+
+For each name and each object, the images are walked from the newest to the oldest. The
+oldest image of an undone run contains the state to restore. An image of another run
+ends the walk. Afterwards, everything is compared with the images once more.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from stepper.kernels.in_kernel.before_images import log
+from stepper.kernels.in_kernel.global_state import restore_state
+from stepper.kernels.in_kernel.image_recording import LOST, MISSING, Image, clock
+from stepper.kernels.in_kernel.object_snapshots import RestoreError
+from stepper.kernels.in_kernel.object_walk import find_row
+
+OTHER_CODE = "changed by code that another client executed"
+DROPPED = "the state before the run was dropped to save memory"
+DIFFERENT = "its state differs after the undo"
+REACH_SECONDS = 0.2
+
+
+class Target(NamedTuple):
+    """The state to restore: the images that contain it, and the oldest entry."""
+
+    images: list[Image]
+    entry: Any
+    problem: str
+
+
+class Restore:
+    """The undo of some runs."""
+
+    def __init__(self, runs: set[int], names: set[str] | None, namespace: Any) -> None:
+        self.began = clock()
+        self.runs = runs
+        self.names = names
+        self.namespace = namespace
+        self.restored: dict[str, set[int]] = {}
+        self.removed: dict[str, set[int]] = {}
+        self.not_restored: dict[str, str] = {}
+        # Old values are freed at the end: their `__del__` must not see a mixed state.
+        self.kept: list[Any] = []
+
+    def is_requested(self, name: str) -> bool:
+        return self.names is None or name in self.names
+
+    def find_target(self, has_entry: Any, key: Any) -> Target:
+        """Walk the images of a name, an object or a state.
+
+        `has_entry` returns the dict of an image that may contain the key.
+        """
+        images: list[Image] = []
+        entry: Any = None
+        blocked_by: Image | None = None
+        for image in reversed(log.images):
+            entries = has_entry(image)
+            if key not in entries:
+                continue
+            if image.run in self.runs and blocked_by is None:
+                images.append(image)
+                entry = entries[key]
+            elif blocked_by is None:
+                blocked_by = image
+            elif image.run in self.runs:
+                if blocked_by.run == 0:
+                    return Target(images, entry, OTHER_CODE)
+                run = blocked_by.run
+                return Target(images, entry, f"run {run} changed it and is not undone")
+        return Target(images, entry, "")
+
+    def list_keys(self, get_entries: Any) -> Any:
+        """Return the keys of all entries of the undone runs, newest first."""
+        keys: dict[Any, None] = {}
+        for image in reversed(log.images):
+            if image.run in self.runs:
+                keys.update(dict.fromkeys(get_entries(image)))
+        return list(keys)
+
+    def run_all(self) -> Any:
+        """Restore everything, and return the result for the daemon."""
+        bindings = {}
+        for name in filter(self.is_requested, self.list_keys(get_bindings)):
+            bindings[name] = self.find_target(get_bindings, name)
+        objects = {}
+        for key in self.list_keys(get_objects):
+            objects[key] = self.find_target(get_objects, key)
+        names_by_key = self.select_objects(objects, bindings)
+        for name in filter(self.is_requested, self.list_keys(get_states)):
+            self.restore_state(name)
+        for key, names in names_by_key.items():
+            self.restore_object(objects[key], names)
+        for name, target in bindings.items():
+            self.restore_binding(name, target)
+        self.verify(objects, names_by_key, bindings)
+        self.add_unprotected(bindings)
+        self.remove_entries(objects, names_by_key, bindings)
+        return self.describe()
+
+    def fail(self, name: str, reason: str) -> None:
+        self.not_restored.setdefault(name, reason)
+
+    def restore_state(self, name: str) -> None:
+        """Restore a global state."""
+        target = self.find_target(get_states, name)
+        if target.problem:
+            self.fail(name, target.problem)
+        if not target.images:
+            return
+        try:
+            is_restored = restore_state(name, target.entry)
+        except Exception as error:
+            self.fail(name, describe_failure(error))
+            return
+        if not is_restored:
+            self.fail(name, DIFFERENT)
+        self.restored[name] = {image.run for image in target.images}
+        for image in target.images:
+            del image.states[name]
+
+    def restore_object(self, target: Target, names: set[str]) -> None:
+        """Restore an object in place."""
+        if target.problem:
+            for name in names:
+                self.fail(name, target.problem)
+        if not target.images:
+            return
+        value, row, state = target.entry.snapshot
+        try:
+            if row.is_same is None or row.is_same(value, state):
+                return
+            self.kept.append(row.take(value))
+            row.restore(value, state)
+        except Exception as error:
+            for name in names:
+                self.fail(name, describe_failure(error))
+            return
+        runs = {image.run for image in target.images}
+        for name in names:
+            self.restored.setdefault(name, set()).update(runs)
+
+    def restore_binding(self, name: str, target: Target) -> None:
+        """Bind a name to its former value, or remove the name."""
+        if not target.images:
+            if target.problem == OTHER_CODE:
+                self.fail(name, target.problem)
+            return
+        runs = {image.run for image in target.images}
+        self.kept.append(self.namespace.get(name))
+        if target.entry is LOST:
+            self.fail(name, "too large")
+        elif target.entry is MISSING:
+            if name in self.namespace:
+                del self.namespace[name]
+                self.removed[name] = runs
+        elif self.namespace.get(name, MISSING) is not target.entry:
+            self.namespace[name] = target.entry
+            self.restored.setdefault(name, set()).update(runs)
+
+    def select_objects(self, objects: Any, bindings: Any) -> Any:
+        """Return the objects to restore, with the requested names that reach them.
+
+        An object may have been changed through a name that is not requested, and be
+        part of the value of a requested name.
+        """
+        selected: dict[int, set[str]] = {}
+        for key in objects:
+            names = set[str]()
+            for image in log.images:
+                if key in image.objects and image.run in self.runs:
+                    names |= image.objects[key].names
+            selected[key] = set(filter(self.is_requested, names))
+        if self.names is None:
+            return selected
+        missing = {key for key, names in selected.items() if not names}
+        if missing:
+            for name in sorted(self.names):
+                value = self.namespace.get(name, MISSING)
+                if name in bindings and bindings[name].images:
+                    value = bindings[name].entry
+                if value is not MISSING and value is not LOST:
+                    for key in find_reachable(value, missing, objects):
+                        selected[key].add(name)
+        return {key: names for key, names in selected.items() if names}
+
+    def verify(
+        self,
+        objects: Any,
+        names_by_key: Any,
+        bindings: Any,
+    ) -> None:
+        """Compare everything that was restored with the images."""
+        for key, names in names_by_key.items():
+            target = objects[key]
+            if target.images:
+                value, row, state = target.entry.snapshot
+                if row.is_same is not None and not row.is_same(value, state):
+                    for name in names:
+                        self.fail(name, DIFFERENT)
+        for name, binding in bindings.items():
+            if not binding.images or binding.entry is LOST:
+                continue
+            if self.namespace.get(name, MISSING) is not binding.entry:
+                self.fail(name, DIFFERENT)
+
+    def add_unprotected(self, bindings: Any) -> None:
+        """Report the names that the undone runs may have changed irrevocably."""
+        stopped = set[str]()
+        for image in reversed(log.images):
+            if image.run not in self.runs:
+                stopped.update(image.bindings)
+                continue
+            for name, (label, _, _) in image.unprotected.items():
+                if name in self.removed or name in stopped:
+                    continue
+                if self.is_requested(name):
+                    self.fail(name, label)
+        for run in self.runs:
+            for name in log.dropped.get(run, ()):
+                if self.is_requested(name) and name not in stopped:
+                    self.fail(name, DROPPED)
+
+    def remove_entries(
+        self,
+        objects: Any,
+        names_by_key: Any,
+        bindings: Any,
+    ) -> None:
+        """Remove from the images what was restored."""
+        for name, target in bindings.items():
+            for image in target.images:
+                del image.bindings[name]
+        for key in names_by_key:
+            for image in objects[key].images:
+                del image.objects[key]
+        for image in log.images:
+            if image.run in self.runs:
+                image.measure()
+
+    def describe(self) -> Any:
+        """Return the result as JSON. A name with a problem is only not restored."""
+        restored = {}
+        for name, runs in self.restored.items():
+            if name not in self.not_restored and name not in self.removed:
+                restored[name] = sorted(runs, reverse=True)
+        removed = {}
+        for name, runs in self.removed.items():
+            if name not in self.not_restored:
+                removed[name] = sorted(runs, reverse=True)
+        return {
+            "restored": restored,
+            "removed": removed,
+            "not_restored": self.not_restored,
+            "seconds": round(clock() - self.began, 5),
+            "bytes": 0,
+        }
+
+
+def get_bindings(image: Image) -> Any:
+    return image.bindings
+
+
+def get_objects(image: Image) -> Any:
+    return image.objects
+
+
+def get_states(image: Image) -> Any:
+    return image.states
+
+
+def describe_failure(error: Exception) -> str:
+    if isinstance(error, RestoreError):
+        return str(error)
+    return f"the undo failed with {type(error).__name__}"
+
+
+def find_reachable(value: Any, keys: set[int], objects: Any) -> Any:
+    """Return which objects a value contains, in the state to restore."""
+    reached = set[int]()
+    seen = set[int]()
+    kept = []
+    pending = [value]
+    deadline = clock() + REACH_SECONDS
+    while pending and len(reached) < len(keys) and clock() < deadline:
+        item = pending.pop()
+        key = id(item)
+        row = find_row(type(item))
+        if key in seen or row is None or (row.label and row.is_quiet):
+            continue
+        seen.add(key)
+        kept.append(item)
+        if key in keys:
+            reached.add(key)
+        target = objects.get(key)
+        if target is not None and target.images:
+            state = target.entry.snapshot.state
+        else:
+            state = row.take(item)
+        if state is not None:
+            kept.append(state)
+            pending += row.children(state)
+    return reached
+
+
+@contextmanager
+def without_interrupts() -> Iterator[None]:
+    """Delay interrupts, so that a restore is not left half done."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    former = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, former)
+
+
+def restore(request: Any, namespace: Any) -> Any:
+    """Undo runs as a request demands, and return what was restored."""
+    names = request["names"]
+    requested = None if names is None else set(names)
+    undo = Restore(set(request["runs"]), requested, namespace)
+    with without_interrupts():
+        return undo.run_all()

@@ -1,0 +1,94 @@
+"""The part of the helper that makes runs undoable: it connects images and IPython.
+
+The daemon asks for it by the metadata `stepper_undo` of an execute request.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+from stepper.kernels.in_kernel import before_images, image_restore, module_reload
+from stepper.kernels.in_kernel.before_images import log
+from stepper.kernels.in_kernel.image_recording import list_bindings
+from stepper.kernels.in_kernel.python_objects import scope
+from stepper.kernels.in_kernel.safe_inspect import call_safely, shell
+
+# The result of the restore before the current run.
+last_restore: dict[str, Any] = {"result": None}
+
+
+def install() -> None:
+    """Prepare the table of the user's modules."""
+    scope.is_local_file = is_local_file
+
+
+def is_local_file(path: str) -> bool:
+    """Return whether a module's file is part of the user's project."""
+    real_path = os.path.realpath(path)
+    return module_reload.is_local(real_path)
+
+
+def get_bindings() -> dict[str, Any]:
+    """Return the names that the user's cells have bound, with their values."""
+    bindings: dict[str, Any] = list_bindings(shell.user_ns, shell.user_ns_hidden)
+    return bindings
+
+
+def start_run(request: dict[str, Any]) -> None:
+    """Undo earlier runs if this is requested, and take the image of the next run."""
+    scope.namespace = shell.user_ns
+    before_images.record_boundary(get_bindings())
+    last_restore["result"] = None
+    restore = request.get("restore")
+    if restore:
+        result = call_safely(image_restore.restore, restore, shell.user_ns)
+        last_restore["result"] = result or describe_failed_restore(restore)
+    before_images.begin(request, get_bindings())
+
+
+def describe_failed_restore(restore: dict[str, Any]) -> dict[str, Any]:
+    """Return the result of a restore that failed, for all names that it concerns."""
+    names = restore["names"] or list(get_bindings())
+    return {
+        "restored": {},
+        "removed": {},
+        "not_restored": dict.fromkeys(names, "the undo failed"),
+        "seconds": 0.0,
+        "bytes": 0,
+    }
+
+
+def finish_run() -> dict[str, Any] | None:
+    """Return the facts on the run that has ended."""
+    facts: dict[str, Any] | None = before_images.finish(get_bindings())
+    if facts is not None and last_restore["result"]:
+        facts["restore"] = last_restore["result"]
+    return facts
+
+
+def start_external() -> None:
+    """Prepare for an execution that cannot be undone."""
+    scope.namespace = shell.user_ns
+    before_images.watch_external()
+
+
+def finish_external() -> None:
+    """Record which objects such an execution has changed."""
+    before_images.finish_external()
+
+
+def undo(text: str) -> dict[str, Any]:
+    """Undo runs outside of a run, and return the facts. `text` is a JSON request."""
+    request = json.loads(text)
+    scope.namespace = shell.user_ns
+    before_images.record_boundary(get_bindings())
+    result = call_safely(image_restore.restore, request, shell.user_ns)
+    bindings = get_bindings()
+    log.last_ids = before_images.get_ids(bindings)
+    return {
+        "run": 0,
+        "restore": result or describe_failed_restore(request),
+        "reach": before_images.find_reach(),
+    }

@@ -1,0 +1,316 @@
+"""The undo of runs in real kernels: facts, restored state, and what is not restored."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from stepper.policy.dataflow.cell_dependencies import BindingTable
+from stepper.policy.dataflow.name_analysis import analyze_source
+from stepper.policy.model import Limits, Outcome
+from stepper.policy.undo import list_mentioned_names
+from stepper.policy.undo_model import (
+    RestoreRequest,
+    RestoreResult,
+    UndoFacts,
+    UndoRequest,
+)
+from tests.environments import environment, old_python
+from tests.test_kernel_helper import OLD, Lab, text
+
+IMPORTS = "import collections, io, os, random, sys, warnings\nimport numpy as np, pandas as pd\n"
+MB = 1 << 20
+
+
+class UndoLab(Lab):
+    """A kernel whose runs can be undone."""
+
+    number = 0
+    memory = 512 * MB
+    seconds = 0.5  # other tests may keep the machine busy
+    output = ""
+
+    def step(
+        self,
+        code: str,
+        undo: list[int] | None = None,
+        names: set[str] | None = None,
+        outcome: Outcome = Outcome.OK,
+    ) -> UndoFacts:
+        """Run a cell, after the undo of other runs; return the facts."""
+        self.number += 1
+        usage = analyze_source(code)
+        mentioned = list_mentioned_names(usage, BindingTable().resolve_usage(usage))
+        restore = None
+        if undo is not None:
+            selected = None if names is None else frozenset(names)
+            restore = RestoreRequest(tuple(undo), selected)
+        request = UndoRequest(
+            self.number, mentioned, self.seconds, self.memory, restore
+        )
+        result = self.loop.run_until_complete(
+            self.kernel.execute(code, 30, Limits(), undo=request)
+        )
+        assert result.outcome is outcome, result.fault
+        assert "swallowed" not in result.diagnosis_data, result.diagnosis_data
+        self.output = text(result)
+        assert result.undo is not None
+        assert result.undo.run == self.number
+        return result.undo
+
+    def show(
+        self, probe: str, undo: list[int] | None = None
+    ) -> tuple[str, RestoreResult]:
+        """Print an expression, after the undo of runs."""
+        facts = self.step(f"print({probe})", undo)
+        return self.output, facts.restore or RestoreResult()
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        "pandas 3",
+        pytest.param("pandas 2", marks=pytest.mark.nightly),
+        pytest.param("Python 3.9", marks=pytest.mark.nightly),
+    ],
+)
+def shared_lab(request: pytest.FixtureRequest) -> Iterator[UndoLab]:
+    """Kernels with and without pandas' copy-on-write."""
+    if request.param == "Python 3.9":
+        python = old_python()
+        if not python:
+            pytest.skip("there is no Python 3.9 on this machine")
+        lab = UndoLab(environment(python, *OLD))
+    elif request.param == "pandas 2":
+        packages = ("ipykernel>=7", "pandas>=2.2,<3", "numpy", "scikit-learn>=1.4,<2")
+        lab = UndoLab(environment(sys.executable, *packages))
+    else:
+        lab = UndoLab(environment(sys.executable, "ipykernel>=7", "pandas>=2.2,<4"))
+    lab.step(IMPORTS)
+    yield lab
+    lab.close()
+
+
+@pytest.fixture
+def lab(shared_lab: UndoLab) -> Iterator[UndoLab]:
+    """A kernel with the imports and no other names."""
+    yield shared_lab
+    shared_lab.step("del_me = 1")
+    shared_lab.step(
+        "for _name in [n for n in globals() if n[0] != '_' and n not in "
+        "('In', 'Out', 'exit', 'quit', 'get_ipython', 'open', 'collections', 'io', 'os', 'random', 'sys', 'warnings', 'np', 'pd')]: del globals()[_name]"
+    )
+
+
+FRAME = "df = pd.DataFrame({'a': [1, 2], 'b': [0.5, 1.5], 'c': ['x', 'y']})"
+# setup, cell, probe, names that are restored
+CASES = {
+    "counter": ("n = 1", "n += 1", "n", "n"),
+    "append": ("rows = [1]", "rows.append(2)", "rows", "rows"),
+    "nested dict": ("cfg = {'a': {'b': 1}}", "cfg['a']['b'] = 2", "cfg", "cfg"),
+    "drop": (FRAME, "df = df.drop(columns='a')", "list(df.columns)", "df"),
+    "drop in place": (FRAME, "df.drop(columns='a', inplace=True)", "list(df.columns)", "df"),
+    "new column": (FRAME, "df['z'] = df['a'] * 2", "list(df.columns), df['a'].tolist()", "df"),
+    "assigned column": (FRAME, "df['a'] *= 2", "df.values.tolist()", "df"),
+    "loc": (FRAME, "df.loc[0, 'a'] = 99", "df.values.tolist()", "df"),
+    "iloc": (FRAME, "df.iloc[0, 1] = 99.5", "df.values.tolist()", "df"),
+    "sorted in place": (FRAME, "df.sort_values('a', ascending=False, inplace=True)", "df.values.tolist(), list(df.index)", "df"),
+    "columns": (FRAME, "df.columns = list('xyz')", "list(df.columns)", "df"),
+    "index": (FRAME, "df.index = [5, 6]", "list(df.index)", "df"),
+    "index name": (FRAME, "df.index.name = 'i'", "df.index.name", "df"),
+    "attrs": (FRAME, "df.attrs['a'] = 1", "df.attrs", "df"),
+    "fillna in place": ("s = pd.Series([1.0, None])", "s.fillna(0, inplace=True)", "s.tolist()", "s"),
+    "series item": ("s = pd.Series([1.0, 2.0])", "s[0] = 9", "s.tolist()", "s"),
+    "categories": ("c = pd.Categorical(['a', 'b'])", "c[0] = 'b'", "list(c)", "c"),
+    "MultiIndex names": ("m = pd.MultiIndex.from_tuples([(1, 2)])", "m.names = ['a', 'b']", "list(m.names)", "m"),
+    "frame in a dict": (f"{FRAME}\nd = {{'df': df}}", "d['df']['z'] = 1", "list(df.columns)", "d"),
+    "frame through a function": (f"{FRAME}\ndef clean(frame):\n    frame['z'] = 1", "clean(df)", "list(df.columns)", "df"),
+    "array": ("x = np.arange(3)", "x *= 10", "x.tolist()", "x"),
+    "array view": ("x = np.arange(6); y = x[::2]", "y[:] = 7", "x.tolist()", "y"),
+    "array sort": ("x = np.array([3, 1, 2])", "x.sort()", "x.tolist()", "x"),
+    "array shape": ("x = np.arange(6)", "x.shape = (2, 3)\nx[0] = 9", "x.tolist()", "x"),
+    "object array": ("x = np.array([[1], 'a'], dtype=object)", "x[0].append(2); x[1] = None", "x.tolist()", "x"),
+    "structured array": ("x = np.zeros(2, dtype=[('a', 'i4'), ('b', 'f8')])", "x['a'] = 5", "x.tolist()", "x"),
+    "masked array": ("x = np.ma.array([1, 2], mask=[0, 1])", "x[0] = np.ma.masked", "x.tolist()", "x"),
+    "generator": ("rng = np.random.default_rng(0)", "rng.random()", "rng.bit_generator.state", "rng"),
+    "random": ("random.seed(1)", "value = random.random()", "random.getstate()[1][-1]", "random numbers"),
+    "numpy random": ("np.random.seed(1)", "value = np.random.rand()", "np.random.get_state()[2]", "numpy random numbers"),
+    "environment": ("os.environ['A'] = '1'", "os.environ['A'] = '2'; os.environ['B'] = '1'", "os.environ['A'], 'B' in os.environ", "environment variables"),
+    "directory": ("x = 1", "os.chdir('/')", "os.getcwd()", "working directory"),
+    "options": ("x = 1", "pd.set_option('display.max_rows', 7)", "pd.get_option('display.max_rows')", "pandas options"),
+    "print options": ("x = 1", "np.set_printoptions(precision=2)", "np.get_printoptions()['precision']", "numpy print options"),
+    "filters": ("x = 1", "warnings.simplefilter('ignore')", "len(warnings.filters)", "warning filters"),
+    "path": ("x = 1", "sys.path.append('/x')", "'/x' in sys.path", "module search path"),
+    "class attribute": ("class A:\n    n = 1", "A.n = 2", "A.n", "A"),
+    "attribute": ("class A:\n    pass\na = A(); a.x = [1]", "a.x.append(2); a.y = 1", "vars(a)", "a"),
+    "global in a function": ("n = 1\ndef f():\n    global n\n    n += 1", "f()", "n", "n"),
+    "list in a function": ("rows = []\ndef f():\n    rows.append(1)", "f()", "rows", "rows"),
+    "closure": ("def make():\n    n = 0\n    def f():\n        nonlocal n\n        n += 1\n        return n\n    return f\nf = make()", "f()", "f.__closure__[0].cell_contents", "f"),
+    "function": ("def f():\n    return 1", "def f():\n    return 2", "f()", "f"),
+    "deleted": ("x = [1]", "del x", "x", "x"),
+    "import": ("x = 1", "import json as j", "'j' in globals()", "-j"),
+    "alias": ("a = [1]; b = a", "b.append(2)", "a, a is b", "b"),
+    "monkeypatch": ("x = 1", "pd.DataFrame.twice = lambda self: self * 2", "hasattr(pd.DataFrame, 'twice')", "pd"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_failed_cell_is_undone(lab: UndoLab, case: str) -> None:
+    setup, cell, probe, name = CASES[case]
+    lab.step(setup)
+    before, _ = lab.show(probe) if case != "import" else ("False\n", None)
+    lab.step(f"{cell}\n1 / 0", outcome=Outcome.ERROR)
+    failed = lab.number
+    after, restored = lab.show(probe, [failed])
+    assert after == before
+    if name.startswith("-"):
+        assert restored.removed == {name[1:]: (failed,)}
+    else:
+        assert restored.restored[name] == (failed,), restored
+    assert restored.not_restored == {}
+
+
+def test_reading_a_frame_changes_nothing(lab: UndoLab) -> None:
+    lab.step(FRAME)
+    facts = lab.step(
+        "df.describe(); df.values; df['a'].sum(); df.mean(numeric_only=True); df.loc[0]; len(df)"
+    )
+    assert (facts.changes, facts.unprotected) == ({}, {})
+    assert facts.reach
+
+
+def test_identity_survives(lab: UndoLab) -> None:
+    lab.step(f"{FRAME}\nother = df; items = [df]; key = id(df)")
+    lab.step("df.drop(columns='a', inplace=True); df['z'] = 1")
+    failed = lab.number
+    shown, _ = lab.show(
+        "df is other is items[0], id(df) == key, list(other.columns)", [failed]
+    )
+    assert shown == "True True ['a', 'b', 'c']\n"
+
+
+def test_names_that_are_not_requested_stay(lab: UndoLab) -> None:
+    lab.step("a = [1]; b = [1]")
+    lab.step("a.append(2); b.append(2)")
+    facts = lab.step("print(a, b)", [lab.number], {"a"})
+    assert lab.output == "[1] [1, 2]\n"
+    assert facts.restore and facts.restore.restored == {"a": (lab.number - 1,)}
+
+
+def test_object_changed_through_another_name(lab: UndoLab) -> None:
+    lab.step("inner = [1]; outer = {'x': inner}")
+    lab.step("inner.append(2)")
+    facts = lab.step("print(outer)", [lab.number], {"outer"})
+    assert lab.output == "{'x': [1]}\n"
+    assert facts.restore and facts.restore.restored == {"outer": (lab.number - 1,)}
+
+
+def test_several_runs_are_undone_together(lab: UndoLab) -> None:
+    lab.step("rows = [0]; n = 0")
+    for _ in range(3):
+        lab.step("rows.append(n); n += 1")
+    last = lab.number
+    _, restored = lab.show("rows, n", [last, last - 1, last - 2])
+    assert lab.output == "[0] 0\n"
+    assert restored.restored["n"] == (last, last - 1, last - 2)
+
+
+def test_run_between_ends_the_undo_of_an_object(lab: UndoLab) -> None:
+    lab.step("rows = [0]")
+    lab.step("rows.append(1)")
+    first = lab.number
+    lab.step("rows.append(2)")
+    _, restored = lab.show("rows", [first])
+    assert lab.output == "[0, 1, 2]\n"
+    assert restored.restored == {}
+    assert restored.not_restored == {
+        "rows": f"run {first + 1} changed it and is not undone"
+    }
+
+
+def test_generator_is_not_restored(lab: UndoLab) -> None:
+    lab.step("gen = (x for x in range(5))")
+    facts = lab.step("next(gen)")
+    assert facts.unprotected["gen"].reason == "generator"
+    assert facts.unprotected["gen"].is_changed
+    assert facts.reach == 0
+    _, restored = lab.show("1", [lab.number])
+    assert restored.not_restored == {"gen": "generator"}
+
+
+def test_other_client_ends_the_undo(lab: UndoLab) -> None:
+    lab.step("n = 1; rows = [1]")
+    lab.step("n = 2; rows.append(2)")
+    run = lab.number
+    lab.ok("n = 3; rows.append(3)")
+    _, restored = lab.show("n, rows", [run])
+    assert lab.output == "3 [1, 2, 3]\n"
+    other = "changed by code that another client executed"
+    assert restored.not_restored == {"n": other, "rows": other}
+
+
+def test_silent_undo(lab: UndoLab) -> None:
+    lab.step("rows = [1]")
+    lab.step("rows.append(2); new = 1")
+    request = RestoreRequest((lab.number,), None)
+    result = lab.loop.run_until_complete(lab.kernel.undo(request))
+    assert result is not None
+    assert result.restored == {"rows": (lab.number,)}
+    assert result.removed == {"new": (lab.number,)}
+    lab.step("print(rows, 'new' in globals())")
+    assert lab.output == "[1] False\n"
+
+
+def test_large_value_is_not_kept(lab: UndoLab) -> None:
+    lab.memory = MB
+    try:
+        lab.step("big = np.zeros(10**6)")
+        facts = lab.step("big[0] = 1")
+        assert facts.unprotected["big"].reason == "too large"
+        assert facts.unprotected["big"].bytes == 8_000_000
+        assert facts.unprotected["big"].is_changed
+        facts = lab.step(
+            "import weakref; ref = weakref.ref(big)\ndel big\nprint(ref() is None)"
+        )
+        assert lab.output == "True\n"
+        assert facts.bytes < MB
+        _, restored = lab.show("'big' in globals()", [lab.number])
+        assert restored.not_restored["big"] == "too large"
+    finally:
+        lab.memory = 512 * MB
+
+
+def test_oldest_images_are_dropped(lab: UndoLab) -> None:
+    lab.memory = 5 * MB
+    try:
+        lab.step("x = np.zeros(250_000)")
+        first = lab.number
+        for _ in range(4):
+            facts = lab.step("x = x + 1")
+            assert facts.bytes <= 5 * MB
+        assert facts.reach > first
+        runs = list(range(lab.number, first, -1))
+        _, restored = lab.show("x[0]", runs)
+        assert "x" in restored.not_restored
+    finally:
+        lab.memory = 512 * MB
+
+
+def test_values_are_freed_that_no_cell_changes(lab: UndoLab) -> None:
+    lab.step("import weakref\nclass A: pass\na = A(); ref = weakref.ref(a)")
+    lab.step("print(a)")
+    lab.ok("del a")
+    assert lab.value("ref() is None") is True
+
+
+def test_hostile_objects_run_no_code(lab: UndoLab) -> None:
+    lab.step(
+        "calls = []\nclass H:\n    def __getattribute__(self, n): calls.append(n); return object.__getattribute__(self, n)\n"
+        "    def __eq__(self, o): calls.append('eq'); return True\n    def __hash__(self): calls.append('hash'); return 1\n"
+        "    def __setattr__(self, n, v): calls.append('set'); object.__setattr__(self, n, v)\nh = H(); d = {h: [1]}; s = {h}"
+    )
+    lab.step("calls.clear(); d.clear(); s.clear()\nvars(h)['x'] = 1\ncalls.clear()")
+    lab.step("print(calls, len(d), len(s))", [lab.number], {"d", "s", "h"})
+    assert lab.output == "[] 1 1\n"
