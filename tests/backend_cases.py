@@ -163,7 +163,7 @@ def contract(
         else pytest.param(name, marks=pytest.mark.nightly)
         for name in backends
     ]
-    return pytest.mark.parametrize("place", values, indirect=True, scope="module")
+    return pytest.mark.parametrize("backend", values, indirect=True, scope="module")
 
 
 @dataclass(frozen=True)

@@ -91,7 +91,7 @@ def yaml(results: dict[str, Any]) -> str:
 
 
 @pytest.fixture(scope="module")
-def place(
+def backend(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[BackendProject]:
     folder = tmp_path_factory.mktemp(request.param)
@@ -101,18 +101,18 @@ def place(
 
 
 @pytest.fixture
-def prepared_backend(place: BackendProject) -> Iterator[BackendProject]:
-    for path in place.project.folder.glob("ran*"):
+def prepared_backend(backend: BackendProject) -> Iterator[BackendProject]:
+    for path in backend.project.folder.glob("ran*"):
         path.unlink()
-    place.config()
-    yield place
+    backend.config()
+    yield backend
     while STARTED:
         with STARTED.pop() as process:
             process.kill()
-    for record in Path(place.project.paths.kernels).rglob(
+    for record in Path(backend.project.paths.kernels).rglob(
         "*.json"
     ):  # or else each test leaves a kernel
-        place.project.stepper("shutdown", record.stem, check=None)
+        backend.project.stepper("shutdown", record.stem, check=None)
 
 
 @pytest.fixture
@@ -478,7 +478,7 @@ def test_timeout_and_user_interrupt_keep_the_state(
 
 @pytest.mark.nightly
 @pytest.mark.parametrize(
-    "place",
+    "backend",
     mark_nightly(("slurm", "ssh", "jupyter", "gateway"), "ssh"),
     indirect=True,
     scope="module",

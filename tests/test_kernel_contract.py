@@ -163,7 +163,7 @@ class KernelHarness:
 
 
 @pytest.fixture(scope="module")
-def place(request: pytest.FixtureRequest) -> Iterator[KernelHarness]:
+def backend(request: pytest.FixtureRequest) -> Iterator[KernelHarness]:
     folder = Path(
         tempfile.mkdtemp(prefix="room")
     )  # short: a socket's path has at most 107 bytes
@@ -175,17 +175,17 @@ def place(request: pytest.FixtureRequest) -> Iterator[KernelHarness]:
 
 
 @pytest.fixture
-def harness(place: KernelHarness) -> KernelHarness:
+def harness(backend: KernelHarness) -> KernelHarness:
     """The kernel of all tests with one backend; restarted if a test ended it."""
-    if place.wait(place.kernel.check_death()) is not None:
-        place.start_kernel()
-    place.kernel.on_display = lambda message, late: False
-    return place
+    if backend.wait(backend.kernel.check_death()) is not None:
+        backend.start_kernel()
+    backend.kernel.on_display = lambda message, late: False
+    return backend
 
 
 @pytest.fixture
-def cells(place: KernelHarness) -> Cells:
-    return place.cells
+def cells(backend: KernelHarness) -> Cells:
+    return backend.cells
 
 
 def wait_until_ready(ready: Callable[[], Any], seconds: float = 20) -> Any:

@@ -21,7 +21,7 @@ from tests.realclient.conftest import (
 )
 from tests.realclient.model import ScriptedModel
 
-from . import story
+from . import seven_steps
 from .claude import find_results, turns
 from .clients import Client, Codex
 from .conftest import Start
@@ -67,7 +67,7 @@ def test_the_seven_steps(
     kind: type[Client], start: Start, installed_project: Path
 ) -> None:
     messages: list[str] = []
-    lift_turn = story.lift_stop_in_terminal(installed_project, messages.append)
+    lift_turn = seven_steps.lift_stop_in_terminal(installed_project, messages.append)
     write_client_config(installed_project, kind.name)
     trusted = (
         f'[projects."{installed_project}"]\ntrust_level = "trusted"\n'
@@ -75,14 +75,16 @@ def test_the_seven_steps(
         else "{}"
     )
     client = start(
-        installed_project, trusted, *story.script(Call("lift_stop", {}), lift_turn)
+        installed_project,
+        trusted,
+        *seven_steps.script(Call("lift_stop", {}), lift_turn),
     )
 
     ended = client.prompt("Work in a notebook.")
 
     assert (ended.returncode, client.model.errors) == (0, []), ended
     assert client.model.unsaid == 0
-    story.check(installed_project, client.model.results)
+    seven_steps.check(installed_project, client.model.results)
 
 
 def test_the_seven_steps_in_claude_code_without_hooks(
@@ -100,7 +102,9 @@ def test_the_seven_steps_in_claude_code_without_hooks(
     ]
     config = tmp_path / "mcp.json"
     config.write_text(json.dumps(servers))
-    model = scripted_model(*turns(*story.script(Call("lift_stop", {})), "That is all."))
+    model = scripted_model(
+        *turns(*seven_steps.script(Call("lift_stop", {})), "That is all.")
+    )
     client = interactive_claude(model, "--mcp-config", str(config))
 
     client.send("Work in a notebook.")
@@ -128,6 +132,6 @@ def test_the_seven_steps_in_claude_code_without_hooks(
         if result.text.startswith("The client answered: fix.")
     )
     assert "It is 2024." in lift_result
-    story.check(installed_project, results)
+    seven_steps.check(installed_project, results)
     (name,) = tool_calls.BACKGROUND_CLIENTS  # waits for the end of each call
     assert f'"name":"{name}"' in (tmp_path / "sent").read_text()
