@@ -1529,8 +1529,12 @@ def test_running_cell_is_watched_and_continues_without_its_agent(
         real.ask("status", wait_seconds=0.1)["ended"]["state"] == "running"
     )  # the agent disconnected each time
     assert real.ask("interrupt")["interrupted"]
-    ended = real.ask("status", wait_seconds=30)["ended"]
-    assert ended["state"] == "cancelled" and "| round 0" in ended["text"]
+    status = real.ask("status", wait_seconds=30)
+    # The interrupt waits for the end of the run, whose result then usually becomes an
+    # undelivered report before the next request.
+    result = status["ended"]["text"] if status["ended"] else status["unheard"]
+    assert f"(id {runs['cell_id']}) was CANCELLED" in result, status
+    assert "| round 0" in result
     assert "round 0\n" in text_of(notebook.cell(runs["cell_id"]))
 
 
