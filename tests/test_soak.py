@@ -45,7 +45,7 @@ def test_two_minutes_of_faults_lose_nothing(
     )
     assert found["cells"] > 50
     assert found["done"].keys() & soak.FIRST_HALF.keys()  # daemons were killed
-    assert found["done"].keys() & {"kernel_killed", "kernel_ended"}
+    assert found["done"].keys() & {"kill_kernel", "exit_kernel"}
 
 
 @pytest.mark.nightly
