@@ -31,12 +31,15 @@ def test_handlers_use_exec_form_and_match_notebooks():
         for item in groups
         for spec in item["hooks"]
     ]
-    assert len(specs) == len(claude_settings.HANDLERS) == 16
+    assert len(specs) == len(claude_settings.HANDLERS) == 18
     for spec in specs:
         assert spec["type"] == "command"
         assert spec["command"] == "${CLAUDE_PROJECT_DIR}/.claude/hooks/stepper"
     post = data["hooks"]["PostToolUse"]
-    assert [item["matcher"] for item in post] == ["NotebookEdit", "Write"] * 2
+    assert [item["matcher"] for item in post] == [
+        *["NotebookEdit", "Write"] * 2,
+        "Read",
+    ]
     assert post[0]["hooks"][0] == {
         "type": "command",
         "command": "${CLAUDE_PROJECT_DIR}/.claude/hooks/stepper",
@@ -101,6 +104,8 @@ def test_handlers_of_older_version_are_replaced():
         *edits,
         "PostToolUse NotebookEdit Wake",
         "PostToolUse Write Wake",
+        "PostToolUse Read AfterRead",
+        "PostToolUseFailure Read ReadFailed",
     ]
     assert claude_settings.add_hooks(old) == new
 

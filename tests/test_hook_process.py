@@ -131,22 +131,18 @@ def test_batch_or_turn_without_notebook_starts_no_python(
     assert (env / "started").exists()  # the test can fail
 
 
-def test_read_starts_python_only_in_manual_mode(
-    script: Path,
-) -> None:
+def test_events_of_a_read_reach_the_hook_process(script: Path) -> None:
     env = bare_env(Paths(str(script.parents[2])))
     (env / "packages").symlink_to(ROOT)
     python = env / "bin" / "python"
     python.write_text(f"#!/bin/sh\ncat >'{env}/given'\n")
     python.chmod(0o755)
     call = {"tool_input": {"file_path": "/a \\ $HOME `id` 'b'.ipynb"}}
-    for mode in ("auto", "acceptEdits", "bypassPermissions", "plan", "dontAsk"):
-        payload = json.dumps({"permission_mode": mode, **call}, separators=(",", ":"))
-        assert run(script, "BeforeRead", payload.encode()) == b""
-        assert not (env / "given").exists(), mode
-    manual = json.dumps({"permission_mode": "default", **call}, separators=(",", ":"))
-    run(script, "BeforeRead", manual.encode())
-    assert (env / "given").read_text() == manual + "\n"
+    payload = json.dumps({"permission_mode": "auto", **call})
+    for event in ("BeforeRead", "AfterRead", "ReadFailed"):
+        assert run(script, event, payload.encode()) == b""
+        assert (env / "given").read_text() == payload
+        (env / "given").unlink()
 
 
 @pytest.mark.parametrize("shell", ["dash", "bash", "bash --posix"])
@@ -178,9 +174,9 @@ def test_each_shell_runs_the_script(script: Path, shell: str) -> None:
     assert run_in_shell("FileChanged") == ""
     for event in ("Stop", "Rearm", "PostToolBatch"):
         assert run_in_shell(event) == "", event
-    manual = '{"permission_mode":"default","a":"$HOME \\\\ `id`"}\n'
-    assert run_in_shell("BeforeRead", manual).endswith(f"BeforeRead {manual}")
-    assert run_in_shell("BeforeRead", '{"permission_mode":"auto"}') == ""
+    payload = '{"permission_mode":"auto","a":"$HOME \\\\ `id`"}\n'
+    for event in ("BeforeRead", "AfterRead", "ReadFailed"):
+        assert run_in_shell(event, payload).endswith(f"{event} {payload}")
     notebook = folder / "a b" / "n.ipynb"
     notebook.parent.mkdir()
     notebook.touch()
@@ -576,7 +572,14 @@ def test_clients_and_script_have_the_same_constants() -> None:
         )
     }  # all else is handed over
     matches = re.findall(r'strcmp\(event, "(\w+)"\)', compiled)
-    assert {*matches} == {*hook_process.ONLY_IN_PROGRESS, "Wake", "Rearm"}
+    assert {*matches} == {
+        *hook_process.ONLY_IN_PROGRESS,
+        *hook_process.READS,
+        "Wake",
+        "Rearm",
+    }
+    (read_seconds,) = re.findall(r"#define READ_SECONDS (\d+)", compiled)
+    assert int(read_seconds) == hook_process.READ_SECONDS
     naps = re.findall(r"#define (?:RETRY|DAEMON_WAIT)_SECONDS ([\d.]+)", compiled)
     assert [*map(float, naps)] == [
         hook_process.RETRY_SECONDS,

@@ -87,6 +87,7 @@ SLOW = (
     "Late daemon",
     "Handover",
     "No background runs",
+    "Slow response to a read",
 )
 CASES = [
     pytest.param(
@@ -564,3 +565,12 @@ def send_nothing(hook: Hook) -> None:
 def exit_without_background_runs(hook: Hook) -> None:
     assert hook.run("Rearm", b'{"session_id":"s"}') == (0, b"", b"")
     assert not os.path.exists(hook.paths.socket)
+
+
+@scenario("Slow response to a read")
+def give_up_read(hook: Hook) -> None:
+    for event in ("BeforeRead", "AfterRead", "ReadFailed"):
+        hook.listen(lambda connection: connection.wait_for_disconnect())
+        started_at = time.monotonic()
+        assert hook.run(event) == (0, b"", b"")
+        assert 1 < time.monotonic() - started_at < 6

@@ -109,7 +109,7 @@ def test_outputs_share_the_limit() -> None:
     assert read_sources(digest.lines) == ["x"] * 60
     small = format_digest([], cells, 1_000)
     assert small.blocks[0].outputs == [
-        "Output: 2,000 lines (16,889 characters) left out; to show the text, run: stepper output 1"
+        "Output: 2,000 lines (16,889 characters) left out"
     ]
 
 
@@ -168,15 +168,13 @@ def test_outputs_by_kind() -> None:
             "traceback": ["\x1b[31m----> 2 f(x)\x1b[0m"],
         },
     ]
-    assert format_items(
-        list_items(outputs, ["Figure 1: a.png"]), 1000, "stepper output 1"
-    ) == [
+    assert format_items(list_items(outputs, ["Figure 1: a.png"]), 1000) == [
         "Output:",
         "| hello",
         "| there",
         "Output:",
         *[f"| {number}  {number}" for number in range(7)],
-        "… 25 more lines left out [30 rows x 2 columns]; to show the text, run: stepper output 1",
+        "… 25 more lines left out [30 rows x 2 columns]",
         "Not shown: HTML (16 characters)",
         "Figure 1: a.png",
         "Error:",

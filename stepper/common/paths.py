@@ -161,6 +161,8 @@ class Paths(HookPaths):
         self.renames_file = os.path.join(self.home, "renamed.json")
         self.kernels = os.path.join(self.home, "kernels")
         self.figures = os.path.join(self.home, "figures")
+        # Notebooks that Claude Code is reading as a slim copy (notebooks/slim_copies).
+        self.reads = os.path.join(self.home, "reads")
         # Contains a folder for each running `verify`.
         self.verify = os.path.join(self.home, "verify")
         # The long-running cells, for users' status lines.

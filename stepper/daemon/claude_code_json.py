@@ -22,6 +22,7 @@ from stepper.hook.hook_json import (
     get_text,
     remove_notebook_copies,
 )
+from stepper.messages.notebook_digest import DigestPart
 from stepper.policy.commands.command_lines import PROGRAM, replace_program
 from stepper.policy.model import CellEdit, Consent, FileWrite
 
@@ -37,6 +38,8 @@ __all__ = [
     "format_failure",
     "format_new_notebook",
     "format_notice",
+    "format_read",
+    "format_text",
     "format_user_line",
     "remove_notebook_copies",
     "use_terminal_commands",
@@ -210,8 +213,26 @@ class Event:
 
     @property
     def read_path(self) -> str:
-        """The path of the file that the Read tool is about to read."""
+        """The path of the file that the Read tool reads."""
         return _require_path(self.tool_input, "file_path")
+
+    @property
+    def read_lines(self) -> tuple[int, int | None]:
+        """The number of the first line that Read shows, and how many lines.
+
+        The second value is None if Read shows all lines.
+        """
+        offset = self.tool_input.get("offset")
+        limit = self.tool_input.get("limit")
+        return (
+            offset if isinstance(offset, int) else 1,
+            limit if isinstance(limit, int) and limit > 0 else None,
+        )
+
+    @property
+    def tool_error(self) -> str:
+        """The error of a tool call that failed."""
+        return get_text(self.data, "error")
 
     @property
     def edit_payload(self) -> bytes:
@@ -292,7 +313,7 @@ def _is_possible_path(path: str) -> bool:
         data = path.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
         return False
-    return b"\0" not in data and len(path) < MAX_PATH
+    return b"\0" not in data and 0 < len(path) < MAX_PATH
 
 
 def use_terminal_commands(output: bytes, program: str) -> bytes:
@@ -384,6 +405,31 @@ def format_decision(decision: str, reason: str, line: str = "") -> bytes:
         "permissionDecisionReason": reason,
     }
     return encode_json(output)
+
+
+def format_text(event: str, text: str) -> bytes:
+    """Return a hook's output with a text for the agent."""
+    context = {"hookEventName": event, "additionalContext": text}
+    return encode_json({"hookSpecificOutput": context})
+
+
+def format_read(path: str, part: DigestPart) -> bytes:
+    """Return a PostToolUse hook's output that replaces what Read shows of a file.
+
+    `path` is the path in the input of Read.
+    """
+    file = {
+        "filePath": path,
+        "content": part.text,
+        "numLines": part.count,
+        "startLine": part.start,
+        "totalLines": part.total,
+    }
+    output = {
+        "hookEventName": "PostToolUse",
+        "updatedToolOutput": {"type": "text", "file": file},
+    }
+    return encode_json({"hookSpecificOutput": output})
 
 
 def format_notice(line: str) -> bytes:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from stepper.common.errors import NotebookError, StepperError, UsageError
 from stepper.common.text import format_count, one_line
-from stepper.daemon import claude_code_json, pre_tool_use
+from stepper.daemon import claude_code_json, pre_tool_use, read_events
 from stepper.daemon.claude_code_json import Event
 from stepper.daemon.workspace import resume_target
 from stepper.daemon.workspace.notebook_paths import UncoveredError
@@ -100,6 +100,8 @@ async def _handle_event(
         if name == "Rearm":
             await wait_for_background_runs(workspace, event, caller)
             return claude_code_json.SILENT
+        if name in read_events.EVENTS:
+            return await read_events.EVENTS[name](workspace, event, caller)
         if name not in EVENTS:
             return claude_code_json.SILENT
         output = await EVENTS[name](workspace, event)
@@ -324,6 +326,8 @@ async def handle_batch(workspace: Workspace, event: Event) -> bytes:
             session = workspace.get_session(notebook_path)
             session.file.touch()
     changes = workspace.external_changes.report_changes(event.used_shell)
+    for problem in workspace.slim_copies.take_problems():
+        changes = [*changes, f"stepper: {problem}."]
     lines = _take_command_lines(workspace, event)
     workspace.update_markers()
     return _format_output("PostToolBatch", changes, [*lines, *changes])
@@ -699,7 +703,6 @@ async def _format_status(session: Session) -> str:
 
 EVENTS: dict[str, Callable[[Workspace, Event], Awaitable[bytes]]] = {
     "PreToolUse": pre_tool_use.decide_tool_call,
-    "BeforeRead": pre_tool_use.handle_read,
     "PostToolBatch": handle_batch,
     "SessionStart": handle_session_start,
     "UserPromptSubmit": handle_prompt,

@@ -121,6 +121,7 @@ class Daemon:
         )
         relocate = partial(workspace.renames.follow_missing, session)
         session.file.set_relocate(relocate)
+        session.file.set_restore(workspace.slim_copies.restore)
         return session
 
     def _open_replay(
@@ -208,6 +209,7 @@ class Daemon:
             os.unlink(self.paths.socket)
         await self._finish_requests()
         self._detach_sessions()
+        self.workspace.slim_copies.restore_all()
         background_io.start_pending_jobs()
         self.workspace.update_markers()
         self.running_cell_files.remove()
@@ -222,6 +224,8 @@ class Daemon:
             # This daemon has the lock, so the daemon that created the socket has
             # exited.
             os.unlink(self.paths.socket)
+        # A former daemon may have been killed while a client read a notebook.
+        self.workspace.slim_copies.restore_all()
         self.workspace.external_changes.start()
         server = await asyncio.start_unix_server(
             self._handle_client, self.paths.socket, limit=1 << 20, backlog=128

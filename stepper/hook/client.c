@@ -33,6 +33,7 @@
 
 #define SILENCE_SECONDS 7 /* as in daemon_client.py */
 #define MAX_BYTES (1u << 30)
+#define READ_SECONDS 2 /* for the events of a read */
 #define RETRY_SECONDS 0.5      /* most cells have finished by then, so Wake sends no request */
 #define DAEMON_WAIT_SECONDS 20 /* for the daemon that the hook of the edit starts */
 
@@ -106,6 +107,7 @@ static void run_python(const char *result, const char *body, size_t size) {
     command[count] = NULL;
     signal(SIGPIPE, SIG_DFL);
     signal(SIGXFSZ, SIG_DFL);
+    signal(SIGALRM, SIG_IGN); /* hook_process.py handles the alarm that is set */
     execv(arguments[1], command);
     if (!strcmp(arguments[4], "PostToolUse"))
         puts("{\"systemMessage\":\"stepper: its Python can't be started. The cell did not run, "
@@ -307,6 +309,7 @@ static int receive_response(char kind[16], char **body, size_t *size) {
 
 /* Print the final response. Errors are ignored, because Claude Code no longer reads the output. */
 static void print_response(const char *body, size_t size) {
+    alarm(0);
     while (size) {
         ssize_t written = write(1, body, size);
         if (written < 0 && errno == EINTR)
@@ -472,6 +475,18 @@ static int needs_python(const char *event) {
            !strcmp(event, "SessionStart");
 }
 
+/* Return whether an event belongs to a read, which must not wait for a busy daemon. */
+static int is_read(const char *event) {
+    return !strcmp(event, "BeforeRead") || !strcmp(event, "AfterRead") ||
+           !strcmp(event, "ReadFailed");
+}
+
+/* Exit without output. */
+static void give_up(int number) {
+    (void)number;
+    _exit(0);
+}
+
 int main(int count, char **argv) {
     static char project[PATH_MAX];
     if (count == 2 && !strcmp(argv[1], "--version"))
@@ -486,6 +501,10 @@ int main(int count, char **argv) {
         return 0;
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN);
+    if (is_read(event)) {
+        signal(SIGALRM, give_up);
+        alarm(READ_SECONDS);
+    }
     if (!read_payload())
         run_python("unread", NULL, 0);
     if (is_notifier)

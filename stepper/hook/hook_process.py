@@ -28,7 +28,10 @@ ONLY_IN_PROGRESS = ("SessionStart", "UserPromptSubmit", "Stop")
 NEVER_LAUNCH = ("UserPromptSubmit", "Stop")
 # Events of processes that wait, sometimes for hours, to notify the agent.
 NOTIFIERS = ("Wake", "Wake again", "Rearm")
+# Events of a read, which must not wait for a busy daemon.
+READS = ("BeforeRead", "AfterRead", "ReadFailed")
 # client.c has the same values.
+READ_SECONDS = 2
 RETRY_SECONDS = 0.5
 DAEMON_WAIT_SECONDS = 20
 
@@ -49,11 +52,15 @@ def hook() -> None:
         with open(0, "rb", 0, closefd=False) as stdin:
             payload_bytes = stdin.readall()
         posix.chdir(root)
+        if event in READS:
+            limit_read_time()
         paths = HookPaths(posix.getcwd())
         if event in NOTIFIERS:
             notified = notify_agent(paths, event, payload_bytes, client_result)
             posix._exit(2 if notified else 0)
         response = _get_response(paths, event, payload_bytes, client_result)
+        if event in READS:
+            end_read_time()
     except Exception as error:
         from stepper.hook import hook_json
 
@@ -88,6 +95,25 @@ def _get_response(
 
         response = hook_json.respond_without_daemon(event, payload_bytes)
     return response
+
+
+def limit_read_time() -> None:
+    """Exit without output after READ_SECONDS.
+
+    The compiled client may have used a part of this time.
+    """
+    import signal
+
+    remaining = signal.alarm(0)
+    signal.signal(signal.SIGALRM, lambda number, frame: posix._exit(0))
+    signal.alarm(remaining or READ_SECONDS)
+
+
+def end_read_time() -> None:
+    """Cancel the limit of `limit_read_time`, so that the output is written whole."""
+    import signal
+
+    signal.alarm(0)
 
 
 def _is_in_progress(paths: HookPaths) -> bool:

@@ -48,9 +48,10 @@ HANDLERS = (
     Handler("PreToolUse", "NotebookEdit", "NotebookEdit(**/*.ipynb)", 30),
     Handler("PreToolUse", "Write", "Write(**/*.ipynb)", 30),
     Handler("PreToolUse", "Bash", "Bash(*stepper *)", 30),
-    # Explains what approving a code cell means. Each `NotebookEdit` follows a `Read`,
-    # and the output of the edit's own event appears only after the permission question.
-    Handler("PreToolUse", "Read", "Read(**/*.ipynb)", 30, asks="BeforeRead"),
+    # Prepares the read of a large notebook. It also explains what approving a code cell
+    # means: each `NotebookEdit` follows a `Read`, and the output of the edit's own
+    # event appears only after the permission question.
+    Handler("PreToolUse", "Read", "Read(**/*.ipynb)", 10, asks="BeforeRead"),
     Handler(
         "PostToolUse",
         "NotebookEdit",
@@ -77,6 +78,9 @@ HANDLERS = (
         asks="Wake",
         wakes=True,
     ),
+    # Replaces what the agent reads by a digest.
+    Handler("PostToolUse", "Read", "Read(**/*.ipynb)", 10, asks="AfterRead"),
+    Handler("PostToolUseFailure", "Read", "Read(**/*.ipynb)", 10, asks="ReadFailed"),
     Handler("PostToolBatch", None, None, 30),
     Handler("SessionStart", None, None, 30),
     # Names the file that changes while a cell runs.

@@ -125,9 +125,9 @@ def format_digest(
     room = limit
     for line in (*head, *headers):
         room -= len(line) + 1
-    blocks = _make_blocks(cells, headers, room, commands)
+    blocks = _make_blocks(cells, headers, room)
     if max_size is not None and _measure(head, blocks) > max_size:
-        blocks = _make_blocks(cells, headers, 0, commands)
+        blocks = _make_blocks(cells, headers, 0)
     if max_size is not None and _measure(head, blocks) > max_size:
         blocks = [_fold(block, commands) for block in blocks]
     return Digest(head, blocks)
@@ -137,26 +137,16 @@ def _make_blocks(
     cells: Sequence[DigestCell],
     headers: Sequence[str],
     room: int,
-    commands: CommandLines,
 ) -> list[DigestBlock]:
     """Return the blocks of cells with about `room` characters of outputs."""
     limits = _share_room(cells, room)
     blocks = []
     for cell, header, limit in zip(cells, headers, limits, strict=True):
-        command = _format_command(cell, commands)
-        outputs = format_items(cell.outputs, limit, command)
+        outputs = format_items(cell.outputs, limit)
         source = quote_source(cell.source)
         block = DigestBlock(cell, header, source, outputs)
         blocks.append(block)
     return blocks
-
-
-def _format_command(cell: DigestCell, commands: CommandLines) -> str:
-    """Return the command that shows all text outputs of a cell."""
-    if not cell.number:
-        return ""
-    number = str(cell.number)
-    return commands.shell("output", number)
 
 
 def _share_room(cells: Sequence[DigestCell], room: int) -> list[int]:
@@ -368,3 +358,34 @@ def _format_name(cell: Cell) -> str:
         name = f"cell {cell.number}"
     cell_id = one_line(cell.id, ID_LIMIT)
     return f"{name} (id {cell_id})"
+
+
+def format_failed_read(
+    name: str, is_raw: bool, can_retry: bool, commands: CommandLines = UNNAMED
+) -> str:
+    """Return the text for an agent that could not read a notebook of this size.
+
+    `is_raw` means that the configuration turns the digest off. `can_retry` means that
+    the next read may succeed.
+    """
+    show = commands.shell("show")
+    notebook = one_line(name)
+    text = f"stepper: Claude Code can't read {notebook} because of its size."
+    if is_raw:
+        return (
+            f"{text} To see a digest, run: {show}. With `read: digest` in"
+            " .stepper/config.yaml, Read shows the digest, and NotebookEdit works."
+        )
+    if can_retry:
+        return (
+            f"{text} stepper prepares a smaller copy for the read, but another program"
+            " used the notebook at the same time, or the preparation took too long."
+            " Read the notebook again: you then get a digest, and NotebookEdit"
+            " works."
+        )
+    return (
+        f"{text} To see a digest, run: {show}. NotebookEdit needs a Read, and the file"
+        " system of this project does not allow the exchange of files with which"
+        " stepper makes the read possible. stepper's MCP tools (`run_cell`,"
+        " `change_cells`) edit the notebook without a Read."
+    )

@@ -180,13 +180,10 @@ def measure_items(items: Sequence[OutputItem]) -> int:
     return size
 
 
-def format_items(
-    items: Sequence[OutputItem], limit: int, command: str = ""
-) -> list[str]:
+def format_items(items: Sequence[OutputItem], limit: int) -> list[str]:
     """Return the lines of items with about `limit` characters.
 
-    Notes are always complete. If a text is shortened, the line on the omitted part
-    names `command`, which shows all of it.
+    Notes are always complete.
     """
     lines: list[str] = []
     notes = [item for item in items if item.kind == NOTE]
@@ -198,37 +195,31 @@ def format_items(
             continue
         share = room // text_count
         text_count -= 1
-        item_lines = _format_text(item, share, command)
+        item_lines = _format_text(item, share)
         room -= sum(map(len, item_lines))
         lines += item_lines
     return lines
 
 
-def _format_text(item: OutputItem, limit: int, command: str) -> list[str]:
+def _format_text(item: OutputItem, limit: int) -> list[str]:
     """Return the quoted lines of a text or table below a title."""
     text = item.text.strip("\n")
-    hint = f"; to show the text, run: {command}" if command else ""
     if len(text) > limit and limit < MIN_TEXT:
         line_count = text.count("\n") + 1
         lines = format_count(line_count, "line")
         characters = format_count(len(text), "character")
-        return [f"Output: {lines} ({characters}) left out{hint}"]
+        return [f"Output: {lines} ({characters}) left out"]
     if item.kind == TABLE:
-        return ["Output:", *_format_table(text, limit, hint)]
+        return ["Output:", *_format_table(text, limit)]
     max_lines = MIN_LINES + limit // CHARACTERS_PER_LINE
     completeness = item.completeness
     if completeness is Completeness.WHOLE:
-        completeness = Completeness.UNKNOWN  # the hint says it
+        completeness = Completeness.UNKNOWN  # as for most outputs
     quoted = quote(text, limit, completeness, max_lines)
-    result = ["Output:"]
-    for line in quoted.split("\n"):
-        # The line on the omitted part.
-        is_gap = line.startswith("… ") and " left out" in line
-        result.append(line + hint if is_gap else line)
-    return result
+    return ["Output:", *quoted.split("\n")]
 
 
-def _format_table(text: str, limit: int, hint: str) -> list[str]:
+def _format_table(text: str, limit: int) -> list[str]:
     """Return the first rows of a table, and its shape if the table says it."""
     rows = clean(text).split("\n")
     shown = rows
@@ -248,5 +239,5 @@ def _format_table(text: str, limit: int, hint: str) -> list[str]:
     if shape:
         suffix = f" {shape[0]}"
     hidden = format_count(hidden_count, "more line")
-    gap = f"… {hidden} left out{suffix}{hint}"
+    gap = f"… {hidden} left out{suffix}"
     return [*lines, gap]

@@ -69,11 +69,26 @@ def exchange_files(
     Return whether the files were exchanged. The operating system or the file system may
     not support exchanges. Raise FileNotFoundError if one of the files does not exist.
     """
+    return exchange_between(folder, first, folder, second)
+
+
+def exchange_between(
+    first_folder: int,
+    first: str,
+    second_folder: int,
+    second: str,
+) -> bool:
+    """Exchange two files in open folders atomically, like `exchange_files`.
+
+    Return False also if the folders are on different file systems.
+    """
     if RENAMEAT2 is None:
         return False
     first_name = os.fsencode(first)
     second_name = os.fsencode(second)
-    result = RENAMEAT2(folder, first_name, folder, second_name, RENAME_EXCHANGE)
+    result = RENAMEAT2(
+        first_folder, first_name, second_folder, second_name, RENAME_EXCHANGE
+    )
     if result == 0:
         return True
     if ctypes.get_errno() == errno.ENOENT:

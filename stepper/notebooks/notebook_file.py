@@ -91,6 +91,7 @@ class IpynbFile:
         # Inode number, size and time of the file when this object wrote it last.
         self.last_written: tuple[int, ...] = ()
         self._relocate: Callable[[], bool] = lambda: False
+        self._restore_slim_copy: Callable[[str], object] = lambda path: None
         self._cached_document: Document | None = None
         # The removal of the last write's temporary file.
         self._removal: Future[None] | None = None
@@ -112,12 +113,20 @@ class IpynbFile:
         """
         self._relocate = relocate
 
+    def set_restore(self, restore: Callable[[str], object]) -> None:
+        """Set a function to call before each access to the file.
+
+        `restore` puts the notebook back if a slim copy takes its place.
+        """
+        self._restore_slim_copy = restore
+
     def read(self, pauses: Sequence[float] = PAUSES) -> Document:
         """Read the notebook, or return the cached document if the file is unchanged.
 
         Raise NotebookError if the file cannot be read or is not a valid notebook. If
         the file was changed recently, invalid JSON is read again after the `pauses`.
         """
+        self._restore_slim_copy(self.path)
         try:
             with open(self.path, "rb", opener=secure_files.open_regular) as stream:
                 status = os.fstat(stream.fileno())
@@ -357,6 +366,7 @@ class IpynbFile:
 
     def _stat_if_unchanged(self, state: FileState) -> os.stat_result | None:
         """Return the file's status if the file is unchanged since a state, or None."""
+        self._restore_slim_copy(self.path)
         try:
             status = os.lstat(self.path)
         except OSError:
@@ -581,6 +591,7 @@ class IpynbFile:
 
         Raise NotebookError if this fails.
         """
+        self._restore_slim_copy(self.path)
         try:
             with secure_files.open_parent(self.path) as (folder, name):
                 os.utime(name, dir_fd=folder, follow_symlinks=False)

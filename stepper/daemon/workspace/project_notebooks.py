@@ -30,6 +30,7 @@ from stepper.daemon.workspace.notebook_rows import NotebookRows
 from stepper.daemon.workspace.renamed_notebooks import RenamedNotebooks
 from stepper.daemon.workspace.restored_mtimes import RestoredMtimes
 from stepper.notebooks import new_notebook
+from stepper.notebooks.slim_copies import SlimCopies
 from stepper.policy import plan as plans
 from stepper.policy.commands.command_lines import PROGRAM, CommandLines
 from stepper.policy.model import Limits, Plan, Step
@@ -62,6 +63,7 @@ class Workspace:
         self.currents = CurrentNotebooks(paths.state)
         self.restored_mtimes = RestoredMtimes(paths.batch_marker)
         self.rows = NotebookRows(self)
+        self.slim_copies = SlimCopies(paths.project, paths.reads)
         self.renames = RenamedNotebooks(
             paths,
             self.notebook_paths,

@@ -38,11 +38,17 @@ class NotebookDigest(NamedTuple):
 
 
 async def read_notebook(
-    session: Session, owner: str, cells: str = "", max_size: int | None = None
+    session: Session,
+    owner: str,
+    cells: str = "",
+    max_size: int | None = None,
+    is_partial: bool = False,
 ) -> NotebookDigest:
     """Return the digest of a notebook for the agent session `owner`.
 
     `cells` selects cells: see `select_cells`. `max_size` limits the digest, in bytes.
+    `is_partial` means that the agent reads more lines of its last digest: the line
+    numbers must not change.
     This does not wait for a running cell. Raise NotebookError if the notebook cannot be
     read, and UsageError if `cells` is not valid.
     """
@@ -52,7 +58,7 @@ async def read_notebook(
     status = await status_queries.get_status(session)
     changes = ""
     if not cells:
-        changes = _record_read(session, document.cells, owner)
+        changes = _record_read(session, document.cells, owner, is_partial)
     name_count = _count_names(session)
     limit = session.limits().read_limit
     commands = session.state.commands
@@ -263,8 +269,12 @@ def get_completeness(
     return Completeness.UNKNOWN
 
 
-def _record_read(session: Session, cells: Sequence[Cell], owner: str) -> str:
+def _record_read(
+    session: Session, cells: Sequence[Cell], owner: str, is_partial: bool
+) -> str:
     """Record what an agent session reads, and return a line on the changes.
+
+    A partial read is not recorded, and the changes are those of the last read.
 
     The line is empty if the session reads the notebook for the first time, or if
     `owner` is empty.
@@ -276,8 +286,9 @@ def _record_read(session: Session, cells: Sequence[Cell], owner: str) -> str:
         cell.id: ReadCell(hash_source(cell.source), last_runs.get(cell.id, 0))
         for cell in cells
     }
-    former = session.agent_reads.get(owner)
-    session.agent_reads.record(owner, current)
+    if not is_partial:
+        session.agent_reads.record(owner, current)
+    former = session.agent_reads.get_former(owner)
     if former is None:
         return ""
     added, edited, ran = [], [], []

@@ -15,6 +15,16 @@ class ReadCell(NamedTuple):
     run: int
 
 
+ReadCells = Mapping[str, ReadCell]
+
+
+class Reads(NamedTuple):
+    """The cells that an agent session read last, and at the read before."""
+
+    last: ReadCells | None = None
+    former: ReadCells | None = None
+
+
 class AgentReads:
     """Owns the cells that each agent session read last, by cell ID.
 
@@ -22,15 +32,17 @@ class AgentReads:
     """
 
     def __init__(self) -> None:
-        self._reads: dict[str, Mapping[str, ReadCell]] = {}
+        self._reads: dict[str, Reads] = {}
 
-    def get(self, owner: str) -> Mapping[str, ReadCell] | None:
-        """Return the cells that an agent session read last, or None."""
-        return self._reads.get(owner)
+    def get_former(self, owner: str) -> ReadCells | None:
+        """Return the cells that an agent session read before its last read, or None."""
+        reads = self._reads.get(owner, Reads())
+        return reads.former
 
-    def record(self, owner: str, cells: Mapping[str, ReadCell]) -> None:
+    def record(self, owner: str, cells: ReadCells) -> None:
         """Record the cells that an agent session has read."""
-        self._reads.pop(owner, None)
-        self._reads[owner] = cells
+        reads = self._reads.pop(owner, Reads())
+        self._reads[owner] = Reads(cells, reads.last)
         while len(self._reads) > MAX_OWNERS:
-            del self._reads[next(iter(self._reads))]
+            oldest = next(iter(self._reads))
+            del self._reads[oldest]

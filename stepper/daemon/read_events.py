@@ -1,0 +1,121 @@
+"""The daemon's work before and after Claude Code reads a notebook.
+
+After a read, the agent gets a digest instead of the notebook. If the notebook is too
+large for Claude Code, a slim copy takes its place during the read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+
+from stepper.daemon import claude_code_json, pre_tool_use
+from stepper.daemon.claude_code_json import Event
+from stepper.daemon.workspace.project_notebooks import Workspace
+from stepper.messages import notebook_digest
+from stepper.notebooks import slim_copies
+from stepper.session.caller import Caller
+from stepper.session.cells import notebook_reading
+from stepper.session.session import Session
+
+DIGEST = "digest"
+# If the read does not follow within this time, the notebook is put back.
+RESTORE_SECONDS = 3.0
+TOO_LARGE = "exceeds maximum allowed size"  # part of Claude Code's error
+
+
+async def handle_before_read(
+    workspace: Workspace, event: Event, caller: Caller
+) -> bytes:
+    """Prepare the read of a notebook that is too large for Claude Code."""
+    path = workspace.resolve(event.read_path)
+    limits = workspace.config.load_limits()
+    if limits.read == DIGEST:
+        await _place_slim_copy(workspace, path, caller)
+    return await pre_tool_use.handle_read(workspace, event)
+
+
+async def _place_slim_copy(workspace: Workspace, path: str, caller: Caller) -> None:
+    """Put a slim copy in the place of a notebook if the notebook is too large."""
+    copies = workspace.slim_copies
+    copies.unplaced.discard(path)
+    try:
+        size = os.stat(path).st_size
+    except OSError:
+        return
+    if size <= slim_copies.CLIENT_BYTES:
+        return
+    session = workspace.open_session(path)
+    document = await asyncio.to_thread(session.file.read_uncached)
+    is_too_large = await asyncio.to_thread(slim_copies.is_too_large, document.raw)
+    # The hook process gives up after some seconds, and the client then reads.
+    if not is_too_large or caller.disconnected.is_set():
+        return
+    if not await asyncio.to_thread(copies.place, session.file.path, document):
+        copies.unplaced.add(path)
+        return
+    loop = asyncio.get_running_loop()
+    loop.call_later(RESTORE_SECONDS, copies.restore, session.file.path)
+
+
+async def handle_after_read(
+    workspace: Workspace, event: Event, caller: Caller
+) -> bytes:
+    """Return the digest of the notebook that Claude Code has read.
+
+    The output is empty if the agent should see the notebook itself.
+    """
+    path = workspace.resolve(event.read_path)
+    workspace.slim_copies.restore(path)
+    limits = workspace.config.load_limits()
+    if limits.read != DIGEST:
+        return claude_code_json.SILENT
+    session = workspace.open_session(path)
+    offset, limit = event.read_lines
+    is_partial = offset > 1 or limit is not None
+    digest = await _read_digest(workspace, session, event, is_partial)
+    part = notebook_digest.select_lines(digest, offset, limit)
+    return claude_code_json.format_read(event.read_path, part)
+
+
+async def _read_digest(
+    workspace: Workspace, session: Session, event: Event, is_partial: bool
+) -> notebook_digest.Digest:
+    """Return the digest of a notebook, below problems with its slim copy."""
+    digest, _, _ = await notebook_reading.read_notebook(
+        session,
+        event.session,
+        max_size=notebook_digest.CLIENT_LIMIT,
+        is_partial=is_partial,
+    )
+    problems = workspace.slim_copies.take_problems()
+    lines = [f"stepper: {problem}." for problem in problems]
+    return notebook_digest.Digest([*lines, *digest.head], digest.blocks)
+
+
+async def handle_failed_read(
+    workspace: Workspace, event: Event, caller: Caller
+) -> bytes:
+    """Restore the notebook, and explain how to continue if it was too large."""
+    path = workspace.resolve(event.read_path)
+    copies = workspace.slim_copies
+    copies.restore(path)
+    if TOO_LARGE not in event.tool_error:
+        return claude_code_json.SILENT
+    session = workspace.open_session(path)
+    limits = workspace.config.load_limits()
+    text = notebook_digest.format_failed_read(
+        session.name,
+        is_raw=limits.read != DIGEST,
+        can_retry=path not in copies.unplaced,
+        commands=session.state.commands,
+    )
+    return claude_code_json.format_text("PostToolUseFailure", text)
+
+
+EVENTS: dict[str, Callable[[Workspace, Event, Caller], Awaitable[bytes]]] = {
+    "BeforeRead": handle_before_read,
+    "AfterRead": handle_after_read,
+    "ReadFailed": handle_failed_read,
+}

@@ -1,0 +1,520 @@
+"""Slim copies of notebooks, for clients that refuse to read a large notebook.
+
+Claude Code reads at most 256 KB of a notebook, and edits only a notebook that it has
+read. For the moment of a read, a slim copy without outputs takes the place of the
+notebook, which is moved into `.stepper/reads`. The two files are exchanged by a single
+system call, so both exist at any moment. A record on disk lets the next daemon restore
+the notebook. If another program changed the slim copy, the outputs are put back into
+the changed file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import stat
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+import orjson
+
+from stepper.common import secure_files
+from stepper.common.dataclass_decode import decode
+from stepper.notebooks.file_exchange import (
+    exchange_between,
+    make_temporary_name,
+    remove_file,
+    stat_file,
+)
+from stepper.notebooks.notebook_document import Document, get_file_signature
+from stepper.notebooks.notebook_json import apply_changes, load_json
+
+# The client counts the sources and the outputs of at most 10 KB for each cell, as JSON.
+# The limit is below 256 KB, because the count of this module is not exact.
+CLIENT_BYTES = 230_000
+CELL_OUTPUT_BYTES = 10_240
+CELL_OVERHEAD_BYTES = 200
+# Sources beyond this are also left out of the slim copy.
+SOURCE_BYTES = 200_000
+OUTPUT_MARK = (
+    "[stepper: the outputs of this cell are left out while Claude Code reads the"
+    " notebook, because the notebook is too large for it. They are not lost: any"
+    " stepper command, such as `stepper status`, puts them back.]"
+)
+SOURCE_MARK = (
+    "# [stepper: the source of this cell is left out while Claude Code reads the"
+    " notebook, because all sources together are too large for it. It is not lost: any"
+    " stepper command, such as `stepper status`, puts it back.]"
+)
+RECORD_SUFFIX = ".json"
+FULL_SUFFIX = ".ipynb"
+CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+ATTEMPTS = 5
+
+
+@dataclass(frozen=True)
+class Record:
+    """A slim copy that takes the place of a notebook.
+
+    `notebook` is the path of the notebook, relative to the project. `full` and `slim`
+    are the inode number, the size and the modification time of the notebook and of its
+    slim copy.
+    """
+
+    notebook: str
+    full: tuple[int, ...]
+    slim: tuple[int, ...]
+
+
+class Estimate(NamedTuple):
+    """The sizes of a notebook for the client, in bytes."""
+
+    sources: int
+    total: int
+
+
+def is_too_large(raw: Mapping[str, Any]) -> bool:
+    """Return whether the client may refuse to read a notebook."""
+    return estimate_size(raw).total > CLIENT_BYTES
+
+
+def estimate_size(raw: Mapping[str, Any]) -> Estimate:
+    """Return about how many bytes of a notebook the client counts."""
+    sources = 0
+    total = 0
+    for cell in raw["cells"]:
+        source = _measure(cell.get("source", ""))
+        sources += source
+        outputs = min(_measure(cell.get("outputs") or []), CELL_OUTPUT_BYTES)
+        total += source + outputs + CELL_OVERHEAD_BYTES
+    return Estimate(sources, total)
+
+
+def _measure(value: Any) -> int:
+    try:
+        return len(orjson.dumps(value))
+    except TypeError:  # a lone surrogate, or an integer of more than 64 bits
+        return len(json.dumps(value))
+
+
+def make_slim(raw: Mapping[str, Any]) -> bytes:
+    """Return the slim copy of a notebook.
+
+    Outputs are replaced by OUTPUT_MARK. If the sources are too large for the client,
+    the sources of the last cells are replaced by SOURCE_MARK.
+    """
+    cells = []
+    room = SOURCE_BYTES
+    for cell in raw["cells"]:
+        slim_cell = dict(cell)
+        if cell.get("outputs"):
+            slim_cell["outputs"] = [
+                {"name": "stdout", "output_type": "stream", "text": [OUTPUT_MARK]}
+            ]
+        slim_cell.pop("attachments", None)
+        room -= _measure(cell.get("source", "")) + CELL_OVERHEAD_BYTES
+        if room < 0:
+            slim_cell["source"] = SOURCE_MARK
+        cells.append(slim_cell)
+    metadata = dict(raw.get("metadata") or {})
+    metadata.pop("widgets", None)
+    slim = {**raw, "metadata": metadata, "cells": cells}
+    return json.dumps(slim, indent=1).encode()
+
+
+def restore_parts(document: Document, full: Mapping[str, Any]) -> bytes | None:
+    """Return a changed slim copy with the parts that the slim copy left out.
+
+    `full` is the notebook. Return None if the document contains no mark, for example
+    because the program that wrote it had read the notebook earlier.
+    """
+    originals: dict[str, dict[str, Any]] = {}
+    for index, cell in enumerate(full["cells"]):
+        originals[_get_cell_id(cell, index)] = cell
+    changes: dict[int | str, Any] = {}
+    for index, cell in enumerate(document.raw["cells"]):
+        original = originals.get(_get_cell_id(cell, index))
+        if original is None:
+            continue
+        parts = {}
+        if _is_marked(cell.get("outputs")):
+            parts["outputs"] = original.get("outputs") or []
+        if _join(cell.get("source")) == SOURCE_MARK:
+            parts["source"] = original.get("source", "")
+        if not parts:
+            continue
+        if "attachments" in original and "attachments" not in cell:
+            parts["attachments"] = original["attachments"]
+        changes[index] = _make_update(parts)
+    if not changes:
+        return None
+    widgets = (full.get("metadata") or {}).get("widgets")
+    metadata = document.raw.get("metadata") or {}
+    if widgets and "widgets" not in metadata:
+        changes["metadata"] = _make_update({"widgets": widgets})
+    return apply_changes(document.data, document.raw, changes)
+
+
+def _make_update(parts: Mapping[str, Any]) -> Any:
+    """Return a function that returns an object with other values of some keys."""
+
+    def update(value: dict[str, Any]) -> dict[str, Any]:
+        return {**value, **parts}
+
+    return update
+
+
+def _get_cell_id(cell: Mapping[str, Any], index: int) -> str:
+    return str(cell.get("id") or f"cell-{index}")
+
+
+def _is_marked(outputs: Any) -> bool:
+    """Return whether the outputs of a cell are those of a slim copy."""
+    if not isinstance(outputs, list) or len(outputs) != 1:
+        return False
+    output = outputs[0]
+    return isinstance(output, dict) and _join(output.get("text")) == OUTPUT_MARK
+
+
+def _join(value: Any) -> str:
+    """Return a text that nbformat may store as a list of lines."""
+    if isinstance(value, list):
+        return "".join(map(str, value))
+    return str(value)
+
+
+class SlimCopies:
+    """The slim copies that take the place of notebooks of a project.
+
+    `folder` is the path of `.stepper/reads`.
+    """
+
+    def __init__(self, project: str, folder: str) -> None:
+        self._project = project
+        self._folder = folder
+        # By the path of the notebook. Records of former daemons are only on disk.
+        self._records: dict[str, Record] = {}
+        # Notebooks that are too large, but could not be replaced by a slim copy.
+        self.unplaced = set[str]()
+        self._lock = threading.RLock()
+        # Sentences on notebooks that could not be restored as they were.
+        self._problems: list[str] = []
+
+    def has_copy(self, path: str) -> bool:
+        """Return whether a slim copy takes the place of a notebook."""
+        return path in self._records
+
+    def take_problems(self) -> list[str]:
+        """Remove and return the sentences on notebooks that another program changed."""
+        problems = self._problems
+        self._problems = []
+        return problems
+
+    def place(self, path: str, document: Document) -> bool:
+        """Put a slim copy in the place of a notebook; return whether this succeeded.
+
+        `document` is the contents of the notebook. If another program changes the
+        notebook meanwhile, or the file system does not support it, nothing changes.
+        """
+        with self._lock, contextlib.suppress(OSError):
+            if path in self._records:
+                return True
+            slim = make_slim(document.raw)
+            return self._place(path, document, slim)
+        return False
+
+    def _place(self, path: str, document: Document, slim: bytes) -> bool:
+        key = _make_key(path)
+        full_name = key + FULL_SUFFIX
+        secure_files.create_folder(self._folder)
+        with self._open_folders(path) as (reads, folder, name):
+            self._remove_unused(key, reads)
+            if _exists(full_name, reads):
+                return False  # a former copy could not be restored
+            status = stat_file(name, folder)
+            if get_file_signature(status) != document.signature:
+                return False
+            handle = os.open(full_name, CREATE_FLAGS, 0o600, dir_fd=reads)
+            try:
+                with open(handle, "wb") as stream:
+                    stream.write(slim)
+                    stream.flush()
+                    os.fchmod(handle, stat.S_IMODE(status.st_mode))
+                    # The client accepts an edit of the notebook if its modification
+                    # time is the one of the copy.
+                    times = (status.st_atime_ns, status.st_mtime_ns)
+                    os.utime(handle, ns=times)
+                    os.fsync(handle)
+                    slim_state = _get_state(os.fstat(handle))
+                full_state = _get_state(status)
+                notebook = os.path.relpath(path, self._project)
+                record = Record(notebook, full_state, slim_state)
+                _write_record(key + RECORD_SUFFIX, reads, record)
+                is_exchanged = exchange_between(reads, full_name, folder, name)
+                if is_exchanged and _read_state(full_name, reads) != full_state:
+                    # Another program wrote the notebook just before the exchange.
+                    exchange_between(reads, full_name, folder, name)
+                    is_exchanged = False
+            except OSError:
+                self._remove(key, reads)
+                raise
+            if not is_exchanged:
+                self._remove(key, reads)
+                return False
+            self._records[path] = record
+            return True
+
+    def restore(self, path: str) -> bool:
+        """Put a notebook back in its place; return whether a copy was there.
+
+        If another program changed the copy, put the outputs back into the changed file.
+        """
+        if path not in self._records:
+            return False
+        with self._lock:
+            record = self._records.pop(path, None)
+            if record is None:
+                return False
+            try:
+                is_restored = self._restore(record)
+            except OSError as error:
+                is_restored = False
+                reason = error.strerror or str(error)
+                self._report(record, f"it could not be restored yet ({reason})")
+            if not is_restored:
+                self._records[path] = record
+            return True
+
+    def restore_all(self) -> None:
+        """Put all notebooks back in their places, also those of a former daemon."""
+        names = secure_files.list_names(self._folder)
+        keys = {name.partition(".")[0] for name in names}
+        for key in keys:
+            record = self._load_record(key)
+            if record is not None:
+                self._records.setdefault(self._get_path(record), record)
+        for path in list(self._records):
+            self.restore(path)
+        inside = os.path.join(self._folder, ".")
+        with contextlib.suppress(OSError), secure_files.open_parent(inside) as parent:
+            for key in keys:
+                self._remove_unused(key, parent.folder)
+
+    def _get_path(self, record: Record) -> str:
+        """Return the path of a notebook; raise ValueError if it is not valid.
+
+        A stranger may have written the record: no other file may be replaced.
+        """
+        notebook = record.notebook
+        parts = notebook.split("/")
+        is_inside = not os.path.isabs(notebook) and os.pardir not in parts
+        if not is_inside or not notebook.endswith(".ipynb"):
+            raise ValueError(f"not a notebook of the project: {notebook!r:.100}")
+        return os.path.join(self._project, notebook)
+
+    def _restore(self, record: Record) -> bool:
+        """Restore a notebook; return whether nothing is left to do.
+
+        Raise OSError if this fails.
+        """
+        path = self._get_path(record)
+        key = _make_key(path)
+        full_name = key + FULL_SUFFIX
+        with self._open_folders(path) as (reads, folder, name):
+            if not _exists(full_name, reads):
+                self._remove(key, reads)
+                return True
+            if _read_state(full_name, reads) == record.slim:
+                # The files were not exchanged, or are exchanged back.
+                self._remove(key, reads)
+                return True
+            for _ in range(ATTEMPTS):
+                if not _exists(name, folder):
+                    return self._keep_deleted(record, reads, folder, name)
+                if _read_state(name, folder) != record.slim:
+                    return self._merge(record, reads, folder, name)
+                if not exchange_between(reads, full_name, folder, name):
+                    raise OSError(0, "the file system cannot exchange two files")
+                if _read_state(full_name, reads) == record.slim:
+                    self._remove(key, reads)
+                    return True
+                # Another program wrote the copy just before the exchange.
+                exchange_between(reads, full_name, folder, name)
+        return False
+
+    def _keep_deleted(self, record: Record, reads: int, folder: int, name: str) -> bool:
+        """Restore a notebook whose slim copy was deleted or renamed; return True.
+
+        A renamed copy is replaced under its new name in the same folder. The notebook
+        of a deleted copy is put back, because the outputs exist nowhere else.
+        """
+        key = _make_key(self._get_path(record))
+        full_name = key + FULL_SUFFIX
+        new_name = _find_state(folder, record.slim)
+        if new_name:
+            exchange_between(reads, full_name, folder, new_name)
+            self._remove(key, reads)
+            return True
+        # `link` fails if another program creates the file now; `rename` would not.
+        os.link(full_name, name, src_dir_fd=reads, dst_dir_fd=folder)
+        self._remove(key, reads)
+        self._report(
+            record,
+            "another program deleted or moved the notebook while it was read, and it"
+            " was put back",
+        )
+        return True
+
+    def _merge(self, record: Record, reads: int, folder: int, name: str) -> bool:
+        """Put the outputs into a copy that another program changed.
+
+        Return whether this succeeded: the program may still be writing.
+        """
+        key = _make_key(self._get_path(record))
+        full_name = key + FULL_SUFFIX
+        full = load_json(_read(full_name, reads))
+        for _ in range(ATTEMPTS):
+            status = stat_file(name, folder)
+            try:
+                data = _read(name, folder)
+                document = Document(data, load_json(data), status)
+                merged = restore_parts(document, full)
+            except (ValueError, KeyError, TypeError, AttributeError):
+                return False
+            if merged is None or _replace(folder, name, status, merged):
+                break
+        else:
+            return False
+        self._remove(key, reads)
+        if merged is not None:
+            self._report(
+                record,
+                "another program changed the notebook while it was read, and the"
+                " outputs were put back into the changed notebook",
+            )
+        return True
+
+    def _report(self, record: Record, text: str) -> None:
+        name = os.path.basename(record.notebook)
+        problem = f"{name}: {text}"
+        if problem not in self._problems:
+            self._problems.append(problem)
+
+    @contextlib.contextmanager
+    def _open_folders(self, path: str) -> Iterator[tuple[int, int, str]]:
+        """Open `.stepper/reads` and the folder of a notebook.
+
+        Yield both descriptors and the name of the notebook.
+        """
+        inside = os.path.join(self._folder, ".")
+        with (
+            secure_files.open_parent(inside) as (reads, _),
+            secure_files.open_parent(path) as (folder, name),
+        ):
+            yield reads, folder, name
+
+    def _remove_unused(self, key: str, reads: int) -> None:
+        """Remove a slim copy that a killed daemon had not put in its place yet.
+
+        Such a copy has no complete record. To be safe, a file without a mark is kept.
+        """
+        full_name = key + FULL_SUFFIX
+        if self._load_record(key) is not None:
+            return
+        if _exists(full_name, reads):
+            data = _read(full_name, reads)
+            if not any(mark.encode() in data for mark in (OUTPUT_MARK, SOURCE_MARK)):
+                return
+        self._remove(key, reads)
+
+    def _load_record(self, key: str) -> Record | None:
+        """Return the record of a notebook, or None if it is missing or not valid."""
+        record_path = os.path.join(self._folder, key + RECORD_SUFFIX)
+        with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+            values = load_json(secure_files.read(record_path))
+            record = decode(Record, values)
+            path = self._get_path(record)
+            return record if key == _make_key(path) else None
+        return None
+
+    def _remove(self, key: str, reads: int) -> None:
+        """Remove the files of a restored notebook."""
+        remove_file(key + FULL_SUFFIX, reads)
+        remove_file(key + RECORD_SUFFIX, reads)
+
+
+def _write_record(name: str, reads: int, record: Record) -> None:
+    """Write a record to disk before the files are exchanged."""
+    remove_file(name, reads)
+    handle = os.open(name, CREATE_FLAGS, 0o600, dir_fd=reads)
+    with open(handle, "wb") as stream:
+        stream.write(orjson.dumps(asdict(record)))
+        stream.flush()
+        os.fsync(handle)
+
+
+def _make_key(path: str) -> str:
+    digest = hashlib.sha256(os.fsencode(path))
+    return digest.hexdigest()[:32]
+
+
+def _get_state(status: os.stat_result) -> tuple[int, ...]:
+    """Return the inode number, size and modification time of a file."""
+    return get_file_signature(status)[:3]
+
+
+def _read_state(name: str, folder: int) -> tuple[int, ...]:
+    return _get_state(stat_file(name, folder))
+
+
+def _exists(name: str, folder: int) -> bool:
+    try:
+        stat_file(name, folder)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _find_state(folder: int, state: tuple[int, ...]) -> str:
+    """Return the name of the file with a state, or an empty string."""
+    handle = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        for name in os.listdir(handle):
+            with contextlib.suppress(OSError):
+                if _read_state(name, folder) == state:
+                    return name
+    finally:
+        os.close(handle)
+    return ""
+
+
+def _read(name: str, folder: int) -> bytes:
+    handle = os.open(name, os.O_RDONLY | secure_files.SAFE_FLAGS, dir_fd=folder)
+    with open(handle, "rb") as stream:
+        return stream.read()
+
+
+def _replace(folder: int, name: str, status: os.stat_result, data: bytes) -> bool:
+    """Replace a file unless it has changed since `status`; return whether it was."""
+    new_name = make_temporary_name(name + ".merged")
+    remove_file(new_name, folder)
+    try:
+        handle = os.open(new_name, CREATE_FLAGS, 0o600, dir_fd=folder)
+        with open(handle, "wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fchmod(handle, stat.S_IMODE(status.st_mode))
+            os.utime(handle, ns=(status.st_atime_ns, status.st_mtime_ns))
+            os.fsync(handle)
+        if not exchange_between(folder, new_name, folder, name):
+            return False
+        if _read_state(new_name, folder) != _get_state(status):
+            exchange_between(folder, new_name, folder, name)
+            return False
+        return True
+    finally:
+        remove_file(new_name, folder)
