@@ -10,7 +10,8 @@ kernel runs setup and retry from the top. `tests/state_changes/state_dump.py` de
 the state of both kernels as text. The outcome of a case is one of:
 
 - equal: both states and the outputs of the retry are the same.
-- named: each difference belongs to a name that a report lists as not restored.
+- named: each difference belongs to a name that a report lists as not restored. Of an
+  alias, one of the names is enough.
 - failed: the retry or a cell below it raises an error only in the first kernel.
 - SILENT: there is a difference that no report mentions.
 
@@ -60,7 +61,10 @@ SEEDS = {
     "numpy random numbers": re.compile(r"\b(np|numpy)\.random\.seed\("),
     "torch random numbers": re.compile(r"manual_seed\("),
 }
-NOT_RESTORED = re.compile(r"not restored:?(.*)", re.IGNORECASE)
+NOT_RESTORED = re.compile(r"not restored[^:\n]*: (.*)", re.IGNORECASE)
+RESTORED = re.compile(r"\b(was|were) restored")
+PARENTHESES = re.compile(r" *\([^()]*(\([^()]*\)[^()]*)*\)")
+SENTENCE_END = re.compile(r"[.;](?: |$)")
 ADDRESS = re.compile(r"0x[0-9a-f]{6,}")
 
 
@@ -97,7 +101,8 @@ class Result:
     outcome: str
     external: bool
     differences: list[Difference]
-    not_restored: list[str]
+    not_restored: str
+    wrongly_restored: list[str]  # reported as restored, but different
     seconds: float
     error: str = ""
 
@@ -280,16 +285,26 @@ def describe_difference(ours: list[str] | None, theirs: list[str] | None) -> str
 
 
 def find_names_not_restored(reports: Iterable[str]) -> str:
-    """Return the text that follows "not restored" in reports."""
-    parts = [
-        match.group(1) for text in reports for match in NOT_RESTORED.finditer(text)
-    ]
-    return " ; ".join(parts)
+    """Return the enumerations after "not restored" in reports, without the reasons."""
+    parts = []
+    for text in reports:
+        for match in NOT_RESTORED.finditer(text):
+            names = PARENTHESES.sub("", match.group(1))
+            parts.append(SENTENCE_END.split(names)[0])
+    return " | ".join(parts)
+
+
+def find_names_restored(reports: Iterable[str]) -> str:
+    """Return the clauses of reports that say which names were restored."""
+    clauses = [clause for text in reports for clause in re.split(r"[;\n]", text)]
+    return " | ".join(filter(RESTORED.search, clauses))
 
 
 def is_named(root: str, text: str) -> bool:
-    """Return whether a text names a root as a whole word."""
-    return re.search(rf"(?<![\w.]){re.escape(root)}(?!\w)", text) is not None
+    """Return whether a text names a variable in backticks, or a setting."""
+    if root.isidentifier():
+        return f"`{root}`" in text
+    return re.search(rf"(?<!\w){re.escape(root)}(?!\w)", text) is not None
 
 
 def judge(
@@ -320,13 +335,20 @@ def run_case(
     """Run a case and judge it."""
     started_at = time.monotonic()
     ignored = find_unseeded_settings(case.replayed_cells)
-    outcome, differences, error, names = "invalid", list[Difference](), "", ""
+    outcome = "invalid"
+    differences: list[Difference] = []
+    wrongly_restored: list[str] = []
+    not_restored = ""
+    error = ""
     try:
         run_first = run_replay if has_two_replays else run_live
         live = run_first(project, case, f"{number}/live")
         replay = run_replay(project, case, f"{number}/replay")
         outcome, differences = judge(live, replay, ignored)
-        names = find_names_not_restored(live.reports)
+        not_restored = find_names_not_restored(live.reports)
+        restored = find_names_restored(live.reports)
+        roots = {root for difference in differences for root in difference.roots}
+        wrongly_restored = sorted(root for root in roots if is_named(root, restored))
     except (InvalidRunError, AssertionError, KeyError, IndexError) as problem:
         error = f"{type(problem).__name__}: {problem}"
     return Result(
@@ -335,7 +357,8 @@ def run_case(
         outcome,
         case.external,
         differences,
-        [names] if names else [],
+        not_restored,
+        wrongly_restored,
         round(time.monotonic() - started_at, 2),
         error,
     )
@@ -402,6 +425,8 @@ def format_table(results: Sequence[Result]) -> list[str]:
 def format_case(result: Result) -> Iterator[str]:
     """Yield the lines on one case."""
     yield f"{result.outcome}: {result.topic}: {result.name} {result.error}"
+    if result.wrongly_restored:
+        yield f"    reported as restored: {', '.join(result.wrongly_restored)}"
     for difference in result.differences[:6]:
         roots = ", ".join(difference.roots)
         yield f"    {roots}: {difference.text[:300]}"
@@ -451,6 +476,10 @@ def main() -> None:
     else:
         print("\n".join(format_table(results)))
         print(f"\n{left_out} cases need a package that is missing.")
+        wrong = [result.name for result in results if result.wrongly_restored]
+        print(
+            f"{len(wrong)} cases have a wrong name in a list of restored names: {wrong}"
+        )
         for result in results:
             if arguments.verbose or result.outcome == "invalid":
                 print("\n".join(format_case(result)))

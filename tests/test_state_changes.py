@@ -12,7 +12,10 @@ from IPython.core.inputtransformer2 import TransformerManager
 from benchmarks.state_restore import (
     State,
     create_project,
+    find_names_not_restored,
+    find_names_restored,
     find_unseeded_settings,
+    is_named,
     judge,
     run_case,
 )
@@ -107,7 +110,7 @@ def make_state(reports: list[str] | None = None, **values: str) -> State:
 def test_outcomes() -> None:
     assert judge(make_state(a="1"), make_state(a="1"))[0] == "equal"
     assert judge(make_state(a="1"), make_state(a="2"))[0] == "SILENT"
-    report = "Restored: b; not restored: a (too large), file out.csv (written)."
+    report = "`b` was restored; not restored: `a` (too large, 2.1 GB; b changed), files"
     assert judge(make_state([report], a="1"), make_state(a="2"))[0] == "named"
     outcome, differences = judge(
         make_state([report], a="1", b="1"), make_state(a="2", b="2")
@@ -122,6 +125,24 @@ def test_outcomes() -> None:
     live = make_state(a="1")
     live.outputs = ["another output"]
     assert judge(live, make_state(a="1"))[0] == "SILENT"
+
+
+def test_names_in_reports() -> None:
+    reports = [
+        "Note: before this run, `df`, random numbers were restored; `t` was removed;"
+        " not restored: `model` (too large (2 GB); `df` inside), warning filters",
+        "Note: not restored before the next version of this cell runs: `gen` (generator)",
+        "Note: not restored: `big`. To compute all values again, run: `stepper restore`",
+    ]
+    text = find_names_not_restored(reports)
+    for root in ("model", "warning filters", "gen", "big"):
+        assert is_named(root, text)
+    for root in ("df", "t", "generator", "restore", "random numbers"):
+        assert not is_named(root, text)
+    restored = find_names_restored(reports)
+    assert is_named("df", restored)
+    assert is_named("random numbers", restored)
+    assert not is_named("model", restored)
 
 
 def test_random_numbers_are_compared_if_a_seed_is_set() -> None:
