@@ -14,7 +14,7 @@ pytestmark = pytest.mark.filterwarnings(
     "ignore::pytest.PytestUnraisableExceptionWarning"
 )
 
-START = "Note: the next version of this cell starts from the state before it: "
+START = "Note: the next version starts from the state before this cell ran: "
 
 
 def list_events(project: Quick, kind: str) -> list[dict[str, object]]:  # noqa: F811
@@ -253,8 +253,8 @@ def test_value_that_was_not_restored_is_hidden_state(project: Quick) -> None:  #
         "Note: not restored: `numbers`. To compute all values again in a new kernel"
     ) in answer.text
     assert (
-        "Hidden state: cell 2 read `numbers` from a run that was undone, because the"
-        " value could not be restored."
+        "Hidden state: cell 2 read `numbers` from an undone run, whose value could not be"
+        " restored."
     ) in answer.text
     assert project.json("status")["state"] != "complete"
     notebook.replace(source, "numbers = (n for n in range(6))")

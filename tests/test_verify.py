@@ -594,6 +594,15 @@ def test_unwritable_replay_outputs_give_no_verdict(
     assert "{}" not in output
 
 
+def test_nested_working_directory_is_copied(project: Quick) -> None:
+    (project.folder / "notebooks" / "deep" / "er").mkdir(parents=True)
+    (project.folder / "notebooks" / "data.csv").write_text("1")
+    (project.folder / "notebooks" / "deep" / "sibling.csv").write_text("2")
+    make_run_notebook(project, "print(1)", name="deep/er/a.ipynb")
+    result = run_verify(project, "--scratch", name="deep/er/a")
+    assert result["reproduces"]
+
+
 def test_folder_copy_has_a_size_limit(
     project: Quick, monkeypatch: pytest.MonkeyPatch
 ) -> None:

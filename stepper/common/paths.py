@@ -67,7 +67,7 @@ def _read_start(
 
 
 def get_record_root() -> str:
-    """Return the folder of the records of all projects that this user installed."""
+    """Return the folder of this user's installation records of all projects."""
     state_home = os.environ.get("XDG_STATE_HOME", "")
     if not os.path.isabs(state_home):
         state_home = os.path.expanduser("~/.local/state")

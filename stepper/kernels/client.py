@@ -51,6 +51,8 @@ class KernelClient(Connection):
     # execution; the id is empty if no such request was sent.
     probe_request = ""
     probe_time = 0.0
+    # The memory of the kernel's machine or container in bytes; 0 before it is read.
+    total_memory = 0
 
     async def connect(self, seconds: float) -> None:
         """Open the channels, wait until the kernel replies, and install the helper.
@@ -213,8 +215,9 @@ class KernelClient(Connection):
 
     def _get_default_undo_memory(self, limits: Limits) -> int:
         """Return the number of bytes that before-images may use by default."""
-        total = self.process.get_memory_usage().total
-        allowed = total * limits.max_memory_percent / 100
+        if not self.total_memory:  # the files are read once, not in each step
+            self.total_memory = self.process.get_memory_usage().total
+        allowed = self.total_memory * limits.max_memory_percent / 100
         return min(MAX_UNDO_MEMORY, int(allowed / 10))
 
     async def undo(self, request: RestoreRequest) -> RestoreResult | None:

@@ -158,7 +158,7 @@ def _describe_origin(origin: _Origin) -> str:
     if origin.where == EARLIER_VERSION:
         return "an earlier version of the same cell"
     if origin.where == UNRESTORED:
-        return "a run that was undone, because the value could not be restored"
+        return "an undone run, whose value could not be restored"
     if origin.where == DELETED:  # another cell may have this number now
         return f"a deleted cell (cell {origin.number} when it ran)"
     return f"cell {origin.number}, which {PREDICATES[origin.where]}"

@@ -54,7 +54,7 @@ def format_next_start(
         actions.append(removal)
     unrestored = ", ".join(shown)
     if actions:
-        text = "the next version of this cell starts from the state before it: "
+        text = "the next version starts from the state before this cell ran: "
         text += ", ".join(actions)
         return [f"{text}; not restored: {unrestored}" if shown else text]
     if shown:

@@ -116,7 +116,7 @@ def select_restore(
     list_names: ListNames,
     keep: bool = False,
 ) -> RestoreRequest | None:
-    """Return what is undone before a cell runs again, or None if it runs first.
+    """Return what is undone before a cell runs again, or None if it has no run to undo.
 
     `runs` are the runs in the kernel that are not undone, and `sources` their sources
     by hash. With `keep`, names that a failed version of the cell bound for the first

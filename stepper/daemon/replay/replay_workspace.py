@@ -339,6 +339,7 @@ def _copy_working_directory(paths: Paths, replay_workspace: ReplayWorkspace) -> 
                 os.symlink(entry.path, os.path.join(target, entry.name))
         source = os.path.join(source, part)
         target = os.path.join(target, part)
+        os.mkdir(target)
     shutil.copytree(
         source,
         target,

@@ -225,10 +225,10 @@ class RenameSearch:
         return newest_first[:MAX_READ_NOTEBOOKS]
 
     def _has_own_session(self, path: str, cells: Hashes) -> bool:
-        """Return whether the session of the notebook at a path belongs to the notebook.
+        """Return whether the session of a path belongs to the notebook that is there.
 
-        This is the case if it ran any of `cells`, the notebook's cells. A session
-        without runs belongs to the notebook if it has a kernel.
+        `cells` are the notebook's cells. The session belongs to the notebook if it ran
+        any of them; a session without runs does if it has a kernel.
         """
         run_cells = self.records.get_run_hashes(path)
         if run_cells:

@@ -161,16 +161,25 @@ def list_evaluated_children(node: Any) -> list[Any]:
     if isinstance(node, ast.ClassDef):
         return [*node.decorator_list, *node.body]
     if is_main_guard(node):
-        return []
+        return list(node.orelse)
     return list(ast.iter_child_nodes(node))
 
 
 def is_main_guard(node: Any) -> bool:
-    """Return whether a statement is `if __name__ == …`, which an import skips."""
-    if not isinstance(node, ast.If):
+    """Return whether a statement is `if __name__ == "__main__":`.
+
+    An import skips its body, but not its `else` branch.
+    """
+    if not isinstance(node, ast.If) or not isinstance(node.test, ast.Compare):
         return False
-    names = list_loaded_names(ast.walk(node.test))
-    return "__name__" in names
+    if len(node.test.ops) != 1 or not isinstance(node.test.ops[0], ast.Eq):
+        return False
+    operands = [node.test.left, *node.test.comparators]
+    names = [operand.id for operand in operands if isinstance(operand, ast.Name)]
+    values = [
+        operand.value for operand in operands if isinstance(operand, ast.Constant)
+    ]
+    return names == ["__name__"] and values == ["__main__"]
 
 
 def list_loaded_names(nodes: Iterable[ast.AST]) -> set[str]:

@@ -427,14 +427,14 @@ def decode_json(data: str | bytes) -> tuple[str, list[Message]]:
             "size": len(text) + sum(map(len, buffers)),
         }
         return str(values.get("channel")), [message]
-    except (ValueError, KeyError, TypeError, IndexError, struct.error, RecursionError):
+    except (ValueError, KeyError, TypeError, struct.error, RecursionError):
         return "", []
 
 
 def _split_buffers(data: str | bytes) -> tuple[bytes, list[bytes]]:
     """Return the JSON text and the buffers in data of the older format.
 
-    Raise struct.error or IndexError if the data is not valid.
+    Raise struct.error or ValueError if the data is not valid.
     """
     if isinstance(data, str):
         return data.encode(), []
