@@ -21,6 +21,7 @@ from stepper.kernels.in_kernel.safe_inspect import get_own_attributes
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+MAIN_TESTS = ("__name__ == '__main__'", "'__main__' == __name__")
 
 
 class Update(NamedTuple):
@@ -170,16 +171,7 @@ def is_main_guard(node: Any) -> bool:
 
     An import skips its body, but not its `else` branch.
     """
-    if not isinstance(node, ast.If) or not isinstance(node.test, ast.Compare):
-        return False
-    if len(node.test.ops) != 1 or not isinstance(node.test.ops[0], ast.Eq):
-        return False
-    operands = [node.test.left, *node.test.comparators]
-    names = [operand.id for operand in operands if isinstance(operand, ast.Name)]
-    values = [
-        operand.value for operand in operands if isinstance(operand, ast.Constant)
-    ]
-    return names == ["__name__"] and values == ["__main__"]
+    return isinstance(node, ast.If) and ast.unparse(node.test) in MAIN_TESTS
 
 
 def list_loaded_names(nodes: Iterable[ast.AST]) -> set[str]:
