@@ -171,7 +171,10 @@ def is_main_guard(node: Any) -> bool:
 
     An import skips its body, but not its `else` branch.
     """
-    return isinstance(node, ast.If) and ast.unparse(node.test) in MAIN_TESTS
+    if not isinstance(node, ast.If):
+        return False
+    condition = ast.unparse(node.test)
+    return condition in MAIN_TESTS
 
 
 def list_loaded_names(nodes: Iterable[ast.AST]) -> set[str]:
