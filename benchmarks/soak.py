@@ -38,7 +38,8 @@ from tests.conftest import CLIENT, Answer, Notebook, Project, text_of  # noqa: E
 from tests.kernel_traffic import OutputCounter  # noqa: E402
 
 BOOKS, HANG_SECONDS, GROWTH = 20, 60.0, 0.10
-CONFIG = "max_cells: 100000\nmax_retries: 1000\nkernel_cwd: notebook\n"
+# The counter in the kernel must count all runs, including those of replaced cells.
+CONFIG = "max_cells: 100000\nmax_retries: 1000\nkernel_cwd: notebook\nundo: off\n"
 # Each cell appends its mark to a file, which shows how often it ran.
 CELL = "n = globals().get('n', 0) + 1\nopen('{book}.ran', 'a').write('{mark}\\n')\n{extra}print('{mark}', n)"
 
