@@ -286,6 +286,8 @@ ITERABLES: tuple[Any, ...] = (
 )
 for exhaustible in ITERABLES:
     ROWS[type(iter(exhaustible))] = unprotected("iterator", take_length_hint)
+# The text of a counter is its next number.
+ROWS[itertools.count] = unprotected("iterator", repr, is_conclusive=True)
 for consumer in (map, filter, zip, reversed, itertools.chain, itertools.islice):
     ROWS[consumer] = Row(
         take=take_nothing,

@@ -5,10 +5,15 @@ from __future__ import annotations
 import gc
 import sys
 import types
+from collections.abc import Iterable
 from itertools import islice
 from typing import Any
 
+from stepper.kernels.in_kernel.object_snapshots import get_mro
+from stepper.kernels.in_kernel.python_objects import HEAP_TYPE, get_flags
+
 MAX_OBJECTS = 3000
+MAX_USER_OBJECTS = 1000
 MAX_ITEMS = 1000  # of a container, whose items are all visited
 SAMPLE = 100
 BIG = 65_536  # bytes of an object that is looked up among the user's objects
@@ -20,35 +25,42 @@ CONTAINERS = (list, tuple, dict, set, frozenset)
 class Sizes:
     """Sizes of objects: of each big object by id, and the sum of the others."""
 
-    def __init__(self, values: Any) -> None:
+    def __init__(self, values: Iterable[Any], max_objects: int = MAX_OBJECTS) -> None:
         self.small = 0
         self.big: dict[int, int] = {}
-        self._visit(list(values))
+        self._visit(list(values), max_objects)
 
     @property
     def total(self) -> int:
         """The size of all objects in bytes."""
         return self.small + sum(self.big.values())
 
-    def _visit(self, pending: list[Any]) -> None:
+    def _visit(self, level: list[Any], max_objects: int) -> None:
+        """Visit objects in the order of their distance from the first ones."""
         seen = set[int]()
-        while pending and len(seen) < MAX_OBJECTS:
-            value = pending.pop()
-            kind = type(value)
-            key = id(value)
-            if key in seen or kind in PLAIN or issubclass(kind, SKIPPED):
-                continue
-            seen.add(key)
-            size = get_size(value)
-            if kind in CONTAINERS and len(value) > MAX_ITEMS:
-                size += self._estimate_items(value)
-                pending += islice(value, SAMPLE)
-            else:
-                pending += gc.get_referents(value)
-            if size >= BIG:
-                self.big[key] = size
-            else:
-                self.small += size
+        while level and len(seen) < max_objects:
+            next_level: list[Any] = []
+            for value in level:
+                kind = type(value)
+                key = id(value)
+                if key in seen or kind in PLAIN or issubclass(kind, SKIPPED):
+                    continue
+                seen.add(key)
+                self._add(key, value, next_level)
+            level = next_level
+
+    def _add(self, key: int, value: Any, next_level: list[Any]) -> None:
+        size = get_size(value)
+        if type(value) in CONTAINERS and len(value) > MAX_ITEMS:
+            size += self._estimate_items(value)
+            next_level += islice(value, SAMPLE)
+        else:
+            next_level += gc.get_referents(value)
+            next_level += list_owner(value)
+        if size >= BIG:
+            self.big[key] = size
+        else:
+            self.small += size
 
     def _estimate_items(self, value: Any) -> int:
         """Return the size of a long container's items, from the first ones."""
@@ -59,22 +71,23 @@ class Sizes:
 
 
 def get_size(value: Any) -> int:
-    """Return the size of an object without the objects that it refers to."""
-    kind: Any = type(value)
-    if str(kind.__module__).startswith("pandas.core"):
-        return 200  # `__sizeof__` of a frame adds up its values
-    try:
-        size = kind.__sizeof__(value)
-        size = max(size, getattr(value, "nbytes", 0) if is_view(value) else 0)
-        return int(size)
-    except Exception:
-        return 0
+    """Return the size of an object without the objects that it refers to.
+
+    Only C code is called: a `__sizeof__` in Python may run the user's code.
+    """
+    for base in get_mro(type(value)):
+        if not get_flags(base) & HEAP_TYPE:
+            size: int = base.__sizeof__(value)
+            return size
+    return 0
 
 
-def is_view(value: Any) -> bool:
-    """Return whether an object is a view of an array, which may keep it alive."""
+def list_owner(value: Any) -> list[Any]:
+    """Return the object that owns the memory of a numpy array, if another does."""
     numpy = sys.modules.get("numpy")
-    return numpy is not None and type(value) is numpy.ndarray
+    if numpy is None or type(value) is not numpy.ndarray:
+        return []
+    return [value.base]
 
 
 def count_bytes(held: Any, user_values: Any) -> int:
@@ -83,11 +96,12 @@ def count_bytes(held: Any, user_values: Any) -> int:
     Big objects that the user's values contain, too, are not counted.
     """
     big: dict[int, int] = {}
+    total = 0
     for sizes in held:
         big.update(sizes.big)
+        total += sizes.small
     if big:
-        in_use = Sizes(user_values).big
-        for key in in_use:
+        in_use = Sizes(user_values, MAX_USER_OBJECTS)
+        for key in in_use.big:
             big.pop(key, None)
-    small = sum(sizes.small for sizes in held)
-    return int(small + sum(big.values()))
+    return total + sum(big.values())
