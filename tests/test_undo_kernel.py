@@ -141,6 +141,7 @@ CASES = {
     "directory": ("x = 1", "os.chdir('/')", "os.getcwd()", "working directory"),
     "options": ("x = 1", "pd.set_option('display.max_rows', 7)", "pd.get_option('display.max_rows')", "pandas options"),
     "print options": ("x = 1", "np.set_printoptions(precision=2)", "np.get_printoptions()['precision']", "numpy print options"),
+    "error settings": ("x = 1", "np.seterr(all='raise')", "np.geterr()['over']", "numpy error settings"),
     "filters": ("x = 1", "warnings.simplefilter('ignore')", "len(warnings.filters)", "warning filters"),
     "path": ("x = 1", "sys.path.append('/x')", "'/x' in sys.path", "module search path"),
     "class attribute": ("class A:\n    n = 1", "A.n = 2", "A.n", "A"),

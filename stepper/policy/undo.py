@@ -38,7 +38,9 @@ GLOBAL_STATES: Mapping[str, re.Pattern[str]] = {
         "matplotlib settings": r"plt|plot|matplotlib|\bsns\b|hist|figure",
         "pandas options": r"\bpd\b|pandas",
         "numpy print options": r"\bnp\b|numpy",
+        "numpy error settings": r"seterr|errstate",
         "warning filters": r"warn",
+        "module search path": r"\bsys\b|\bsite\b|path",
         "torch random numbers": r"torch|rand",
     }.items()
 }

@@ -156,12 +156,21 @@ def restore_path(module: Any, state: Any) -> None:
     module.path[:] = state
 
 
+def take_error_settings(module: Any) -> Any:
+    return module.geterr()
+
+
+def restore_error_settings(module: Any, state: Any) -> None:
+    module.seterr(**state)
+
+
 def take_torch(module: Any) -> Any:
-    return module.default_generator.get_state().tolist()
+    return module.default_generator.get_state().numpy().tobytes()
 
 
 def restore_torch(module: Any, state: Any) -> None:
-    tensor = module.tensor(state, dtype=module.uint8)
+    content = bytearray(state)
+    tensor = module.frombuffer(content, dtype=module.uint8)
     module.default_generator.set_state(tensor)
 
 
@@ -201,6 +210,9 @@ STATES = (
         take_path,
         restore_path,
         frozenset({"sys", "path", "site"}),
+    ),
+    GlobalState(
+        "numpy error settings", "numpy", take_error_settings, restore_error_settings
     ),
     GlobalState("torch random numbers", "torch", take_torch, restore_torch),
 )
