@@ -353,6 +353,18 @@ def test_notebook_is_half_written(large: Notebook) -> None:
     assert get_reads(large.project) == []
 
 
+def test_time_of_a_large_notebook_is_kept_after_an_edit(large: Notebook) -> None:
+    """The client would have to read the notebook again to accept the new time."""
+    for notebook, is_kept in (
+        (large, True),
+        (large.project.notebook("small.ipynb", fill(2, 10)), False),
+    ):
+        notebook.replace("c1", "x = 2")
+        os.utime(notebook.path, (1, 1))
+        notebook.batch_end("NotebookEdit")
+        assert (notebook.path.stat().st_mtime == 1) is is_kept
+
+
 # --- the module -----------------------------------------------------------------------
 
 

@@ -20,6 +20,7 @@ from stepper.daemon.workspace import resume_target
 from stepper.daemon.workspace.notebook_paths import UncoveredError
 from stepper.daemon.workspace.project_notebooks import Workspace
 from stepper.messages import command_messages, run_report, status_text
+from stepper.notebooks import slim_copies
 from stepper.notebooks.notebook_json import load_json
 from stepper.policy import (
     edit_gate,
@@ -170,6 +171,16 @@ def _finish_turn(workspace: Workspace, session: Session, client: str) -> None:
     workspace.running_turns.pop(client, None)
     # The file may have been deleted, but the report must be delivered anyway.
     with contextlib.suppress(StepperError):
+        _touch(session)
+
+
+def _touch(session: Session) -> None:
+    """Set the modification time of a notebook to the current time, if this is possible.
+
+    Claude Code accepts the new time after it has read the notebook again. It can't read
+    a large notebook, and would refuse all further edits.
+    """
+    if slim_copies.read_large_file(session.file) is None:
         session.file.touch()
 
 
@@ -324,7 +335,7 @@ async def handle_batch(workspace: Workspace, event: Event) -> bytes:
         with contextlib.suppress(StepperError):
             notebook_path = workspace.resolve(path)
             session = workspace.get_session(notebook_path)
-            session.file.touch()
+            _touch(session)
     changes = workspace.external_changes.report_changes(event.used_shell)
     for problem in workspace.slim_copies.take_problems():
         changes = [*changes, f"stepper: {problem}."]

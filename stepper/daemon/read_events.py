@@ -15,6 +15,7 @@ from stepper.daemon.claude_code_json import Event
 from stepper.daemon.workspace.project_notebooks import Workspace
 from stepper.messages import notebook_digest
 from stepper.notebooks import slim_copies
+from stepper.notebooks.notebook_document import Document
 from stepper.session.caller import Caller
 from stepper.session.cells import notebook_reading
 from stepper.session.session import Session
@@ -40,17 +41,12 @@ async def _place_slim_copy(workspace: Workspace, path: str, caller: Caller) -> N
     """Put a slim copy in the place of a notebook if the notebook is too large."""
     copies = workspace.slim_copies
     copies.unplaced.discard(path)
-    try:
-        size = os.stat(path).st_size
-    except OSError:
-        return
-    if size <= slim_copies.CLIENT_BYTES:
+    if not os.path.exists(path):
         return
     session = workspace.open_session(path)
-    document = await asyncio.to_thread(session.file.read_uncached)
-    is_too_large = await asyncio.to_thread(slim_copies.is_too_large, document.raw)
+    document = await asyncio.to_thread(slim_copies.read_large_file, session.file)
     # The hook process gives up after some seconds, and the client then reads.
-    if not is_too_large or caller.disconnected.is_set():
+    if document is None or caller.disconnected.is_set():
         return
     if not await asyncio.to_thread(copies.place, session.file.path, document):
         copies.unplaced.add(path)
@@ -67,27 +63,31 @@ async def handle_after_read(
     The output is empty if the agent should see the notebook itself.
     """
     path = workspace.resolve(event.read_path)
-    workspace.slim_copies.restore(path)
+    document = workspace.slim_copies.restore_read(path)
     limits = workspace.config.load_limits()
     if limits.read != DIGEST:
         return claude_code_json.SILENT
     session = workspace.open_session(path)
     offset, limit = event.read_lines
-    is_partial = offset > 1 or limit is not None
-    digest = await _read_digest(workspace, session, event, is_partial)
+    digest = await _read_digest(workspace, session, event, document)
     part = notebook_digest.select_lines(digest, offset, limit)
     return claude_code_json.format_read(event.read_path, part)
 
 
 async def _read_digest(
-    workspace: Workspace, session: Session, event: Event, is_partial: bool
+    workspace: Workspace, session: Session, event: Event, document: Document | None
 ) -> notebook_digest.Digest:
-    """Return the digest of a notebook, below problems with its slim copy."""
+    """Return the digest of a notebook, below problems with its slim copy.
+
+    `document` is the contents of the notebook, or None if they must be read.
+    """
+    offset, limit = event.read_lines
     digest, _, _ = await notebook_reading.read_notebook(
         session,
         event.session,
         max_size=notebook_digest.CLIENT_LIMIT,
-        is_partial=is_partial,
+        is_partial=offset > 1 or limit is not None,
+        document=document,
     )
     problems = workspace.slim_copies.take_problems()
     lines = [f"stepper: {problem}." for problem in problems]

@@ -15,7 +15,7 @@ from stepper.common.text import clean, format_count, one_line
 from stepper.messages.quoted_output import (
     Completeness,
     get_output_text,
-    quote,
+    quote_ends,
 )
 
 # Sizes in characters.
@@ -215,13 +215,13 @@ def _format_text(item: OutputItem, limit: int) -> list[str]:
     completeness = item.completeness
     if completeness is Completeness.WHOLE:
         completeness = Completeness.UNKNOWN  # as for most outputs
-    quoted = quote(text, limit, completeness, max_lines)
+    quoted = quote_ends(text, limit, completeness, max_lines)
     return ["Output:", *quoted.split("\n")]
 
 
 def _format_table(text: str, limit: int) -> list[str]:
     """Return the first rows of a table, and its shape if the table says it."""
-    rows = clean(text).split("\n")
+    rows = text.split("\n")
     shown = rows
     if len(rows) > MAX_TABLE_LINES:
         shown = rows[:TABLE_ROWS]
@@ -229,7 +229,7 @@ def _format_table(text: str, limit: int) -> list[str]:
         shown = shown[:-1]
     lines = []
     for row in shown:
-        short_row = row[:LINE_LIMIT]
+        short_row = clean(row[: 2 * LINE_LIMIT])[:LINE_LIMIT]
         lines.append(f"| {short_row}")
     hidden_count = len(rows) - len(shown)
     if not hidden_count:

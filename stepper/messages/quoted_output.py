@@ -30,6 +30,10 @@ PAGE_SIZE = 8000
 
 HEAD_SHARE = 0.6  # of a shortened text that comes from its beginning
 TAIL_SHARE = 0.35  # of a shortened text that comes from its end
+# Of a long text, RENDERED_CHARACTERS at each end are rendered, and RENDERED_SHARE times
+# as many as are shown.
+RENDERED_CHARACTERS = 4000
+RENDERED_SHARE = 4
 MAX_EQUAL_LINES = 4  # equal lines in a row that are shown
 
 
@@ -90,6 +94,48 @@ def quote(
     tail_start = len(lines) - tail_length
     gap = _format_gap(lines[head_length:tail_start], completeness)
     return "\n".join([*texts[:head_length], gap, *texts[tail_start:]])
+
+
+def quote_ends(
+    text: str, limit: int, completeness: Completeness, max_lines: int
+) -> str:
+    """Return the same as `quote`, but render only the ends of a long text.
+
+    This is fast for texts of any length. The counts of a long text are those of the
+    text before it is rendered.
+    """
+    size = limit * RENDERED_SHARE + RENDERED_CHARACTERS
+    if len(text) <= 2 * size:
+        return quote(text, limit, completeness, max_lines)
+    head = text[:size].rpartition("\n")[0] or text[:size]
+    tail = text[-size:].partition("\n")[2] or text[-size:]
+    shown_head = _select_lines(head, limit * HEAD_SHARE, int(max_lines * HEAD_SHARE))
+    shown_tail = _select_lines(
+        tail, limit * TAIL_SHARE, int(max_lines * TAIL_SHARE), from_end=True
+    )
+    shown = [*shown_head, *shown_tail]
+    line_count = text.count("\n") + 1 - sum(line.lines for line in shown)
+    character_count = len(text) - sum(line.characters for line in shown)
+    omitted = _QuotedLine("", max(1, line_count), character_count)
+    lines = [line.text for line in shown_head]
+    lines.append(_format_gap([omitted], completeness))
+    return "\n".join([*lines, *[line.text for line in shown_tail]])
+
+
+def _select_lines(
+    text: str, limit: float, max_lines: int, from_end: bool = False
+) -> list[_QuotedLine]:
+    """Return the quoted lines at one end of a text that fit into `limit` characters."""
+    rendered = _render_text(text).strip("\n")
+    lines = _quote_lines(rendered.split("\n"))
+    if from_end:
+        lines.reverse()
+    sizes = [len(line.text) - 1 for line in lines]
+    count = min(_count_fitting_lines(sizes, limit), max_lines)
+    selected = lines[:count]
+    if from_end:
+        selected.reverse()
+    return selected
 
 
 def _count_fitting_lines(sizes: Sequence[int], limit: float) -> int:

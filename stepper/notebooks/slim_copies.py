@@ -31,6 +31,7 @@ from stepper.notebooks.file_exchange import (
     stat_file,
 )
 from stepper.notebooks.notebook_document import Document, get_file_signature
+from stepper.notebooks.notebook_file import IpynbFile
 from stepper.notebooks.notebook_json import apply_changes, load_json
 
 # The client counts the sources and the outputs of at most 10 KB for each cell, as JSON.
@@ -82,6 +83,21 @@ def is_too_large(raw: Mapping[str, Any]) -> bool:
     return estimate_size(raw).total > CLIENT_BYTES
 
 
+def read_large_file(file: IpynbFile) -> Document | None:
+    """Return a notebook that the client may refuse to read, otherwise None.
+
+    Raise NotebookError if the file cannot be read.
+    """
+    try:
+        size = os.stat(file.path).st_size
+    except OSError:
+        return None
+    if size <= CLIENT_BYTES:
+        return None
+    document = file.read_uncached()
+    return document if is_too_large(document.raw) else None
+
+
 def estimate_size(raw: Mapping[str, Any]) -> Estimate:
     """Return about how many bytes of a notebook the client counts."""
     sources = 0
@@ -89,9 +105,24 @@ def estimate_size(raw: Mapping[str, Any]) -> Estimate:
     for cell in raw["cells"]:
         source = _measure(cell.get("source", ""))
         sources += source
-        outputs = min(_measure(cell.get("outputs") or []), CELL_OUTPUT_BYTES)
+        outputs = _measure_outputs(cell.get("outputs") or [])
         total += source + outputs + CELL_OVERHEAD_BYTES
     return Estimate(sources, total)
+
+
+def _measure_outputs(outputs: Any) -> int:
+    """Return the size of outputs, or CELL_OUTPUT_BYTES if they are larger."""
+    if not isinstance(outputs, list) or len(outputs) > CELL_OUTPUT_BYTES:
+        return CELL_OUTPUT_BYTES
+    size = 0
+    for output in outputs:
+        text = output.get("text") if isinstance(output, dict) else None
+        if isinstance(text, list) and len(text) > CELL_OUTPUT_BYTES:
+            return CELL_OUTPUT_BYTES
+        size += _measure(output)
+        if size >= CELL_OUTPUT_BYTES:
+            return CELL_OUTPUT_BYTES
+    return size
 
 
 def _measure(value: Any) -> int:
@@ -198,6 +229,8 @@ class SlimCopies:
         self._folder = folder
         # By the path of the notebook. Records of former daemons are only on disk.
         self._records: dict[str, Record] = {}
+        # The contents of the notebooks that are being read.
+        self._documents: dict[str, Document] = {}
         # Notebooks that are too large, but could not be replaced by a slim copy.
         self.unplaced = set[str]()
         self._lock = threading.RLock()
@@ -224,7 +257,9 @@ class SlimCopies:
             if path in self._records:
                 return True
             slim = make_slim(document.raw)
-            return self._place(path, document, slim)
+            if self._place(path, document, slim):
+                self._documents[path] = document
+                return True
         return False
 
     def _place(self, path: str, document: Document, slim: bytes) -> bool:
@@ -268,11 +303,29 @@ class SlimCopies:
             self._records[path] = record
             return True
 
+    def restore_read(self, path: str) -> Document | None:
+        """Put a notebook back in its place, and return its contents.
+
+        Return None if no copy was there, or if another program changed the copy.
+        """
+        with self._lock:
+            document = self._documents.get(path)
+            record = self._records.get(path)
+            if document is None or record is None:
+                self.restore(path)
+                return None
+            self.restore(path)
+        with contextlib.suppress(OSError):
+            if _get_state(os.lstat(path)) == record.full:
+                return document
+        return None
+
     def restore(self, path: str) -> bool:
         """Put a notebook back in its place; return whether a copy was there.
 
         If another program changed the copy, put the outputs back into the changed file.
         """
+        self._documents.pop(path, None)
         if path not in self._records:
             return False
         with self._lock:

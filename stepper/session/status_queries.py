@@ -18,6 +18,7 @@ from stepper.messages.background_runs import format_queue_state
 from stepper.messages.quoted_output import format_location, split_pages
 from stepper.messages.run_report import format_step
 from stepper.messages.stale_cells import Mark
+from stepper.notebooks.notebook_document import Document
 from stepper.policy import cell_list_edits, changed_cells, journal_reducer, plan
 from stepper.policy.execution_result import CellVersion
 from stepper.policy.model import Cell, Limits, Step, StepStatus, parse_moment
@@ -31,10 +32,13 @@ LINE_LIMIT = 200  # characters of the last line that a cell printed
 NOTICE_SECONDS = 5.0  # how long Claude Code shows a notice
 
 
-async def get_status(session: Session) -> responses.StatusResponse:
+async def get_status(
+    session: Session, document: Document | None = None
+) -> responses.StatusResponse:
     """Return the status of a notebook, its plan and its kernel.
 
     Also record which cells are changed or stale. This does not wait for a running cell.
+    Pass `document` to avoid reading the file again.
     """
     await session.handle_idle_death()
     steps: list[responses.StepStatus] = []
@@ -44,8 +48,8 @@ async def get_status(session: Session) -> responses.StatusResponse:
     hidden: list[Mark] = []
     # The next edit or run reports a notebook that cannot be read.
     with contextlib.suppress(NotebookError):
-        steps, cells = _list_statuses(session)
-        document = session.file.read_uncached()
+        steps, cells = _list_statuses(session, document)
+        document = document or session.file.read_uncached()
         if document.language in PYTHON_LANGUAGES:
             stale, hidden = stale_cells.collect_marks(session, document.cells)
         if session.can_run(document):
@@ -72,7 +76,7 @@ async def get_status(session: Session) -> responses.StatusResponse:
         stop=stop_details,
         lost=state.lost_reason,
         unheard="\n".join(report.text for report in state.undelivered),
-        verified=get_last_verification(session),
+        verified=get_last_verification(session, document),
         stale=stale,
         hidden=hidden,
         off_plan=off_plan,
@@ -93,10 +97,13 @@ def _list_off_plan(
     ]
 
 
-def get_last_verification(session: Session) -> responses.LastVerification | None:
+def get_last_verification(
+    session: Session, document: Document | None = None
+) -> responses.LastVerification | None:
     """Return the result of the last `verify`.
 
-    Return None if the notebook was never verified or cannot be read.
+    Return None if the notebook was never verified or cannot be read. Pass `document` to
+    avoid reading the file again.
     """
     last = session.state.verified
     if last is None:
@@ -105,9 +112,10 @@ def get_last_verification(session: Session) -> responses.LastVerification | None
     from stepper.policy.comparison import verify_results
 
     try:
-        cells = session.file.read_uncached().cells
+        document = document or session.file.read_uncached()
     except NotebookError:
         return None
+    cells = document.cells
     is_current = verify_results.hash_sources(cells) == last.sources
     age = _compute_age(last.at)
     text = verify_report.format_last_verdict(
@@ -265,6 +273,7 @@ async def get_entry(
 
 def _list_statuses(
     session: Session,
+    document: Document | None = None,
 ) -> tuple[list[responses.StepStatus], list[responses.CellStatus]]:
     """Return the statuses of the steps, or of the code cells if there is no plan.
 
@@ -273,9 +282,9 @@ def _list_statuses(
     """
     journal_plan = session.state.plan
     if journal_plan.steps:
-        _refresh_statuses(session)
+        _refresh_statuses(session, document)
         return [_get_step_status(session, step) for step in journal_plan.steps], []
-    document = undelivered_reports.update_changed_cells(session).document
+    document = undelivered_reports.update_changed_cells(session, document).document
     # The file may have a plan that is not in the journal yet.
     file_plan = plan.from_json(document.plan)
     if file_plan and file_plan.steps:
@@ -285,11 +294,11 @@ def _list_statuses(
     ]
 
 
-def _refresh_statuses(session: Session) -> None:
+def _refresh_statuses(session: Session, document: Document | None = None) -> None:
     """Update the statuses of cells that were changed since their last run."""
     # The next edit or run reports a notebook that cannot be read.
     with contextlib.suppress(NotebookError):
-        undelivered_reports.update_changed_cells(session)
+        undelivered_reports.update_changed_cells(session, document)
 
 
 def get_cell_status(session: Session, cell: Cell) -> responses.CellStatus:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import NamedTuple
 
-from stepper.common.errors import NotebookError, UsageError
+from stepper.common.errors import UsageError
 from stepper.common.text import TRUNCATED
 from stepper.messages import notebook_digest
 from stepper.messages.notebook_digest import Digest, DigestCell
@@ -18,10 +17,9 @@ from stepper.messages.quoted_output import Completeness, get_output_text
 from stepper.notebooks.notebook_document import Document
 from stepper.policy import changed_cells
 from stepper.policy.changed_cells import hash_source
-from stepper.policy.execution_result import CellVersion
 from stepper.policy.journal_events import RunEnded
 from stepper.policy.model import Cell, Outcome
-from stepper.session import responses, status_queries, undelivered_reports
+from stepper.session import responses, status_queries
 from stepper.session.session import Session
 from stepper.session.session_state.agent_reads import ReadCell
 
@@ -43,19 +41,21 @@ async def read_notebook(
     cells: str = "",
     max_size: int | None = None,
     is_partial: bool = False,
+    document: Document | None = None,
 ) -> NotebookDigest:
     """Return the digest of a notebook for the agent session `owner`.
 
     `cells` selects cells: see `select_cells`. `max_size` limits the digest, in bytes.
     `is_partial` means that the agent reads more lines of its last digest: the line
-    numbers must not change.
+    numbers must not change. Pass `document` to avoid reading the file.
     This does not wait for a running cell. Raise NotebookError if the notebook cannot be
     read, and UsageError if `cells` is not valid.
     """
-    document = await asyncio.to_thread(session.file.read)
-    undelivered_reports.update_changed_cells(session, document)
+    if document is None:
+        # Not cached, because an idle daemon must not hold notebooks in memory.
+        document = await asyncio.to_thread(session.file.read_uncached)
     selected = select_cells(session.name, document.cells, cells)
-    status = await status_queries.get_status(session)
+    status = await status_queries.get_status(session, document)
     changes = ""
     if not cells:
         changes = _record_read(session, document.cells, owner, is_partial)
@@ -65,12 +65,7 @@ async def read_notebook(
     create_cell = make_cell_factory(session, document)
 
     def create_digest() -> NotebookDigest:
-        try:
-            digest_cells = [create_cell(cell) for cell in selected]
-        finally:
-            # Do not keep the notebook with its outputs in memory.
-            with contextlib.suppress(NotebookError):
-                session.file.read_uncached()
+        digest_cells = [create_cell(cell) for cell in selected]
         head = notebook_digest.format_head(
             asdict(status), document.cells, name_count, changes, commands
         )
@@ -167,7 +162,7 @@ def select_cells(name: str, cells: Sequence[Cell], selection: str) -> Sequence[C
 
 
 def make_cell_factory(
-    session: Session, document: Document, with_outputs: bool = True
+    session: Session, document: Document
 ) -> Callable[[Cell], DigestCell]:
     """Return a function that describes a cell of the document for a digest."""
     state = session.state
@@ -207,7 +202,7 @@ def make_cell_factory(
             step=step if isinstance(step, int) else None,
             state=cell_state,
             duration_s=run.duration_s if run is not None else None,
-            outputs=list_cell_items(session, cell, run) if with_outputs else (),
+            outputs=list_cell_items(session, document, cell, run),
             is_recent=is_recent,
         )
 
@@ -237,13 +232,13 @@ def get_cell_state(session: Session, cell: Cell, run: RunEnded | None) -> str:
 
 
 def list_cell_items(
-    session: Session, cell: Cell, run: RunEnded | None
+    session: Session, document: Document, cell: Cell, run: RunEnded | None
 ) -> list[OutputItem]:
     """Return the items of a cell's outputs.
 
     `run` is the last run of the cell with its current source, or None.
     """
-    outputs = session.file.read_outputs(CellVersion.from_cell(cell))
+    outputs = document.get_recorded_outputs(cell)
     if not outputs:
         return []
     figures: Sequence[str] = ()
