@@ -683,7 +683,7 @@ def test_every_file_in_the_state_folder_is_classified(tmp_path):
     assert (
         len(names) > 10
         and names
-        - {*uninstall.STEPPER_FILES, "journal", "figures", "renamed.json"}
+        - {*uninstall.STEPPER_FILES, "journal", "figures", "reads", "renamed.json"}
         - {"config.yaml", "daemon.log"}
         == set()
     )

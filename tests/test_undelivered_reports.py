@@ -89,7 +89,7 @@ def test_next_prompt_after_escape_reports_the_cell_once(
         and "replace it instead of inserting" in message
     )
     assert (
-        "rebound `rows`" in message
+        "`rows` will be restored" in message
         and "made.csv (3 bytes)" in message
         and "| begun" in message
     )

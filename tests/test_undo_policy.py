@@ -136,11 +136,15 @@ def test_names_of_the_old_and_the_new_version_and_of_the_kernel_are_restored() -
 
 
 @pytest.mark.parametrize("source", ["exec('x')", "globals()"])
-def test_all_names_are_restored_if_the_source_may_read_any(source: str) -> None:
-    cells = make_cells(source)
-    request = select(cells, cells[0], [make_run(1, cells[0])])
+def test_names_that_a_cell_reads_dynamically_stay(source: str) -> None:
+    """Otherwise, undo would remove what the cells below have computed."""
+    cells = make_cells(source, "below = 1")
+    runs = [make_run(1, cells[0], x=NEW), make_run(2, cells[1], below=NEW)]
+    request = select(cells, cells[0], runs)
     assert request is not None
-    assert request.names is None
+    assert request.names is not None
+    assert "x" in request.names
+    assert "below" not in request.names
 
 
 def test_global_state_is_restored_if_the_source_may_use_it() -> None:

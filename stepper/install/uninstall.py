@@ -288,7 +288,8 @@ def _remove_home(paths: Paths, record: Record) -> None:
         names.append("config.yaml")
     for path in (*home.glob("daemon.log*"), *(home / name for name in names)):
         remove(path)
-    for folder in ("journal", "figures"):
+    # `reads` contains a notebook if stepper was killed while Claude Code read it.
+    for folder in ("journal", "figures", "reads"):
         remove_empty(home / folder)
     if not ((home / "journal").exists() or (home / "figures").exists()):
         remove(home / "renamed.json")  # names the journals and figures

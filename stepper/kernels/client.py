@@ -217,6 +217,8 @@ class KernelClient(Connection):
         """Return the number of bytes that before-images may use by default."""
         if not self.total_memory:  # the files are read once, not in each step
             self.total_memory = self.process.get_memory_usage().total
+        if self.total_memory <= 1:  # unknown on another machine
+            return MAX_UNDO_MEMORY
         allowed = self.total_memory * limits.max_memory_percent / 100
         return min(MAX_UNDO_MEMORY, int(allowed / 10))
 

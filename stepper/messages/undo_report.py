@@ -57,7 +57,7 @@ def format_next_start(
         text = "the next version starts from the state before this cell ran: "
         text += ", ".join(actions)
         return [f"{text}; not restored: {unrestored}" if shown else text]
-    if shown:
+    if exceptions:
         return [f"not restored before the next version of this cell runs: {unrestored}"]
     return []
 

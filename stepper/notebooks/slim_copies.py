@@ -43,13 +43,13 @@ CELL_OVERHEAD_BYTES = 200
 SOURCE_BYTES = 200_000
 OUTPUT_MARK = (
     "[stepper: the outputs of this cell are left out while Claude Code reads the"
-    " notebook, because the notebook is too large for it. They are not lost: any"
-    " stepper command, such as `stepper status`, puts them back.]"
+    " notebook, because the notebook is too large for it. They are not lost: the"
+    " next stepper command puts them back.]"
 )
 SOURCE_MARK = (
     "# [stepper: the source of this cell is left out while Claude Code reads the"
-    " notebook, because all sources together are too large for it. It is not lost: any"
-    " stepper command, such as `stepper status`, puts it back.]"
+    " notebook, because all sources together are too large for it. It is not lost: the"
+    " next stepper command puts it back.]"
 )
 RECORD_SUFFIX = ".json"
 FULL_SUFFIX = ".ipynb"

@@ -130,16 +130,11 @@ def select_restore(
         return None
     later_runs = _select_later_runs(positions, runs, own_runs, cell.index)
     names = _list_used_names(own_runs, sources, list_names)
-    new_names = list_names(cell.source)
-    if names is not None and not new_names.reads_everything:
-        names |= new_names.names
-    else:
-        names = None
+    names |= list_names(cell.source).names
     if keep:
-        names = _exclude_new_names(names, own_runs, later_runs)
-    if names is not None:
-        used_sources = [cell.source, *_list_sources(own_runs, sources)]
-        names |= _list_global_states(used_sources)
+        names = _exclude_new_names(names, own_runs)
+    used_sources = [cell.source, *_list_sources(own_runs, sources)]
+    names |= _list_global_states(used_sources)
     return _make_request(later_runs, names, own_runs)
 
 
@@ -176,11 +171,11 @@ def select_restore_after_deletion(
 
 
 def _make_request(
-    runs: Sequence[RunEnded], names: set[str] | None, own_runs: Sequence[RunEnded]
+    runs: Sequence[RunEnded], names: set[str], own_runs: Sequence[RunEnded]
 ) -> RestoreRequest:
     return RestoreRequest(
         tuple(run.run for run in reversed(runs)),
-        None if names is None else frozenset(names),
+        frozenset(names),
         tuple(run.run for run in own_runs),
     )
 
@@ -214,17 +209,18 @@ def _list_sources(runs: Iterable[RunEnded], sources: Mapping[str, str]) -> list[
 
 def _list_used_names(
     runs: Iterable[RunEnded], sources: Mapping[str, str], list_names: ListNames
-) -> set[str] | None:
-    """Return the names that runs read, changed or bound, or None for all names."""
+) -> set[str]:
+    """Return the names that runs read, changed or bound.
+
+    Names that a run read dynamically, such as in `exec`, are not known. They are left
+    out, because undoing all names would remove what the cells below have computed.
+    """
     names = set[str]()
     for run in runs:
         source = sources.get(run.source_hash)
-        if source is None:
-            return None
-        mentioned = list_names(source)
-        if mentioned.reads_everything:
-            return None
-        names |= mentioned.names | run.bound.keys() | run.changes.keys()
+        if source is not None:
+            names |= list_names(source).names
+        names |= run.bound.keys() | run.changes.keys()
     return names
 
 
@@ -250,17 +246,8 @@ def _list_global_states(sources: Iterable[str]) -> set[str]:
     return used
 
 
-def _exclude_new_names(
-    names: set[str] | None, own_runs: Sequence[RunEnded], runs: Iterable[RunEnded]
-) -> set[str]:
-    """Return names without those that failed runs of the cell bound first.
-
-    If `names` is None, all names that `runs` changed are meant.
-    """
-    if names is None:
-        names = set()
-        for run in runs:
-            names |= run.bound.keys() | run.changes.keys()
+def _exclude_new_names(names: set[str], own_runs: Sequence[RunEnded]) -> set[str]:
+    """Return names without those that failed runs of the cell bound first."""
     kept = set[str]()
     for run in own_runs:
         if run.verdict is not Verdict.FINE:
