@@ -107,15 +107,19 @@ def quote_ends(
     size = limit * RENDERED_SHARE + RENDERED_CHARACTERS
     if len(text) <= 2 * size:
         return quote(text, limit, completeness, max_lines)
-    head = text[:size].rpartition("\n")[0] or text[:size]
-    tail = text[-size:].partition("\n")[2] or text[-size:]
-    shown_head = _select_lines(head, limit * HEAD_SHARE, int(max_lines * HEAD_SHARE))
-    shown_tail = _select_lines(
-        tail, limit * TAIL_SHARE, int(max_lines * TAIL_SHARE), from_end=True
-    )
+    start = text[:size]
+    end = text[-size:]
+    head = start.rpartition("\n")[0] or start
+    tail = end.partition("\n")[2] or end
+    head_lines = int(max_lines * HEAD_SHARE)
+    tail_lines = int(max_lines * TAIL_SHARE)
+    shown_head = _select_lines(head, limit * HEAD_SHARE, head_lines)
+    shown_tail = _select_lines(tail, limit * TAIL_SHARE, tail_lines, from_end=True)
     shown = [*shown_head, *shown_tail]
-    line_count = text.count("\n") + 1 - sum(line.lines for line in shown)
-    character_count = len(text) - sum(line.characters for line in shown)
+    shown_lines = sum(line.lines for line in shown)
+    shown_characters = sum(line.characters for line in shown)
+    line_count = text.count("\n") + 1 - shown_lines
+    character_count = len(text) - shown_characters
     omitted = _QuotedLine("", max(1, line_count), character_count)
     lines = [line.text for line in shown_head]
     lines.append(_format_gap([omitted], completeness))
