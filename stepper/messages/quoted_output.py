@@ -121,9 +121,11 @@ def quote_ends(
     line_count = text.count("\n") + 1 - shown_lines
     character_count = len(text) - shown_characters
     omitted = _QuotedLine("", max(1, line_count), character_count)
-    lines = [line.text for line in shown_head]
-    lines.append(_format_gap([omitted], completeness))
-    return "\n".join([*lines, *[line.text for line in shown_tail]])
+    gap = _format_gap([omitted], completeness)
+    texts = [line.text for line in shown_head]
+    texts.append(gap)
+    texts += [line.text for line in shown_tail]
+    return "\n".join(texts)
 
 
 def _select_lines(
@@ -260,7 +262,9 @@ def format_outputs(
     if not text.strip():
         return []
     quoted = quote(text, limit, completeness)
-    return [f"{title}:\n{quoted}" if title else quoted]
+    if not title:
+        return [quoted]
+    return [f"{title}:\n{quoted}"]
 
 
 def _format_error(output: Mapping[str, Any]) -> str:
