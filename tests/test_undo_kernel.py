@@ -264,6 +264,22 @@ def test_silent_undo(lab: UndoLab) -> None:
     assert lab.output == "[1] False\n"
 
 
+def test_large_list_that_a_cell_only_reads_is_not_changed(lab: UndoLab) -> None:
+    """A list has no weak references."""
+    lab.memory = MB
+    try:
+        lab.step("large_list = list(range(400_000))")
+        facts = lab.step("print(sum(large_list))")
+        assert facts.unprotected["large_list"].reason == "too large"
+        assert not facts.unprotected["large_list"].is_changed
+        assert facts.changes == {}
+        facts = lab.step("large_list.append(1)")
+        assert facts.unprotected["large_list"].is_changed
+        lab.step("del large_list")
+    finally:
+        lab.memory = 512 * MB
+
+
 def test_large_value_is_not_kept(lab: UndoLab) -> None:
     lab.memory = MB
     try:

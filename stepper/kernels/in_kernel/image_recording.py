@@ -42,9 +42,14 @@ class Change:
 
 
 class LargeValue(NamedTuple):
-    """A value that is too large to be kept: a weak reference and a fingerprint."""
+    """A value that is too large to be kept: its identity and a fingerprint.
+
+    `reference` is a weak reference, which returns None for a class without weak
+    references, such as `list`.
+    """
 
     reference: Any
+    identity: int
     size: int
     take: Any
     sample: Any
@@ -116,7 +121,8 @@ class Recording:
             row = find_row(type(value))
             take = row.sample if row and row.sample else take_nothing
             reference = make_reference(value)
-            large[name] = LargeValue(reference, size, take, take(value))
+            sample = take(value)
+            large[name] = LargeValue(reference, id(value), size, take, sample)
         for name in large:
             del self.bindings[name]
         return large
@@ -179,7 +185,7 @@ class Recording:
         for name, large in self.large.items():
             value = bindings.get(name, MISSING)
             state = ""
-            if value is MISSING or large.reference() is not value:
+            if not is_same_value(large, value):
                 image.bindings[name] = LOST
                 state = CHANGED
             elif self.kinds.get(name, "binds") != "binds":
@@ -286,6 +292,15 @@ def add_changed_module(value: Any) -> None:
     """Protect the attributes of a library's module or class that the cell changes."""
     if isinstance(value, (types.ModuleType, type)):
         scope.changed_modules.add(id(value))
+
+
+def is_same_value(large: LargeValue, value: Any) -> bool:
+    """Return whether a value is the large value of the image."""
+    referenced = large.reference()
+    if referenced is not None:
+        return bool(referenced is value)
+    # Another object may have the address by now, but then its fingerprint decides.
+    return id(value) == large.identity
 
 
 def ignore_kernel_objects(walk: Walk) -> None:
