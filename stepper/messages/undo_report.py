@@ -6,13 +6,14 @@ from collections.abc import Collection, Iterable, Sequence
 
 from stepper.common.text import one_line
 from stepper.messages.run_report import format_seconds
-from stepper.messages.stale_cells import format_cells
+from stepper.messages.stale_cells import format_cells, join_words
 from stepper.messages.status_text import format_bytes
 from stepper.policy.commands.command_lines import CommandLines
 from stepper.policy.undo_model import NEW, RestoreResult, UndoFacts, Unprotected
 
-# The maximum number of names in one list.
+# The maximum numbers of names in one list, and of names that are not restored.
 MAX_NAMES = 8
+MAX_EXCEPTIONS = 20
 LONG_SECONDS = 10.0  # after a longer run, the report says how to keep new names
 NAME_LIMIT = 60  # characters
 REASON_LIMIT = 100  # characters
@@ -161,22 +162,23 @@ def format_costly_recomputation(
 
     `seconds` is the duration of the last runs of the cells that a restore runs.
     """
+    quoted = _limit([_quote(name) for name in sorted(names)])
     return (
-        f"not restored: {_join_names(sorted(names))}. To compute all values again in a"
-        f" new kernel ({format_seconds(seconds)}), run: `{commands.shell('restore')}`"
+        f"not restored: {', '.join(quoted)}. To compute all values again in a new"
+        f" kernel ({format_seconds(seconds)}), run: `{commands.shell('restore')}`"
     )
 
 
 def _join_names(names: Iterable[str]) -> str:
     """Return names as an enumeration; at most MAX_NAMES are named."""
-    return ", ".join(_limit([_quote(name) for name in names]))
+    return join_words([_quote(name) for name in names], MAX_NAMES)
 
 
 def _limit(items: Sequence[str]) -> list[str]:
     """Return the first items, and the number of the others as the last item."""
-    if len(items) <= MAX_NAMES:
+    if len(items) <= MAX_EXCEPTIONS:
         return [*items]
-    shown = [*items[: MAX_NAMES - 1]]
+    shown = [*items[: MAX_EXCEPTIONS - 1]]
     return [*shown, f"{len(items) - len(shown)} more"]
 
 
