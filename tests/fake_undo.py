@@ -32,8 +32,10 @@ class Image:
 
     run: int  # 0: code that is not a run of a cell
     bindings: dict[str, Any] = field(default_factory=dict)
-    # Name → changed objects that it reaches, with their contents before.
-    objects: dict[str, list[tuple[Any, Any]]] = field(default_factory=dict)
+    # Name → ids of the changed objects that it reaches.
+    objects: dict[str, list[int]] = field(default_factory=dict)
+    # Id → a changed object and its content before.
+    contents: dict[int, tuple[Any, Any]] = field(default_factory=dict)
     unprotected: dict[str, str] = field(default_factory=dict)
 
 
@@ -133,7 +135,8 @@ class FakeUndo:
                 if copy_content(item) != content
             ]
             if changed:
-                image.objects[name] = changed
+                image.objects[name] = [id(item) for item, _ in changed]
+                image.contents |= {id(entry[0]): entry for entry in changed}
                 changes.setdefault(name, CHANGED)
         unprotected = {}
         for name, variables in self.generators.items():
@@ -156,7 +159,7 @@ class FakeUndo:
 
     def restore(self, request: RestoreRequest) -> RestoreResult:
         """Undo runs in place, and by binding names again."""
-        restored: dict[str, list[int]] = {}
+        restored: dict[str, set[int]] = {}
         refused = {}
         mentioned = {
             name
@@ -165,31 +168,60 @@ class FakeUndo:
             if request.names is None or name in request.names
         }
         for name in sorted(mentioned):
-            for position, image in enumerate(reversed(self.images)):
+            runs, is_refused = self.restore_binding(name, request.runs)
+            if is_refused:
+                refused[name] = OTHER_CODE
+            restored[name] = runs
+            for image in self.images:
                 if image.run in request.runs and name in image.unprotected:
                     refused[name] = image.unprotected.pop(name)
-                if name not in image.bindings and name not in image.objects:
-                    continue
-                if image.run not in request.runs:
-                    older = self.images[: len(self.images) - position - 1]
-                    if not image.run and any(
-                        name in (*other.bindings, *other.objects)
-                        and other.run in request.runs
-                        for other in older
-                    ):
-                        refused[name] = OTHER_CODE
-                    break
-                for item, content in image.objects.pop(name, ()):
-                    set_content(item, content)
-                value = image.bindings.pop(name, self.names.get(name, MISSING))
-                self.names.pop(name, None)
-                if value is not MISSING:
-                    self.names[name] = value
-                restored.setdefault(name, []).append(image.run)
+        reached = {
+            name: {
+                number
+                for image in self.images
+                for number in image.objects.get(name, ())
+            }
+            for name in mentioned
+        }
+        for number in set().union(*reached.values()):
+            runs = self.restore_content(number, request.runs)
+            for name in mentioned:
+                if number in reached[name]:
+                    restored[name] |= runs
         self.last = {name: id(value) for name, value in self.list_values().items()}
-        runs = {name: tuple(numbers) for name, numbers in restored.items()}
+        numbers = {
+            name: tuple(sorted(runs, reverse=True))
+            for name, runs in restored.items()
+            if runs
+        }
         return RestoreResult(
-            {name: numbers for name, numbers in runs.items() if name in self.names},
-            {name: numbers for name, numbers in runs.items() if name not in self.names},
+            {name: runs for name, runs in numbers.items() if name in self.names},
+            {name: runs for name, runs in numbers.items() if name not in self.names},
             refused,
         )
+
+    def restore_binding(
+        self, name: str, runs: tuple[int, ...]
+    ) -> tuple[set[int], bool]:
+        """Undo the bindings of a name; return the runs, and whether one was refused."""
+        undone = set[int]()
+        images = [image for image in self.images if name in image.bindings]
+        while images and images[-1].run in runs:
+            image = images.pop()
+            value = image.bindings.pop(name)
+            self.names.pop(name, None)
+            if value is not MISSING:
+                self.names[name] = value
+            undone.add(image.run)
+        is_other = bool(images) and not images[-1].run
+        return undone, is_other and any(image.run in runs for image in images)
+
+    def restore_content(self, number: int, runs: tuple[int, ...]) -> set[int]:
+        """Undo the changes of an object in place; return the runs."""
+        undone = set[int]()
+        images = [image for image in self.images if number in image.contents]
+        while images and images[-1].run in runs:
+            image = images.pop()
+            set_content(*image.contents.pop(number))
+            undone.add(image.run)
+        return undone

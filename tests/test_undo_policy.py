@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 import pytest
@@ -54,11 +55,16 @@ def make_run(number: int, cell: Cell, ok: bool = True, **changes: str) -> RunEnd
 
 
 def select(
-    cells: list[Cell], cell: Cell, runs: list[RunEnded], keep: bool = False
+    cells: list[Cell],
+    cell: Cell,
+    runs: list[RunEnded],
+    keep: bool = False,
+    undone: Collection[int] = (),
 ) -> RestoreRequest | None:
     sources = {hash_source(other.source): other.source for other in cells}
     sources |= {hash_source(source): source for source in ("old", "x = old")}
-    return undo.select_restore(cells, cell, runs, sources, list_names, keep)
+    kernel_runs = undo.KernelRuns(runs, "k", undone)
+    return undo.select_restore(cells, cell, kernel_runs, sources, list_names, keep)
 
 
 @pytest.mark.parametrize(
@@ -126,6 +132,20 @@ def test_runs_below_and_of_deleted_cells_are_undone_but_not_runs_above() -> None
     assert "z" not in request.names
 
 
+def test_runs_below_since_the_first_run_are_undone_even_if_that_run_is_undone() -> None:
+    cells = make_cells("x = 1", "y = x", "z = y")
+    runs = [
+        make_run(1, cells[0]),
+        make_run(2, cells[1]),
+        make_run(3, cells[2]),
+        make_run(4, cells[1]),
+    ]
+    request = select(cells, cells[1], runs, undone={2})
+    assert request is not None
+    assert request.runs == (4, 3)
+    assert request.own_runs == (4,)
+
+
 def test_names_of_the_old_and_the_new_version_and_of_the_kernel_are_restored() -> None:
     cells = make_cells("new = 1")
     earlier = Cell("a", 0, 1, "code", "x = old")
@@ -189,11 +209,12 @@ def test_deleted_cells() -> None:
         make_run(2, gone, deep=CHANGED),
         make_run(3, cells[1]),
     ]
-    deleted = undo.select_deleted_runs(cells, runs)
+    kernel_runs = undo.KernelRuns(runs, "k", ())
+    deleted = undo.select_deleted_runs(cells, kernel_runs)
     assert deleted == {"gone": [runs[1]]}
     sources = {hash_source("x = old"): "x = old"}
     request = undo.select_restore_after_deletion(
-        cells, deleted["gone"], runs, sources, list_names
+        cells, deleted["gone"], kernel_runs, sources, list_names
     )
     assert request == RestoreRequest((3, 2), frozenset({"x", "deep"}), (2,))
 

@@ -17,6 +17,7 @@ from stepper.policy.dataflow.cell_dependencies import (
     MODULE,
     UNBOUND,
     UNDONE,
+    UNDONE_VALUE,
     UNRESTORED,
     Cause,
     MarkedCell,
@@ -101,6 +102,11 @@ def format_stale(marked: Sequence[MarkedCell], commands: CommandLines = UNNAMED)
             clauses.append(f"{subject} used {names}, which changed after {pronoun} ran")
         elif origin.where == UNDONE:
             clauses.append(f"what {subject} changed was undone: {names}")
+        elif origin.where == UNDONE_VALUE:
+            clauses.append(
+                f"{subject} read {names} after a change by cell {origin.number} that"
+                " was undone"
+            )
         else:
             clauses.append(
                 f"{subject} read {names}, which cell {origin.number} changed after"
@@ -142,6 +148,10 @@ def _explain(causes: Sequence[Cause]) -> str:
             clauses.append(f"used {names}, which has changed since")
         elif origin.where == UNDONE:
             clauses.append(f"its change of {names} was undone")
+        elif origin.where == UNDONE_VALUE:
+            clauses.append(
+                f"read {names} after a change by cell {origin.number} that was undone"
+            )
         elif origin.where:
             clauses.append(f"read {names} from {_describe_origin(origin)}")
         else:

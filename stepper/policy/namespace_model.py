@@ -67,6 +67,15 @@ class Namespace:
     rebound: Names = ()
     lasting: KernelEnvironment | None = None
 
+    def including(self, names: Collection[str]) -> Namespace:
+        """Return the namespace with more names, whose values are not known.
+
+        If the names of the namespace are unknown, they stay unknown.
+        """
+        if not self.names:
+            return self
+        return replace(self, names=tuple(dict.fromkeys((*self.names, *names))))
+
     def without(self, names: Collection[str]) -> Namespace:
         """Return the namespace without some names."""
         return replace(

@@ -18,7 +18,7 @@ from stepper.policy.dataflow.cell_dependencies import (
 )
 from stepper.policy.journal_events import RunEnded
 from stepper.policy.model import Cell
-from stepper.policy.undo_model import MentionedNames, RestoreRequest
+from stepper.policy.undo_model import NEW, REBOUND, MentionedNames, RestoreRequest
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,9 @@ def list_unrestorable(
             unrestorable |= run.unprotected.keys()
         else:
             # A run of a cell above bound the name again.
-            unrestorable -= run.bound.keys() | run.changes.keys()
+            unrestorable -= {
+                name for name, kind in run.changes.items() if kind in (NEW, REBOUND)
+            }
     if request.names is not None:
         unrestorable &= request.names
     if names.reads_everything:

@@ -1,9 +1,9 @@
 """Decide which runs and names are undone before a cell runs again, or after a deletion.
 
-The kernel returns to the state that the cell saw when it ran first: the runs of the
-cell are undone, and also the later runs of cells below it and of deleted cells. Runs of
-cells above it are not undone, because the cell must see their newer values. Only names
-that the cell uses are restored.
+The kernel returns to the state that the cell saw when it ran first in this kernel: the
+runs of the cell are undone, and also the runs since then of cells below it and of
+deleted cells. Runs of cells above it are not undone, because the cell must see their
+newer values. Only names that the cell uses are restored.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from stepper.policy.dataflow.name_effects import NameUsage
 from stepper.policy.journal_events import RunEnded
 from stepper.policy.model import Cell, Verdict
 from stepper.policy.undo_model import (
+    DELETED,
     MAX_CHANGES,
     NEW,
     MentionedNames,
@@ -96,39 +97,50 @@ class CellPositions:
         return None if cell is None else cell.index
 
 
-def select_kernel_runs(
-    runs: Sequence[RunEnded], kernel: str, undone: Collection[int]
-) -> list[RunEnded]:
-    """Return the runs in a kernel that are not undone, in chronological order."""
-    selected = []
-    for run in reversed(runs):
-        if run.kernel != kernel:
-            break
-        if run.run not in undone:
-            selected.append(run)
-    selected.reverse()
-    return selected
+class KernelRuns:
+    """The runs in a kernel, in chronological order.
+
+    `all` includes runs that are undone, `active` only the others. An undone run still
+    says when a cell ran first: runs of cells below may have changed other names since.
+    """
+
+    def __init__(
+        self, runs: Sequence[RunEnded], kernel: str, undone: Collection[int]
+    ) -> None:
+        self.all = list[RunEnded]()
+        for run in reversed(runs):
+            if run.kernel != kernel:
+                break
+            self.all.append(run)
+        self.all.reverse()
+        self.active = [run for run in self.all if run.run not in undone]
 
 
 def select_restore(
     cells: Sequence[Cell],
     cell: Cell,
-    runs: Sequence[RunEnded],
+    runs: KernelRuns,
     sources: Mapping[str, str],
     list_names: ListNames,
     keep: bool = False,
 ) -> RestoreRequest | None:
     """Return what is undone before a cell runs again, or None if it has no run to undo.
 
-    `runs` are the runs in the kernel that are not undone, and `sources` their sources
-    by hash. With `keep`, names that a failed version of the cell bound for the first
-    time are not removed.
+    `sources` are the sources of the runs by hash. With `keep`, names that a failed
+    version of the cell bound for the first time are not removed.
     """
     positions = CellPositions(cells)
-    own_runs = [run for run in runs if positions.find_index(run) == cell.index]
-    if not own_runs:
+    all_own_runs = [run for run in runs.all if positions.find_index(run) == cell.index]
+    if not all_own_runs:
         return None
-    later_runs = _select_later_runs(positions, runs, own_runs, cell.index)
+    active_numbers = {run.run for run in runs.active}
+    own_runs = [run for run in all_own_runs if run.run in active_numbers]
+    first_run = all_own_runs[0].run
+    later_runs = _select_later_runs(
+        positions, runs.active, own_runs, first_run, cell.index
+    )
+    if not later_runs:
+        return None
     names = _list_used_names(own_runs, sources, list_names)
     names |= list_names(cell.source).names
     if keep:
@@ -139,12 +151,12 @@ def select_restore(
 
 
 def select_deleted_runs(
-    cells: Sequence[Cell], runs: Sequence[RunEnded]
+    cells: Sequence[Cell], runs: KernelRuns
 ) -> dict[str, list[RunEnded]]:
-    """Return the runs of each deleted cell, by cell id; see `select_restore`."""
+    """Return the active runs of each deleted cell, by cell id."""
     positions = CellPositions(cells)
     deleted: dict[str, list[RunEnded]] = {}
-    for run in runs:
+    for run in runs.active:
         if positions.find_index(run) is None:
             deleted.setdefault(run.cell_id, []).append(run)
     return deleted
@@ -153,20 +165,24 @@ def select_deleted_runs(
 def select_restore_after_deletion(
     cells: Sequence[Cell],
     deleted_runs: Sequence[RunEnded],
-    runs: Sequence[RunEnded],
+    runs: KernelRuns,
     sources: Mapping[str, str],
     list_names: ListNames,
 ) -> RestoreRequest:
     """Return what is undone after a cell was deleted.
 
-    `deleted_runs` are the runs of the cell among `runs`; see `select_restore`.
+    `deleted_runs` are the active runs of the cell among `runs`.
     """
     names = set[str]()
     for run in deleted_runs:
         names |= _list_written_names(run, sources, list_names)
     # The cells below have moved up to the index of the deleted cell.
     index = deleted_runs[-1].index
-    later_runs = _select_later_runs(CellPositions(cells), runs, deleted_runs, index)
+    cell_id = deleted_runs[0].cell_id
+    first_run = min(run.run for run in runs.all if run.cell_id == cell_id)
+    later_runs = _select_later_runs(
+        CellPositions(cells), runs.active, deleted_runs, first_run, index
+    )
     return _make_request(later_runs, names, deleted_runs)
 
 
@@ -184,17 +200,18 @@ def _select_later_runs(
     positions: CellPositions,
     runs: Sequence[RunEnded],
     own_runs: Sequence[RunEnded],
+    first_run: int,
     index: int,
 ) -> list[RunEnded]:
     """Return the runs of a cell, and later runs of deleted cells and cells below it.
 
-    `own_runs` are the runs of the cell, and `index` is its position.
+    `own_runs` are the runs of the cell, `first_run` is the number of the first run, and
+    `index` is its position.
     """
     own_numbers = {run.run for run in own_runs}
-    first = own_runs[0].run
     selected = []
     for run in runs:
-        if run.run < first:
+        if run.run < first_run:
             continue
         position = positions.find_index(run)
         if run.run in own_numbers or position is None or position >= index:
@@ -253,6 +270,20 @@ def _exclude_new_names(names: set[str], own_runs: Sequence[RunEnded]) -> set[str
         if run.verdict is not Verdict.FINE:
             kept |= {name for name, kind in run.changes.items() if kind == NEW}
     return names - kept
+
+
+def find_returning_names(
+    request: RestoreRequest, runs: Iterable[RunEnded]
+) -> frozenset[str]:
+    """Return the names that may exist again after a request, because runs deleted them.
+
+    `runs` are all runs in the kernel that are not undone.
+    """
+    names = set[str]()
+    for run in runs:
+        if run.run in request.runs:
+            names |= {name for name, kind in run.changes.items() if kind == DELETED}
+    return frozenset(names)
 
 
 def find_removed_names(

@@ -26,6 +26,7 @@ from stepper.policy.journal_events import ExternalExecution, RunEnded, RunsUndon
 from stepper.policy.model import Cell, Outcome
 from stepper.policy.namespace_model import Namespace
 from stepper.policy.reloaded_modules import SOURCE_PREFIX
+from stepper.policy.undo_model import CHANGED
 
 BUILTIN_NAMES = frozenset(vars(builtins))
 
@@ -40,6 +41,7 @@ UNRESTORED = "unrestored"  # from an undone run, because the name was not restor
 # Causes of stale cells, also in `Cause.where`.
 MODULE = "module"  # a module that the cell used changed
 UNDONE = "undone"  # a change that the cell made was undone
+UNDONE_VALUE = "undone value"  # a change of another cell that the cell read was undone
 
 MAX_JOURNALED_NAMES = 100  # names with a fingerprint in the journal line of a run
 
@@ -362,6 +364,10 @@ class History:
     undo_count: int = 0
     # Name → its changes in the current kernel, oldest first.
     changes: dict[str, list[BindingChange]] = field(default_factory=dict)
+    # Run → how it changed names, if the kernel reported it.
+    reported_changes: dict[int, Mapping[str, str]] = field(default_factory=dict)
+    # The undone changes: a name and the run that changed it.
+    undone_changes: set[tuple[str, int]] = field(default_factory=set)
     # Run → the names whose changes were undone, although its cell did not run again.
     undone_names: dict[int, dict[str, str]] = field(default_factory=dict)
     # Names that could not be restored, and that no run has bound since.
@@ -393,6 +399,7 @@ class History:
                 self.kernel = run.kernel
                 self.table = BindingTable()
                 self.changes = {}
+                self.reported_changes = {}
                 self.unrestored = set()
             self._apply_external(external, run.run)
             self._apply_undone(undone, run.run)
@@ -405,6 +412,7 @@ class History:
         before = {**self.table.bindings}
         reads = self.table.apply(run.run, usage, run.bound, succeeded)
         self._record_changes(run.run, before)
+        self.reported_changes[run.run] = run.changes
         unrestored = self.unrestored & reads.keys()
         if succeeded:
             # A value that was computed from such a name is not better.
@@ -465,20 +473,40 @@ class History:
                 self._undo_changes(name, runs)
                 self.unrestored.discard(name)
                 for run in runs:
+                    self.undone_changes.add((name, run))
                     if run not in event.runs:
                         undone_names = self.undone_names.setdefault(run, {})
                         undone_names[name] = event.cell_id
         self.unrestored.update(event.not_restored)
 
     def _undo_changes(self, name: str, runs: Sequence[int]) -> None:
-        """Set a name back to its binding before the last runs that changed it."""
+        """Set a name back to its binding before the last runs that changed it.
+
+        Later runs that did not bind the name to another object do not matter.
+        """
         changes = self.changes.get(name, [])
-        while changes and changes[-1].origin in runs:
-            binding = changes.pop().before
-            if binding is None:
-                self.table.bindings.pop(name, None)
-            else:
-                self.table.bindings[name] = binding
+        position = len(changes)
+        first = position
+        while position:
+            position -= 1
+            origin = changes[position].origin
+            if origin in runs:
+                first = position
+            elif self._may_have_rebound(origin, name):
+                break
+        if first == len(changes):
+            return
+        binding = changes[first].before
+        del changes[first:]
+        if binding is None:
+            self.table.bindings.pop(name, None)
+        else:
+            self.table.bindings[name] = binding
+
+    def _may_have_rebound(self, run: int, name: str) -> bool:
+        """Return whether a run may have bound a name to another object."""
+        changes = self.reported_changes.get(run)
+        return not changes or changes.get(name, CHANGED) != CHANGED
 
     def _find_bound_names(self, origin: int) -> dict[str, Version]:
         """Return the versions of the names that a run bound, by name."""
@@ -577,7 +605,8 @@ class Cause(NamedTuple):
     the cell used hidden state, `where` is DELETED, BELOW, INACTIVE, UNBOUND, EXTERNAL,
     EARLIER_VERSION or UNRESTORED. If `where` is MODULE, `name` is a changed module, and
     `via` the module through which the cell used it. If `where` is UNDONE, the cell
-    itself changed the variable, and the change was undone.
+    itself changed the variable, and the change was undone. If it is UNDONE_VALUE, an
+    undone run of another cell changed the variable.
     """
 
     name: str
@@ -749,6 +778,10 @@ class _DependencySearch:
                 hidden_cause = self._find_hidden_cause(index, name, read, provider)
                 if hidden_cause:
                     hidden.append(hidden_cause)
+                elif (name, read.origin) in self.history.undone_changes:
+                    origin = self.history.records[read.origin]
+                    cause = Cause(name, origin.cell_id, origin.number, UNDONE_VALUE)
+                    stale.append(cause)
         for name in sorted(record.unrestored):
             cause = Cause(name, "", 0, UNRESTORED)
             hidden.append(cause)

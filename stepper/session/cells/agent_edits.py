@@ -303,10 +303,10 @@ async def _run_preflight_check(
         namespace = await session.namespace_tracker.fetch(kernel)
     except KernelError:
         return None  # running the cell reports the error
-    removed = cell_undo.find_removed_names(
+    removed, returning = cell_undo.find_expected_changes(
         session, kernel, cells, cell, session.limits()
     )
-    namespace = namespace.without(removed)
+    namespace = namespace.without(removed).including(returning)
     fault = session.language.diagnosis.check_before_run(cell, namespace)
     if fault is None:
         return None

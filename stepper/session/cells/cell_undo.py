@@ -16,7 +16,6 @@ from stepper.messages import undo_report
 from stepper.notebooks.journal_file import SyncMode
 from stepper.policy import cell_directives, journal_events, recomputation, undo
 from stepper.policy.execution_result import Execution
-from stepper.policy.journal_events import RunEnded
 from stepper.policy.model import Cell, Fault, Limits
 from stepper.policy.undo_model import (
     NEW,
@@ -48,19 +47,16 @@ def _list_names(session: Session, source: str) -> MentionedNames:
     return undo.list_mentioned_names(usage, resolved)
 
 
-def _list_runs(session: Session, kernel: Kernel) -> list[RunEnded]:
-    """Return the runs in a kernel that are not undone."""
+def _list_runs(session: Session, kernel: Kernel) -> undo.KernelRuns:
+    """Return the runs in a kernel."""
     state = session.state
-    return undo.select_kernel_runs(state.runs, kernel.id, state.undone_runs)
+    return undo.KernelRuns(state.runs, kernel.id, state.undone_runs)
 
 
 def _select_restore(
-    session: Session, runs: Sequence[RunEnded], cells: Sequence[Cell], cell: Cell
+    session: Session, runs: undo.KernelRuns, cells: Sequence[Cell], cell: Cell
 ) -> RestoreRequest | None:
-    """Return what the kernel undoes before a cell runs again, or None.
-
-    `runs` are the runs in the kernel that are not undone.
-    """
+    """Return what the kernel undoes before a cell runs again, or None."""
     return undo.select_restore(
         cells,
         cell,
@@ -92,32 +88,41 @@ def create_request(
     )
 
 
-def find_removed_names(
+class ExpectedChanges(NamedTuple):
+    """How the names in a kernel will change before a cell runs again.
+
+    `removed` are the names that the kernel will certainly remove, with the undone runs.
+    `returning` are names that may exist again.
+    """
+
+    removed: Mapping[str, Sequence[int]]
+    returning: frozenset[str] = frozenset()
+
+
+def find_expected_changes(
     session: Session,
     kernel: Kernel,
     cells: Sequence[Cell],
     cell: Cell,
     limits: Limits,
-) -> Mapping[str, Sequence[int]]:
-    """Return the names that the kernel will certainly remove before a cell runs again.
-
-    The values are the undone runs. The result is empty if anything is unknown.
-    """
+) -> ExpectedChanges:
+    """Return how the names in a kernel will change before a cell runs again."""
     if not is_enabled(session, limits):
-        return {}
+        return ExpectedChanges({})
     session.journal.update_run_history()
     runs = _list_runs(session, kernel)
     request = _select_restore(session, runs, cells, cell)
     if request is None:
-        return {}
+        return ExpectedChanges({})
+    returning = undo.find_returning_names(request, runs.active)
     first_undone = min(request.runs)
+    reach = runs.all[-1].undo_reach
+    is_reachable = 0 < reach <= first_undone
     # The kernel does not undo changes that other code may have made.
-    if session.state.last_run_before_other_code >= first_undone:
-        return {}
-    reach = runs[-1].undo_reach
-    if not reach or reach > first_undone:
-        return {}
-    return undo.find_removed_names(request, runs)
+    if session.state.last_run_before_other_code >= first_undone or not is_reachable:
+        return ExpectedChanges({}, returning)
+    removed = undo.find_removed_names(request, runs.active)
+    return ExpectedChanges(removed, returning)
 
 
 def record_restore(
@@ -188,12 +193,12 @@ def plan_recomputation(
     if request is None:
         return None
     mentioned = _list_names(session, cell.source)
-    names = recomputation.list_unrestorable(request, runs, mentioned)
+    names = recomputation.list_unrestorable(request, runs.active, mentioned)
     if not names:
         return None
     history = session.journal.run_history
     selected = recomputation.select_cells(cells, cell, names, history)
-    durations = {run.cell_id: run.duration_s for run in runs}
+    durations = {run.cell_id: run.duration_s for run in runs.all}
     if selected:
         seconds = sum(durations.get(other.id, 0.0) for other in selected)
         if seconds <= limits.recompute_seconds:

@@ -1,0 +1,147 @@
+"""Random notebooks whose cells are replaced, deleted and run again.
+
+Afterwards the kernel must have the state that a run from the top gives. The kernel is
+fake, so these tests check which runs are undone and which cells are stale.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from tests.conftest import Notebook, code
+from tests.test_session import Quick, project  # noqa: F401  # a fixture
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning"
+)
+
+SETUP = """
+a, b, c, d = [1], [2], [3], [4]
+def add(x, v): x.append(v)
+def grow(): a.append(len(b))
+"""
+LINES = (
+    "{x} = [{n}]",
+    "{x} = [*{y}, {n}]",
+    "{x}.append({n})",
+    "{x} += [{n}]",
+    "{x} = {y}",
+    "{x}, {y} = {y}, {x}",
+    "add({x}, {n})",
+    "{x}[0] *= 2",
+    "del {x}",
+    "def add(x, v): x.append(v + {n})",
+    "{x}.extend({y}[:3])",
+    "grow()",
+    "l{x} = len({y})",
+    "box = {{'k': {x}}}",
+    "box['k'].append({n})",
+)
+FAILURE = "\n1 / 0"
+SEEDS = [
+    *range(12),
+    *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(12, 400)),
+]
+
+
+def make_source(generator: random.Random) -> str:
+    lines = []
+    for _ in range(generator.randint(1, 3)):
+        x, y = generator.choice("abcd"), generator.choice("abcd")
+        line = generator.choice(LINES)
+        lines.append(line.format(x=x, y=y, n=generator.randint(1, 9)))
+    return "\n".join(lines)
+
+
+def list_values(names: dict[str, Any]) -> dict[str, Any]:
+    """Return the data in a namespace, as text that also shows aliases."""
+    values = {
+        name: value
+        for name, value in names.items()
+        if isinstance(value, int | list | dict) and not name.startswith("__")
+    }
+    aliases = {
+        (name, other)
+        for name, value in values.items()
+        for other, same in values.items()
+        if name < other and value is same and isinstance(value, list)
+    }
+    return {**values, "aliases": sorted(aliases)}
+
+
+def replay(sources: dict[str, str]) -> dict[str, Any] | None:
+    """Return the data after a run from the top, or None if a cell fails."""
+    names: dict[str, Any] = {"__name__": "__main__"}
+    for source in sources.values():
+        try:
+            exec(source, names)
+        except Exception:  # noqa: BLE001  # of a random cell
+            return None
+    return list_values(names)
+
+
+def make_notebook(
+    project: Quick,  # noqa: F811
+    generator: random.Random,
+) -> tuple[Notebook, dict[str, str]]:
+    """Return a notebook whose cells succeed, and its sources by cell id."""
+    sources: dict[str, str] = {}
+    while not sources or replay(sources) is None:
+        sources = {f"c{number}": make_source(generator) for number in range(1, 5)}
+        sources = {"c0": SETUP, **sources}
+    cells = [code(source, cell_id) for cell_id, source in sources.items()]
+    return project.notebook("book.ipynb", cells), sources
+
+
+def find_change(
+    generator: random.Random, sources: dict[str, str]
+) -> tuple[str, dict[str, str]]:
+    """Return the id of a cell, and the sources after it is replaced or deleted.
+
+    The id is empty if no change was found that leaves the notebook valid.
+    """
+    for _ in range(100):
+        cell_id = generator.choice([name for name in sources if name != "c0"])
+        changed = dict(sources)
+        if len(sources) > 3 and generator.random() < 0.15:
+            del changed[cell_id]
+        else:
+            changed[cell_id] = make_source(generator)
+        if replay(changed) is not None:
+            return cell_id, changed
+    return "", sources
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_kernel_has_the_state_of_a_run_from_the_top(
+    project: Quick,  # noqa: F811
+    seed: int,
+) -> None:
+    generator = random.Random(seed)
+    notebook, sources = make_notebook(project, generator)
+    assert project.json("run", "book")["ok"]
+    reports = []
+    for _ in range(generator.randint(1, 4)):
+        cell_id, changed = find_change(generator, sources)
+        if not cell_id:
+            continue
+        if cell_id not in changed:
+            reports.append(notebook.delete(cell_id).text)
+        else:
+            if generator.random() < 0.5:
+                failed = make_source(generator) + FAILURE
+                reports.append(notebook.replace(cell_id, failed).text)
+            report = notebook.replace(cell_id, changed[cell_id]).text
+            assert "ran ok" in report, (sources, report)
+            reports.append(report)
+        sources = changed
+        if generator.random() < 0.3:
+            project.json("run", "--stale")
+    project.json("run", "--stale")
+    assert project.json("run", "--stale")["cells"] == 0
+    assert list_values(project.kernel().names) == replay(sources), (sources, reports)
+    status = project.json("status", "book")
+    assert status["stale"] == status["hidden"] == []
