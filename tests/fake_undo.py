@@ -183,11 +183,15 @@ class FakeUndo:
             }
             for name in mentioned
         }
-        for number in set().union(*reached.values()):
-            runs = self.restore_content(number, request.runs)
-            for name in mentioned:
-                if number in reached[name]:
-                    restored[name] |= runs
+        for name in mentioned:
+            pending, seen = reached[name], set[int]()
+            while pending or not seen:
+                for number in pending:
+                    restored[name] |= self.restore_content(number, request.runs)
+                # The restored objects may contain others that were changed.
+                value = self.names.get(name)
+                seen |= pending | {0}
+                pending = {id(item) for item in iterate_reachable(value)} - seen
         self.last = {name: id(value) for name, value in self.list_values().items()}
         numbers = {
             name: tuple(sorted(runs, reverse=True))

@@ -135,6 +135,9 @@ def test_kernel_has_the_state_of_a_run_from_the_top(
                 failed = make_source(generator) + FAILURE
                 reports.append(notebook.replace(cell_id, failed).text)
             report = notebook.replace(cell_id, changed[cell_id]).text
+            if "was undone; to run" in report:
+                project.json("run", "--stale")
+                report = notebook.replace(cell_id, changed[cell_id] + "\n").text
             assert "ran ok" in report, (sources, report)
             reports.append(report)
         sources = changed

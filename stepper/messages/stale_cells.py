@@ -103,9 +103,9 @@ def format_stale(marked: Sequence[MarkedCell], commands: CommandLines = UNNAMED)
         elif origin.where == UNDONE:
             clauses.append(f"what {subject} changed was undone: {names}")
         elif origin.where == UNDONE_VALUE:
+            changer = _describe_changer(origin)
             clauses.append(
-                f"{subject} read {names} after a change by cell {origin.number} that"
-                " was undone"
+                f"{subject} read {names} after a change by {changer} that was undone"
             )
         else:
             clauses.append(
@@ -149,9 +149,8 @@ def _explain(causes: Sequence[Cause]) -> str:
         elif origin.where == UNDONE:
             clauses.append(f"its change of {names} was undone")
         elif origin.where == UNDONE_VALUE:
-            clauses.append(
-                f"read {names} after a change by cell {origin.number} that was undone"
-            )
+            changer = _describe_changer(origin)
+            clauses.append(f"read {names} after a change by {changer} that was undone")
         elif origin.where:
             clauses.append(f"read {names} from {_describe_origin(origin)}")
         else:
@@ -172,6 +171,10 @@ def _describe_origin(origin: _Origin) -> str:
     if origin.where == DELETED:  # another cell may have this number now
         return f"a deleted cell (cell {origin.number} when it ran)"
     return f"cell {origin.number}, which {PREDICATES[origin.where]}"
+
+
+def _describe_changer(origin: _Origin) -> str:
+    return f"cell {origin.number}" if origin.number else "a deleted cell"
 
 
 def _group_names(causes: Sequence[Cause]) -> list[tuple[str, _Origin]]:

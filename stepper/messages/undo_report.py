@@ -123,6 +123,21 @@ def format_removed_name(name: str) -> str:
     )
 
 
+def format_undone_name(
+    name: str, numbers: Sequence[int], commands: CommandLines
+) -> str:
+    """Return a clause on a name that is undefined because cells are stale.
+
+    `numbers` are the numbers of these cells.
+    """
+    command = commands.shell("run --stale")
+    target = "it" if len(numbers) == 1 else "them"
+    return (
+        f"the change of {_quote(name)} by {format_cells(numbers)} was undone; to run"
+        f" {target} again: `{command}`"
+    )
+
+
 def format_removed_below(name: str, number: int) -> str:
     """Return a clause on a name that is removed because a cell below bound it.
 

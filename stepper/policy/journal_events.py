@@ -100,7 +100,11 @@ class PlanChanged(Event, kind="plan"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunStarted(Event, kind="start", optional=("by", "outside_agent", "undoes")):
+class RunStarted(
+    Event,
+    kind="start",
+    optional=("by", "outside_agent", "undoes", "undoes_others", "undoes_names"),
+):
     """A run is about to start.
 
     The event contains everything that another daemon needs to finish the run.
@@ -120,8 +124,11 @@ class RunStarted(Event, kind="start", optional=("by", "outside_agent", "undoes")
     source: str = ""
     tags: tuple[str, ...] = ()
     kernel: str = ""
-    # Earlier runs of the cell that the kernel undoes before this run.
+    # Earlier runs of the cell, and of other cells, that the kernel undoes before this
+    # run.
     undoes: tuple[int, ...] = ()
+    undoes_others: tuple[int, ...] = ()
+    undoes_names: tuple[str, ...] | None = None  # None: all names
 
     def create_run(
         self, outcome: Outcome, verdict: Verdict, fault: Fault | None, seconds: float
@@ -203,13 +210,17 @@ class RunEnded(
 
 @dataclass(frozen=True, kw_only=True)
 class RunsUndone(
-    Event, kind="undone", optional=("runs", "restored", "removed", "not_restored")
+    Event,
+    kind="undone",
+    optional=("runs", "others", "names", "restored", "removed", "not_restored"),
 ):
     """The kernel restored the state before earlier runs.
 
     `run` is the run that the restore preceded, or the next run. `cell_id` is the cell
-    that ran again or was deleted, and `runs` are its runs that are undone. `restored`
-    and `removed` contain the undone runs by name, `not_restored` the reasons by name.
+    that ran again or was deleted, and `runs` are its runs that are undone. `others` are
+    runs of other cells, whose changes of `names` are undone (None: of all names).
+    `restored` and `removed` contain the undone runs by name, `not_restored` the reasons
+    by name.
     """
 
     at: Moment = ""
@@ -217,6 +228,8 @@ class RunsUndone(
     kernel: str = ""
     cell_id: str = ""
     runs: tuple[int, ...] = ()
+    others: tuple[int, ...] = ()
+    names: tuple[str, ...] | None = None
     restored: dict[str, tuple[int, ...]] = field(default_factory=dict)
     removed: dict[str, tuple[int, ...]] = field(default_factory=dict)
     not_restored: dict[str, str] = field(default_factory=dict)

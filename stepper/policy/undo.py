@@ -176,13 +176,27 @@ def select_restore_after_deletion(
     names = set[str]()
     for run in deleted_runs:
         names |= _list_written_names(run, sources, list_names)
-    # The cells below have moved up to the index of the deleted cell.
-    index = deleted_runs[-1].index
     cell_id = deleted_runs[0].cell_id
     first_run = min(run.run for run in runs.all if run.cell_id == cell_id)
+    index = deleted_runs[-1].index
+    positions = CellPositions(cells)
+    # Cells below have moved up, also because of other deleted cells.
+    other_deleted = {
+        run.cell_id
+        for run in runs.all
+        if run.index < index and positions.find_index(run) is None
+    }
+    position = index - len(other_deleted - {cell_id})
     later_runs = _select_later_runs(
-        CellPositions(cells), runs.active, deleted_runs, first_run, index
+        positions, runs.active, deleted_runs, first_run, position
     )
+    # Other cells may have moved up too, so the position is not exact.
+    later_runs += [
+        run
+        for run in runs.active
+        if run.run >= first_run and run.index > index and run not in later_runs
+    ]
+    later_runs.sort(key=lambda run: run.run)
     return _make_request(later_runs, names, deleted_runs)
 
 

@@ -65,10 +65,19 @@ class RestoreRequest:
     names: frozenset[str] | None
     own_runs: tuple[int, ...] = ()
 
+    @property
+    def other_runs(self) -> tuple[int, ...]:
+        """The runs of other cells."""
+        return tuple(run for run in self.runs if run not in self.own_runs)
+
+    @property
+    def sorted_names(self) -> tuple[str, ...] | None:
+        """The names in alphabetical order; None stands for all names."""
+        return None if self.names is None else tuple(sorted(self.names))
+
     def to_json(self) -> dict[str, Any]:
         """Return the request as the kernel receives it."""
-        names = None if self.names is None else sorted(self.names)
-        return {"runs": [*self.runs], "names": names}
+        return {"runs": self.runs, "names": self.sorted_names}
 
 
 @dataclass(frozen=True)

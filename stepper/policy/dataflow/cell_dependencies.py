@@ -9,7 +9,7 @@ a deleted cell, or from code that another client executed.
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -282,10 +282,14 @@ class RunRecord(NamedTuple):
 
 
 class BindingChange(NamedTuple):
-    """A change of a name by the run `origin`; `before` is the binding before it."""
+    """A change of a name by the run `origin`; `before` is the binding before it.
+
+    `is_binding` is False if the run only changed the object in place.
+    """
 
     origin: int
     before: Binding | None
+    is_binding: bool
 
 
 class ChangedModule(NamedTuple):
@@ -411,8 +415,9 @@ class History:
         usage = self.analyze(source)
         before = {**self.table.bindings}
         reads = self.table.apply(run.run, usage, run.bound, succeeded)
-        self._record_changes(run.run, before)
-        self.reported_changes[run.run] = run.changes
+        self._record_changes(run.run, before, usage.binds)
+        if run.undo_reach:
+            self.reported_changes[run.run] = run.changes
         unrestored = self.unrestored & reads.keys()
         if succeeded:
             # A value that was computed from such a name is not better.
@@ -442,13 +447,30 @@ class History:
         self.last_runs[key] = record
         self.records[run.run] = record
 
-    def _record_changes(self, origin: int, before: Mapping[str, Binding]) -> None:
-        """Record the bindings that a run changed; `before` are the bindings before."""
+    def find_undone_cells(self, name: str, cells: Cells) -> list[int]:
+        """Return the numbers of the cells whose change of a name was undone.
+
+        Cells that ran again since are not included.
+        """
+        numbers = []
+        for cell in select_runnable(cells):
+            record = self.last_runs.get(_get_key(cell))
+            if record and name in self.undone_names.get(record.run, ()):
+                numbers.append(cell.number)
+        return numbers
+
+    def _record_changes(
+        self, origin: int, before: Mapping[str, Binding], binds: Names
+    ) -> None:
+        """Record the bindings that a run changed; `before` are the bindings before.
+
+        `binds` are the names that the run binds.
+        """
         bindings = self.table.bindings
         for name in before.keys() | bindings.keys():
             binding = before.get(name)
             if bindings.get(name) is not binding:
-                change = BindingChange(origin, binding)
+                change = BindingChange(origin, binding, name in binds)
                 self.changes.setdefault(name, []).append(change)
 
     def _apply_undone(
@@ -468,21 +490,32 @@ class History:
 
     def _apply_restore(self, event: RunsUndone) -> None:
         """Apply what a kernel restored, and what it could not restore."""
+        self.unrestored.update(event.not_restored)
         for names in (event.restored, event.removed):
             for name, runs in names.items():
-                self._undo_changes(name, runs)
                 self.unrestored.discard(name)
-                for run in runs:
-                    self.undone_changes.add((name, run))
-                    if run not in event.runs:
-                        undone_names = self.undone_names.setdefault(run, {})
-                        undone_names[name] = event.cell_id
-        self.unrestored.update(event.not_restored)
+                self._record_undone(name, runs, event)
+        # Other names already had the values from before the runs.
+        requested = {*event.runs, *event.others}
+        undone_names = [*self.changes] if event.names is None else event.names
+        for name in undone_names:
+            if name not in event.not_restored:
+                rebound_by = self._undo_changes(name, requested)
+                self._record_undone(name, rebound_by, event)
 
-    def _undo_changes(self, name: str, runs: Sequence[int]) -> None:
-        """Set a name back to its binding before the last runs that changed it.
+    def _record_undone(self, name: str, runs: Iterable[int], event: RunsUndone) -> None:
+        """Record that changes of a name by some runs are undone."""
+        for run in runs:
+            self.undone_changes.add((name, run))
+            if run not in event.runs:
+                undone_names = self.undone_names.setdefault(run, {})
+                undone_names[name] = event.cell_id
 
-        Later runs that did not bind the name to another object do not matter.
+    def _undo_changes(self, name: str, runs: Collection[int]) -> set[int]:
+        """Set a name back to its binding before the first of the runs that changed it.
+
+        Other runs that did not bind the name to another object do not matter. Return
+        the numbers of the runs that bound the name, even if to the same object.
         """
         changes = self.changes.get(name, [])
         position = len(changes)
@@ -495,18 +528,23 @@ class History:
             elif self._may_have_rebound(origin, name):
                 break
         if first == len(changes):
-            return
+            return set()
         binding = changes[first].before
+        undone = set()
+        for change in changes[first:]:
+            if change.is_binding and change.origin in runs:
+                undone.add(change.origin)
         del changes[first:]
         if binding is None:
             self.table.bindings.pop(name, None)
         else:
             self.table.bindings[name] = binding
+        return undone
 
     def _may_have_rebound(self, run: int, name: str) -> bool:
         """Return whether a run may have bound a name to another object."""
         changes = self.reported_changes.get(run)
-        return not changes or changes.get(name, CHANGED) != CHANGED
+        return changes is None or changes.get(name, CHANGED) != CHANGED
 
     def _find_bound_names(self, origin: int) -> dict[str, Version]:
         """Return the versions of the names that a run bound, by name."""
@@ -573,7 +611,7 @@ class History:
             origin = -self.external_count
             before = {**self.table.bindings}
             self.table.apply(origin, NameUsage(), execution.bound)
-            self._record_changes(origin, before)
+            self._record_changes(origin, before, execution.bound)
             self.records[origin] = RunRecord(
                 run=origin,
                 key="",
@@ -774,20 +812,36 @@ class _DependencySearch:
             if provider and ran_later and version is not None:
                 cell = self.cells[provider.origin]
                 stale.append(Cause(name, cell.id, cell.number))
+            elif read and provider and self._is_undone(index, name, read):
+                stale.append(self._make_undone_cause(name, read))
             elif read:
                 hidden_cause = self._find_hidden_cause(index, name, read, provider)
                 if hidden_cause:
                     hidden.append(hidden_cause)
-                elif (name, read.origin) in self.history.undone_changes:
-                    origin = self.history.records[read.origin]
-                    cause = Cause(name, origin.cell_id, origin.number, UNDONE_VALUE)
-                    stale.append(cause)
         for name in sorted(record.unrestored):
             cause = Cause(name, "", 0, UNRESTORED)
             hidden.append(cause)
         stale_names = {cause.name for cause in stale}
         stale += self._find_undone_changes(record, stale_names)
         return _CellCauses(stale, hidden)
+
+    def _is_undone(self, index: int, name: str, read: Binding) -> bool:
+        """Return whether a value that a cell read was undone.
+
+        `read` is the binding of the name that the cell at the index read.
+        """
+        if (name, read.origin) not in self.history.undone_changes:
+            return False
+        return self.history.records[read.origin].key != self.keys[index]
+
+    def _make_undone_cause(self, name: str, read: Binding) -> Cause:
+        """Return the cause for a value that was undone.
+
+        If the cell that provided the value was deleted, the number of the cause is 0.
+        """
+        origin = self.history.records[read.origin]
+        number = origin.number if origin.key in self.all_keys else 0
+        return Cause(name, origin.cell_id, number, UNDONE_VALUE)
 
     def _find_undone_changes(self, record: RunRecord, others: Names) -> list[Cause]:
         """Return the causes for changes of a run that were undone.

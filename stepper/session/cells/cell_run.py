@@ -84,9 +84,7 @@ class CellWork:
         `run` is the number of the run, and `kernel` the ID of the kernel. `undo` is
         what the kernel undoes before.
         """
-        undoes: tuple[int, ...] = ()
-        if undo is not None and undo.restore is not None:
-            undoes = undo.restore.own_runs
+        restore = undo.restore if undo else None
         cell = self.cell
         return journal_events.RunStarted(
             run=run,
@@ -103,7 +101,9 @@ class CellWork:
             source=cell.source,
             tags=cell.tags,
             kernel=kernel,
-            undoes=undoes,
+            undoes=restore.own_runs if restore else (),
+            undoes_others=restore.other_runs if restore else (),
+            undoes_names=restore.sorted_names if restore else None,
         )
 
 
@@ -407,9 +407,9 @@ async def judge_execution(
         fault = await session.add_suggestion(
             fault, execution.diagnosis_data, execution.namespace, cell, cells
         )
-        if execution.undo is not None and execution.undo.restore is not None:
-            removed = execution.undo.restore.removed
-            fault = cell_undo.explain_removed_name(session, fault, removed, cell, cells)
+        restore = execution.undo.restore if execution.undo else None
+        removed = restore.removed if restore else {}
+        fault = cell_undo.explain_removed_name(session, fault, removed, cell, cells)
     return run_decisions.Judgement(fault, verdict)
 
 

@@ -132,13 +132,13 @@ def record_restore(
     facts = execution.undo
     if facts is None or facts.restore is None:
         return []
-    _log_restore(
-        session,
-        facts.restore,
-        started.run,
-        started.kernel,
-        started.cell_id,
+    request = RestoreRequest(
+        (*started.undoes, *started.undoes_others),
+        None if started.undoes_names is None else frozenset(started.undoes_names),
         started.undoes,
+    )
+    _log_restore(
+        session, request, facts.restore, started.run, started.kernel, started.cell_id
     )
     result = facts.restore
     not_restored = {}
@@ -222,14 +222,14 @@ def list_only_restored(facts: UndoFacts | None) -> frozenset[str]:
 
 def _log_restore(
     session: Session,
+    request: RestoreRequest,
     result: RestoreResult,
     run: int,
     kernel: str,
     cell_id: str,
-    undone_runs: Sequence[int],
 ) -> None:
     """Log that the kernel undid runs; `run` is the run before which it did."""
-    if not undone_runs and not result:
+    if not request.runs:
         return
     session.journal.log(
         journal_events.RunsUndone(
@@ -237,7 +237,9 @@ def _log_restore(
             run=run,
             kernel=kernel,
             cell_id=cell_id,
-            runs=tuple(undone_runs),
+            runs=request.own_runs,
+            others=request.other_runs,
+            names=request.sorted_names,
             restored=result.restored,
             removed=result.removed,
             not_restored=result.not_restored,
@@ -253,13 +255,21 @@ def explain_removed_name(
     cell: Cell,
     cells: Sequence[Cell],
 ) -> Fault:
-    """Return a fault, with an explanation if an undefined name was removed.
+    """Return a fault, with an explanation if an undefined name was removed or undone.
 
     `removed` are the names that were removed before `cell` ran, with the undone runs.
     `cells` are all cells of the notebook.
     """
     name = str(fault.attributes.get("name", ""))
-    if fault.ename != "NameError" or name not in removed:
+    if fault.ename != "NameError":
+        return fault
+    undone_numbers = session.journal.run_history.find_undone_cells(name, cells)
+    if undone_numbers:
+        suggestion = undo_report.format_undone_name(
+            name, undone_numbers, session.state.commands
+        )
+        return replace(fault, suggestion=suggestion)
+    if name not in removed:
         return fault
     binding_run = session.state.find_run(min(removed[name]))
     if binding_run is None:
@@ -305,12 +315,7 @@ async def undo_deleted_cells(session: Session, cells: Sequence[Cell]) -> list[st
         if result is None:
             break
         _log_restore(
-            session,
-            result,
-            session.state.next_run,
-            kernel.id,
-            cell_id,
-            request.own_runs,
+            session, request, result, session.state.next_run, kernel.id, cell_id
         )
         sentences.append(undo_report.format_deletion(own_runs[-1].number, result))
     return [sentence for sentence in sentences if sentence]
