@@ -15,7 +15,8 @@ from stepper.kernels.in_kernel import value_fingerprints
 from stepper.messages import stale_cells as words
 from stepper.policy.changed_cells import hash_source
 from stepper.policy.dataflow import cell_dependencies, name_analysis
-from stepper.policy.dataflow.cell_dependencies import BindingTable, History
+from stepper.policy.dataflow.binding_table import BindingTable
+from stepper.policy.dataflow.cell_dependencies import History
 from stepper.policy.journal_events import RunEnded
 from stepper.policy.model import Cell, Outcome, Verdict
 

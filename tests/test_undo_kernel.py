@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from stepper.policy.dataflow.cell_dependencies import BindingTable
+from stepper.policy.dataflow.binding_table import BindingTable
 from stepper.policy.dataflow.name_analysis import analyze_source
 from stepper.policy.model import Limits, Outcome
 from stepper.policy.undo import list_mentioned_names

@@ -10,9 +10,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from stepper.policy.changed_cells import hash_source, select_runnable
+from stepper.policy.dataflow.binding_table import ResolvedUsage
 from stepper.policy.dataflow.cell_dependencies import (
     History,
-    ResolvedUsage,
     RunRecord,
     get_cell_key,
 )

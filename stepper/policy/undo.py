@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from stepper.policy.changed_cells import INDEX_ID, hash_source
-from stepper.policy.dataflow.cell_dependencies import ResolvedUsage
+from stepper.policy.dataflow.binding_table import ResolvedUsage
 from stepper.policy.dataflow.name_effects import NameUsage
 from stepper.policy.journal_events import RunEnded
 from stepper.policy.model import Cell, Verdict

@@ -19,7 +19,7 @@ from typing import Any
 
 from stepper.diagnosis import ipython_syntax
 from stepper.policy.dataflow import name_analysis
-from stepper.policy.dataflow.cell_dependencies import BindingTable
+from stepper.policy.dataflow.binding_table import BindingTable
 from stepper.policy.dataflow.name_effects import NameUsage
 
 Edge = tuple[int, int, str]  # provider, reader, name

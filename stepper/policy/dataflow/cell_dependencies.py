@@ -8,27 +8,27 @@ a deleted cell, or from code that another client executed.
 
 from __future__ import annotations
 
-import builtins
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from stepper.policy.changed_cells import INDEX_ID, hash_source, select_runnable
-from stepper.policy.dataflow.name_effects import (
-    DEFINED,
-    IMPORT,
-    VALUE,
-    FunctionEffects,
-    NameUsage,
-    list_changed_arguments,
+from stepper.policy.dataflow.binding_table import (
+    BUILTIN_NAMES,
+    Binding,
+    BindingTable,
+    Names,
+    Version,
 )
+from stepper.policy.dataflow.name_effects import (
+    IMPORT,
+    NameUsage,
+)
+from stepper.policy.dataflow.undone_changes import UndoneChanges
 from stepper.policy.journal_events import ExternalExecution, RunEnded, RunsUndone
 from stepper.policy.model import Cell, Outcome
 from stepper.policy.namespace_model import Namespace
 from stepper.policy.reloaded_modules import SOURCE_PREFIX
-from stepper.policy.undo_model import CHANGED
-
-BUILTIN_NAMES = frozenset(vars(builtins))
 
 # Origins of hidden state: the values of `Cause.where`.
 DELETED = "gone"  # from a deleted cell
@@ -47,193 +47,6 @@ MAX_JOURNALED_NAMES = 100  # names with a fingerprint in the journal line of a r
 
 AnalyzeSource = Callable[[str], NameUsage]
 Cells = Sequence[Cell]
-Names = Collection[str]
-# The fingerprints of values by name; an empty string for a large value.
-Fingerprints = Mapping[str, str]
-# The fingerprint of a value or, if it is unknown, the number of the run that bound it.
-Version = int | str
-
-
-class Binding(NamedTuple):
-    """The last binding of a name.
-
-    `origin` is the number of the run that bound the name. If cells are applied without
-    their runs, it is the index of the cell. `kind` is VALUE, IMPORT or DEFINED.
-    `effects` is set for functions and classes, and for objects with mutating methods.
-    """
-
-    origin: int
-    kind: str
-    version: Version
-    effects: FunctionEffects | None = None
-
-
-class ResolvedUsage(NamedTuple):
-    """The names that a cell uses, directly and in functions of other cells.
-
-    `changes` are the names with an object that changes in place. `binds` has the kind
-    of each binding by name.
-    """
-
-    reads: set[str]
-    changes: set[str]
-    binds: dict[str, str]
-
-
-@dataclass(eq=False, repr=False)
-class BindingTable:
-    """The bindings of the notebook's names after some of its cells, in their order."""
-
-    bindings: dict[str, Binding] = field(default_factory=dict)
-    # The origin of the last `from … import *`, which may have bound any name.
-    star_origin: int | None = None
-
-    def apply(
-        self,
-        origin: int,
-        usage: NameUsage,
-        reported: Fingerprints | None = None,
-        succeeded: bool = True,
-        bound_before: Names | None = None,
-    ) -> dict[str, Binding]:
-        """Apply a cell to the table; return the bindings that the cell reads, by name.
-
-        `origin` is the origin of the cell's bindings. `reported` are the names that the
-        kernel reports as bound or changed, with their fingerprints; for a failed cell,
-        only these names count. `bound_before` are the names that the cell bound or
-        changed when it ran.
-        """
-        reported = reported or {}
-        has_report = bool(reported)
-        reads, changes, binds = self.resolve_usage(usage)
-        if bound_before is not None:
-            changes.intersection_update(bound_before)
-            other_names = {*bound_before} - binds.keys() - changes
-            reported = dict.fromkeys(other_names, "")
-        # The cell reads the names before it binds any.
-        providers = self._find_providers(reads)
-
-        for name in changes - binds.keys():
-            if succeeded or name in reported:
-                self._apply_change(name, origin, reported, has_report)
-        for name, kind in binds.items():
-            if succeeded or name in reported:
-                fingerprint = reported.get(name, "")
-                self._apply_binding(name, kind, origin, usage, fingerprint)
-        # Names that only the kernel knows, such as those that `exec` bound.
-        for name in reported.keys() - binds.keys() - changes:
-            version = reported[name] or origin
-            self.bindings[name] = Binding(origin, VALUE, version)
-        for name in usage.deletes:
-            self.bindings.pop(name, None)
-        if usage.star:
-            self.star_origin = origin
-        return providers
-
-    def _apply_binding(
-        self, name: str, kind: str, origin: int, usage: NameUsage, fingerprint: str
-    ) -> None:
-        """Set the binding of a name; `fingerprint` is empty if none was reported."""
-        if not fingerprint:
-            fingerprint = self._compute_fingerprint(name, usage)
-        effects = self._find_bound_effects(name, kind, usage)
-        version = fingerprint or origin
-        self.bindings[name] = Binding(origin, kind, version, effects)
-
-    def _apply_change(
-        self, name: str, origin: int, reported: Fingerprints, has_report: bool
-    ) -> None:
-        """Update the binding of a name if the name's object changed in place.
-
-        `has_report` says that the kernel reported changes of names.
-        """
-        binding = self.bindings.get(name)
-        if binding is None or binding.kind != VALUE:
-            return
-        if name in reported:
-            unchanged = reported[name] == binding.version
-        else:
-            # The kernel would have reported a change of a value with a fingerprint.
-            unchanged = has_report and isinstance(binding.version, str)
-        if not unchanged:
-            version = reported.get(name) or origin
-            self.bindings[name] = binding._replace(origin=origin, version=version)
-
-    def _compute_fingerprint(self, name: str, usage: NameUsage) -> str:
-        """Return the fingerprint of an import or definition, or an empty string.
-
-        Two fingerprints are equal if the source lines are equal and the names that the
-        definition reads have the same versions.
-        """
-        fingerprint = usage.fingerprints.get(name, "")
-        effects = usage.effects.get(name)
-        if not fingerprint or effects is None:
-            return fingerprint
-        for read in sorted(effects.definition_reads):
-            if read in self.bindings:
-                fingerprint += f" {self.bindings[read].version}"
-        return fingerprint
-
-    def _find_providers(self, names: Names) -> dict[str, Binding]:
-        """Return the bindings of names; names without a binding are omitted."""
-        providers = {}
-        for name in names:
-            binding = self.bindings.get(name)
-            if binding is not None:
-                providers[name] = binding
-            elif self.star_origin is not None and name not in BUILTIN_NAMES:
-                providers[name] = Binding(self.star_origin, VALUE, self.star_origin)
-        return providers
-
-    def _find_bound_effects(
-        self, name: str, kind: str, usage: NameUsage
-    ) -> FunctionEffects | None:
-        """Return the effects of a function or class that a cell binds to a name.
-
-        For another object, return the mutating methods of its class, or None if none
-        are known.
-        """
-        if kind == DEFINED:
-            return usage.effects.get(name)
-        creator = usage.created_by.get(name, "")
-        effects = usage.effects.get(creator)
-        if effects is None and creator in self.bindings:
-            effects = self.bindings[creator].effects
-        if effects is None or not effects.mutating_methods:
-            return None
-        return FunctionEffects(mutating_methods=effects.mutating_methods)
-
-    def _get_effects(self, name: str) -> FunctionEffects | None:
-        binding = self.bindings.get(name)
-        return binding.effects if binding else None
-
-    def resolve_usage(self, usage: NameUsage) -> ResolvedUsage:
-        """Return the names that a cell reads, changes and binds.
-
-        This includes the effects of the functions of other cells that the cell uses.
-        """
-        reads = {*usage.reads}
-        changes = {*usage.changes}
-        binds = {**usage.binds}
-        for function, arguments in usage.calls:
-            effects = self._get_effects(function)
-            if effects:
-                changes.update(list_changed_arguments(effects, arguments))
-        for name, method in usage.methods:
-            effects = self._get_effects(name)
-            if effects and method in effects.mutating_methods:
-                changes.add(name)
-        pending = [*usage.reads]
-        while pending:
-            effects = self._get_effects(pending.pop())
-            if effects is None:
-                continue
-            new_reads = effects.reads - reads - usage.binds.keys()
-            reads |= new_reads
-            pending += new_reads
-            changes |= effects.changes
-            binds |= dict.fromkeys(effects.binds, VALUE)
-        return ResolvedUsage(reads, changes, binds)
 
 
 def list_reported_bindings(
@@ -279,17 +92,6 @@ class RunRecord(NamedTuple):
     uses: Names = ()
     # Names that the run read with the value of an undone run.
     unrestored: Names = ()
-
-
-class BindingChange(NamedTuple):
-    """A change of a name by the run `origin`; `before` is the binding before it.
-
-    `is_binding` is False if the run only changed the object in place.
-    """
-
-    origin: int
-    before: Binding | None
-    is_binding: bool
 
 
 class ChangedModule(NamedTuple):
@@ -366,16 +168,10 @@ class History:
     # Run → its `from … import *`.
     star_imports: dict[int, StarImport] = field(default_factory=dict)
     undo_count: int = 0
-    # Name → its changes in the current kernel, oldest first.
-    changes: dict[str, list[BindingChange]] = field(default_factory=dict)
-    # Run → how it changed names, if the kernel reported it.
-    reported_changes: dict[int, Mapping[str, str]] = field(default_factory=dict)
-    # The undone changes: a name and the run that changed it.
-    undone_changes: set[tuple[str, int]] = field(default_factory=set)
-    # Run → the names whose changes were undone, although its cell did not run again.
-    undone_names: dict[int, dict[str, str]] = field(default_factory=dict)
-    # Names that could not be restored, and that no run has bound since.
-    unrestored: set[str] = field(default_factory=set)
+    undo: UndoneChanges = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.undo = UndoneChanges(self.table)
 
     def catch_up(
         self,
@@ -402,9 +198,7 @@ class History:
             if run.kernel != self.kernel:
                 self.kernel = run.kernel
                 self.table = BindingTable()
-                self.changes = {}
-                self.reported_changes = {}
-                self.unrestored = set()
+                self.undo.start_kernel(self.table)
             self._apply_external(external, run.run)
             self._apply_undone(undone, run.run)
             self._apply_run(run, source)
@@ -415,13 +209,12 @@ class History:
         usage = self.analyze(source)
         before = {**self.table.bindings}
         reads = self.table.apply(run.run, usage, run.bound, succeeded)
-        self._record_changes(run.run, before, usage.binds)
-        if run.undo_reach:
-            self.reported_changes[run.run] = run.changes
-        unrestored = self.unrestored & reads.keys()
+        self.undo.record(run.run, before, usage.binds)
+        self.undo.record_report(run)
+        unrestored = self.undo.unrestored & reads.keys()
         if succeeded:
             # A value that was computed from such a name is not better.
-            self.unrestored -= usage.binds.keys() - unrestored
+            self.undo.unrestored -= usage.binds.keys() - unrestored
         self.imports.update(usage.modules)
         if "*" in usage.modules:
             modules = usage.modules["*"]
@@ -447,32 +240,6 @@ class History:
         self.last_runs[key] = record
         self.records[run.run] = record
 
-    def find_undone_cells(self, name: str, cells: Cells) -> list[int]:
-        """Return the numbers of the cells whose change of a name was undone.
-
-        Cells that ran again since are not included.
-        """
-        numbers = []
-        for cell in select_runnable(cells):
-            record = self.last_runs.get(_get_key(cell))
-            if record and name in self.undone_names.get(record.run, ()):
-                numbers.append(cell.number)
-        return numbers
-
-    def _record_changes(
-        self, origin: int, before: Mapping[str, Binding], binds: Names
-    ) -> None:
-        """Record the bindings that a run changed; `before` are the bindings before.
-
-        `binds` are the names that the run binds.
-        """
-        bindings = self.table.bindings
-        for name in before.keys() | bindings.keys():
-            binding = before.get(name)
-            if bindings.get(name) is not binding:
-                change = BindingChange(origin, binding, name in binds)
-                self.changes.setdefault(name, []).append(change)
-
     def _apply_undone(
         self, undone: Sequence[RunsUndone], run_number: int | None = None
     ) -> None:
@@ -484,67 +251,20 @@ class History:
             if run_number is not None and event.run > run_number:
                 return
             self.undo_count += 1
-            if event.kernel != self.kernel:
-                continue
-            self._apply_restore(event)
+            if event.kernel == self.kernel:
+                self.undo.apply(event)
 
-    def _apply_restore(self, event: RunsUndone) -> None:
-        """Apply what a kernel restored, and what it could not restore."""
-        self.unrestored.update(event.not_restored)
-        for names in (event.restored, event.removed):
-            for name, runs in names.items():
-                self.unrestored.discard(name)
-                self._record_undone(name, runs, event)
-        # Other names already had the values from before the runs.
-        requested = {*event.runs, *event.others}
-        undone_names = [*self.changes] if event.names is None else event.names
-        for name in undone_names:
-            if name not in event.not_restored:
-                rebound_by = self._undo_changes(name, requested)
-                self._record_undone(name, rebound_by, event)
+    def find_undone_cells(self, name: str, cells: Cells) -> list[int]:
+        """Return the numbers of the cells whose change of a name was undone.
 
-    def _record_undone(self, name: str, runs: Iterable[int], event: RunsUndone) -> None:
-        """Record that changes of a name by some runs are undone."""
-        for run in runs:
-            self.undone_changes.add((name, run))
-            if run not in event.runs:
-                undone_names = self.undone_names.setdefault(run, {})
-                undone_names[name] = event.cell_id
-
-    def _undo_changes(self, name: str, runs: Collection[int]) -> set[int]:
-        """Set a name back to its binding before the first of the runs that changed it.
-
-        Other runs that did not bind the name to another object do not matter. Return
-        the numbers of the runs that bound the name, even if to the same object.
+        Cells that ran again since are not included.
         """
-        changes = self.changes.get(name, [])
-        position = len(changes)
-        first = position
-        while position:
-            position -= 1
-            origin = changes[position].origin
-            if origin in runs:
-                first = position
-            elif self._may_have_rebound(origin, name):
-                break
-        if first == len(changes):
-            return set()
-        binding = changes[first].before
-        undone = set()
-        for change in changes[first:]:
-            if change.is_binding and change.origin in runs:
-                undone.add(change.origin)
-        del changes[first:]
-        if binding is None:
-            self.table.bindings.pop(name, None)
-        else:
-            self.table.bindings[name] = binding
-        return undone
-
-    def _may_have_rebound(self, run: int, name: str) -> bool:
-        """Return whether a run may have bound a name to another object."""
-        changes = self.reported_changes.get(run)
-        return changes is None or changes.get(name, CHANGED) != CHANGED
+        numbers = []
+        for cell in select_runnable(cells):
+            record = self.last_runs.get(_get_key(cell))
+            if record and name in self.undo.names_by_run.get(record.run, ()):
+                numbers.append(cell.number)
+        return numbers
 
     def _find_bound_names(self, origin: int) -> dict[str, Version]:
         """Return the versions of the names that a run bound, by name."""
@@ -611,7 +331,7 @@ class History:
             origin = -self.external_count
             before = {**self.table.bindings}
             self.table.apply(origin, NameUsage(), execution.bound)
-            self._record_changes(origin, before, execution.bound)
+            self.undo.record(origin, before, execution.bound)
             self.records[origin] = RunRecord(
                 run=origin,
                 key="",
@@ -830,7 +550,7 @@ class _DependencySearch:
 
         `read` is the binding of the name that the cell at the index read.
         """
-        if (name, read.origin) not in self.history.undone_changes:
+        if (name, read.origin) not in self.history.undo.undone:
             return False
         return self.history.records[read.origin].key != self.keys[index]
 
@@ -849,7 +569,7 @@ class _DependencySearch:
         `others` are names for which the cell is stale for another reason.
         """
         causes = []
-        undone_names = self.history.undone_names.get(record.run, {})
+        undone_names = self.history.undo.names_by_run.get(record.run, {})
         for name, provider_id in sorted(undone_names.items()):
             if name not in others:
                 causes.append(Cause(name, provider_id, 0, UNDONE))

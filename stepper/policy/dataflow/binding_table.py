@@ -1,0 +1,206 @@
+"""The bindings of the notebook's names after some of its cells."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from stepper.policy.dataflow.name_effects import (
+    DEFINED,
+    VALUE,
+    FunctionEffects,
+    NameUsage,
+    list_changed_arguments,
+)
+
+BUILTIN_NAMES = frozenset(vars(builtins))
+
+Names = Collection[str]
+# The fingerprints of values by name; an empty string for a large value.
+Fingerprints = Mapping[str, str]
+# The fingerprint of a value or, if it is unknown, the number of the run that bound it.
+Version = int | str
+
+
+class Binding(NamedTuple):
+    """The last binding of a name.
+
+    `origin` is the number of the run that bound the name. If cells are applied without
+    their runs, it is the index of the cell. `kind` is VALUE, IMPORT or DEFINED.
+    `effects` is set for functions and classes, and for objects with mutating methods.
+    """
+
+    origin: int
+    kind: str
+    version: Version
+    effects: FunctionEffects | None = None
+
+
+class ResolvedUsage(NamedTuple):
+    """The names that a cell uses, directly and in functions of other cells.
+
+    `changes` are the names with an object that changes in place. `binds` has the kind
+    of each binding by name.
+    """
+
+    reads: set[str]
+    changes: set[str]
+    binds: dict[str, str]
+
+
+@dataclass(eq=False, repr=False)
+class BindingTable:
+    """The bindings of the notebook's names after some of its cells, in their order."""
+
+    bindings: dict[str, Binding] = field(default_factory=dict)
+    # The origin of the last `from … import *`, which may have bound any name.
+    star_origin: int | None = None
+
+    def apply(
+        self,
+        origin: int,
+        usage: NameUsage,
+        reported: Fingerprints | None = None,
+        succeeded: bool = True,
+        bound_before: Names | None = None,
+    ) -> dict[str, Binding]:
+        """Apply a cell to the table; return the bindings that the cell reads, by name.
+
+        `origin` is the origin of the cell's bindings. `reported` are the names that the
+        kernel reports as bound or changed, with their fingerprints; for a failed cell,
+        only these names count. `bound_before` are the names that the cell bound or
+        changed when it ran.
+        """
+        reported = reported or {}
+        has_report = bool(reported)
+        reads, changes, binds = self.resolve_usage(usage)
+        if bound_before is not None:
+            changes.intersection_update(bound_before)
+            other_names = {*bound_before} - binds.keys() - changes
+            reported = dict.fromkeys(other_names, "")
+        # The cell reads the names before it binds any.
+        providers = self._find_providers(reads)
+
+        for name in changes - binds.keys():
+            if succeeded or name in reported:
+                self._apply_change(name, origin, reported, has_report)
+        for name, kind in binds.items():
+            if succeeded or name in reported:
+                fingerprint = reported.get(name, "")
+                self._apply_binding(name, kind, origin, usage, fingerprint)
+        # Names that only the kernel knows, such as those that `exec` bound.
+        for name in reported.keys() - binds.keys() - changes:
+            version = reported[name] or origin
+            self.bindings[name] = Binding(origin, VALUE, version)
+        for name in usage.deletes:
+            self.bindings.pop(name, None)
+        if usage.star:
+            self.star_origin = origin
+        return providers
+
+    def _apply_binding(
+        self, name: str, kind: str, origin: int, usage: NameUsage, fingerprint: str
+    ) -> None:
+        """Set the binding of a name; `fingerprint` is empty if none was reported."""
+        if not fingerprint:
+            fingerprint = self._compute_fingerprint(name, usage)
+        effects = self._find_bound_effects(name, kind, usage)
+        version = fingerprint or origin
+        self.bindings[name] = Binding(origin, kind, version, effects)
+
+    def _apply_change(
+        self, name: str, origin: int, reported: Fingerprints, has_report: bool
+    ) -> None:
+        """Update the binding of a name if the name's object changed in place.
+
+        `has_report` says that the kernel reported changes of names.
+        """
+        binding = self.bindings.get(name)
+        if binding is None or binding.kind != VALUE:
+            return
+        if name in reported:
+            unchanged = reported[name] == binding.version
+        else:
+            # The kernel would have reported a change of a value with a fingerprint.
+            unchanged = has_report and isinstance(binding.version, str)
+        if not unchanged:
+            version = reported.get(name) or origin
+            self.bindings[name] = binding._replace(origin=origin, version=version)
+
+    def _compute_fingerprint(self, name: str, usage: NameUsage) -> str:
+        """Return the fingerprint of an import or definition, or an empty string.
+
+        Two fingerprints are equal if the source lines are equal and the names that the
+        definition reads have the same versions.
+        """
+        fingerprint = usage.fingerprints.get(name, "")
+        effects = usage.effects.get(name)
+        if not fingerprint or effects is None:
+            return fingerprint
+        for read in sorted(effects.definition_reads):
+            if read in self.bindings:
+                fingerprint += f" {self.bindings[read].version}"
+        return fingerprint
+
+    def _find_providers(self, names: Names) -> dict[str, Binding]:
+        """Return the bindings of names; names without a binding are omitted."""
+        providers = {}
+        for name in names:
+            binding = self.bindings.get(name)
+            if binding is not None:
+                providers[name] = binding
+            elif self.star_origin is not None and name not in BUILTIN_NAMES:
+                providers[name] = Binding(self.star_origin, VALUE, self.star_origin)
+        return providers
+
+    def _find_bound_effects(
+        self, name: str, kind: str, usage: NameUsage
+    ) -> FunctionEffects | None:
+        """Return the effects of a function or class that a cell binds to a name.
+
+        For another object, return the mutating methods of its class, or None if none
+        are known.
+        """
+        if kind == DEFINED:
+            return usage.effects.get(name)
+        creator = usage.created_by.get(name, "")
+        effects = usage.effects.get(creator)
+        if effects is None and creator in self.bindings:
+            effects = self.bindings[creator].effects
+        if effects is None or not effects.mutating_methods:
+            return None
+        return FunctionEffects(mutating_methods=effects.mutating_methods)
+
+    def _get_effects(self, name: str) -> FunctionEffects | None:
+        binding = self.bindings.get(name)
+        return binding.effects if binding else None
+
+    def resolve_usage(self, usage: NameUsage) -> ResolvedUsage:
+        """Return the names that a cell reads, changes and binds.
+
+        This includes the effects of the functions of other cells that the cell uses.
+        """
+        reads = {*usage.reads}
+        changes = {*usage.changes}
+        binds = {**usage.binds}
+        for function, arguments in usage.calls:
+            effects = self._get_effects(function)
+            if effects:
+                changes.update(list_changed_arguments(effects, arguments))
+        for name, method in usage.methods:
+            effects = self._get_effects(name)
+            if effects and method in effects.mutating_methods:
+                changes.add(name)
+        pending = [*usage.reads]
+        while pending:
+            effects = self._get_effects(pending.pop())
+            if effects is None:
+                continue
+            new_reads = effects.reads - reads - usage.binds.keys()
+            reads |= new_reads
+            pending += new_reads
+            changes |= effects.changes
+            binds |= dict.fromkeys(effects.binds, VALUE)
+        return ResolvedUsage(reads, changes, binds)

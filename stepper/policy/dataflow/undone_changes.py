@@ -1,0 +1,147 @@
+"""The changes of names by runs, and the changes that a kernel has undone."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+
+from stepper.policy.dataflow.binding_table import Binding, BindingTable, Names
+from stepper.policy.journal_events import RunEnded, RunsUndone
+from stepper.policy.undo_model import CHANGED
+
+
+class BindingChange(NamedTuple):
+    """A change of a name by the run `origin`; `before` is the binding before it.
+
+    `is_binding` is False if the run only changed the object in place.
+    """
+
+    origin: int
+    before: Binding | None
+    is_binding: bool
+
+
+Runs = Collection[int]
+Changes = list[BindingChange]
+Texts = Mapping[str, str]
+CellIds = dict[str, str]
+
+
+class UndoneChanges:
+    """The changes of names in a kernel, and the changes that were undone.
+
+    `table` contains the bindings of the names.
+    """
+
+    def __init__(self, table: BindingTable) -> None:
+        self.table = table
+        # The changes that are not undone, oldest first.
+        self.changes: dict[str, Changes] = {}
+        # Run → how it changed names, if the kernel reported it.
+        self.reported: dict[int, Texts] = {}
+        # The undone changes: a name and the run that changed it.
+        self.undone: set[tuple[str, int]] = set()
+        # Run → the names whose changes were undone, with the id of the cell that ran
+        # again or was deleted. Runs of that cell are not included.
+        self.names_by_run: dict[int, CellIds] = {}
+        # Names that could not be restored, and that no run has bound since.
+        self.unrestored: set[str] = set()
+
+    def start_kernel(self, table: BindingTable) -> None:
+        """Forget the changes in the former kernel, whose names are lost."""
+        self.table = table
+        self.changes = {}
+        self.reported = {}
+        self.unrestored = set()
+
+    def record(self, origin: int, before: Mapping[str, Binding], binds: Names) -> None:
+        """Record the bindings that a run changed; `before` are the bindings before.
+
+        `binds` are the names that the run binds.
+        """
+        bindings = self.table.bindings
+        for name in before.keys() | bindings.keys():
+            binding = before.get(name)
+            if bindings.get(name) is binding:
+                continue
+            is_binding = name in binds
+            change = BindingChange(origin, binding, is_binding)
+            changes = self.changes.setdefault(name, [])
+            changes.append(change)
+
+    def record_report(self, run: RunEnded) -> None:
+        """Record how the kernel says that a run changed names, if it reported that."""
+        if run.undo_reach:
+            self.reported[run.run] = run.changes
+
+    def apply(self, event: RunsUndone) -> None:
+        """Apply what a kernel restored, and what it could not restore."""
+        self.unrestored.update(event.not_restored)
+        for names in (event.restored, event.removed):
+            for name, runs in names.items():
+                self.unrestored.discard(name)
+                self._record_undone(name, runs, event)
+        # Other names already had the values from before the runs.
+        requested = {*event.runs, *event.others}
+        undone_names = event.names
+        if undone_names is None:
+            undone_names = tuple(self.changes)
+        for name in undone_names:
+            if name in event.not_restored:
+                continue
+            rebound_by = self._undo(name, requested)
+            self._record_undone(name, rebound_by, event)
+
+    def _record_undone(self, name: str, runs: Runs, event: RunsUndone) -> None:
+        """Record that changes of a name by some runs are undone."""
+        for run in runs:
+            self.undone.add((name, run))
+            if run not in event.runs:
+                undone_names = self.names_by_run.setdefault(run, {})
+                undone_names[name] = event.cell_id
+
+    def _undo(self, name: str, runs: Runs) -> set[int]:
+        """Set a name back to its binding before the first of the runs that changed it.
+
+        Other runs that did not bind the name to another object do not matter. Return
+        the numbers of the runs that bound the name, even if to the same object.
+        """
+        changes = self.changes.get(name, [])
+        first = self._find_first(name, changes, runs)
+        if first is None:
+            return set()
+        undone = set()
+        for change in changes[first:]:
+            origin = change.origin
+            if change.is_binding and origin in runs:
+                undone.add(origin)
+        binding = changes[first].before
+        del changes[first:]
+        if binding is None:
+            self.table.bindings.pop(name, None)
+        else:
+            self.table.bindings[name] = binding
+        return undone
+
+    def _find_first(self, name: str, changes: Changes, runs: Runs) -> int | None:
+        """Return the index of the first change by one of the runs, or None.
+
+        Changes before another run that may have rebound the name do not count.
+        """
+        first = None
+        index = len(changes)
+        for change in reversed(changes):
+            index -= 1
+            origin = change.origin
+            if origin in runs:
+                first = index
+            elif self._may_have_rebound(origin, name):
+                break
+        return first
+
+    def _may_have_rebound(self, run: int, name: str) -> bool:
+        """Return whether a run may have bound a name to another object."""
+        changes = self.reported.get(run)
+        if changes is None:
+            return True
+        return changes.get(name, CHANGED) != CHANGED
