@@ -1,17 +1,19 @@
 """Random notebooks whose cells are replaced, deleted and run again.
 
-Afterwards the kernel must have the state that a run from the top gives. The kernel is
-fake, so these tests check which runs are undone and which cells are stale.
+Afterwards the kernel must have the state that a run from the top gives. With a fake
+kernel, these tests check which runs are undone and which cells are stale.
 """
 
 from __future__ import annotations
 
+import ast
+import inspect
 import random
 from typing import Any
 
 import pytest
 
-from tests.conftest import Notebook, code
+from tests.conftest import Notebook, Project, code
 from tests.test_session import Quick, project  # noqa: F401  # a fixture
 
 pytestmark = pytest.mark.filterwarnings(
@@ -40,6 +42,7 @@ LINES = (
     "box = {{'k': {x}}}",
     "box['k'].append({n})",
 )
+Sources = dict[str, str]  # by cell id
 FAILURE = "\n1 / 0"
 SEEDS = [
     *range(12),
@@ -61,7 +64,9 @@ def list_values(names: dict[str, Any]) -> dict[str, Any]:
     values = {
         name: value
         for name, value in names.items()
-        if isinstance(value, int | list | dict) and not name.startswith("__")
+        if type(value) in (int, list, dict)
+        and not name.startswith("_")
+        and name not in ("In", "Out")
     }
     aliases = {
         (name, other)
@@ -72,7 +77,7 @@ def list_values(names: dict[str, Any]) -> dict[str, Any]:
     return {**values, "aliases": sorted(aliases)}
 
 
-def replay(sources: dict[str, str]) -> dict[str, Any] | None:
+def replay(sources: Sources) -> dict[str, Any] | None:
     """Return the data after a run from the top, or None if a cell fails."""
     names: dict[str, Any] = {"__name__": "__main__"}
     for source in sources.values():
@@ -84,21 +89,22 @@ def replay(sources: dict[str, str]) -> dict[str, Any] | None:
 
 
 def make_notebook(
-    project: Quick,  # noqa: F811
+    project: Project,  # noqa: F811
     generator: random.Random,
-) -> tuple[Notebook, dict[str, str]]:
-    """Return a notebook whose cells succeed, and its sources by cell id."""
-    sources: dict[str, str] = {}
+    name: str = "book.ipynb",
+) -> tuple[Notebook, Sources]:
+    """Run the cells of a new notebook; return it, and its sources by cell id."""
+    sources: Sources = {}
     while not sources or replay(sources) is None:
         sources = {f"c{number}": make_source(generator) for number in range(1, 5)}
         sources = {"c0": SETUP, **sources}
     cells = [code(source, cell_id) for cell_id, source in sources.items()]
-    return project.notebook("book.ipynb", cells), sources
+    notebook = project.notebook(name, cells)
+    assert project.json("run", notebook.path.stem)["ok"]
+    return notebook, sources
 
 
-def find_change(
-    generator: random.Random, sources: dict[str, str]
-) -> tuple[str, dict[str, str]]:
+def find_change(generator: random.Random, sources: Sources) -> tuple[str, Sources]:
     """Return the id of a cell, and the sources after it is replaced or deleted.
 
     The id is empty if no change was found that leaves the notebook valid.
@@ -115,14 +121,14 @@ def find_change(
     return "", sources
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_kernel_has_the_state_of_a_run_from_the_top(
-    project: Quick,  # noqa: F811
-    seed: int,
-) -> None:
-    generator = random.Random(seed)
-    notebook, sources = make_notebook(project, generator)
-    assert project.json("run", "book")["ok"]
+def change_at_random(
+    folder: Project, notebook: Notebook, generator: random.Random, sources: Sources
+) -> tuple[Sources, list[str]]:
+    """Replace, delete and run cells; return the last sources and the reports.
+
+    Afterwards no cell is stale.
+    """
+    name = notebook.path.stem
     reports = []
     for _ in range(generator.randint(1, 4)):
         cell_id, changed = find_change(generator, sources)
@@ -136,15 +142,67 @@ def test_kernel_has_the_state_of_a_run_from_the_top(
                 reports.append(notebook.replace(cell_id, failed).text)
             report = notebook.replace(cell_id, changed[cell_id]).text
             if "was undone; to run" in report:
-                project.json("run", "--stale")
+                folder.json("run", name, "--stale")
                 report = notebook.replace(cell_id, changed[cell_id] + "\n").text
             assert "ran ok" in report, (sources, report)
             reports.append(report)
         sources = changed
         if generator.random() < 0.3:
-            project.json("run", "--stale")
-    project.json("run", "--stale")
-    assert project.json("run", "--stale")["cells"] == 0
+            folder.json("run", name, "--stale")
+    folder.json("run", name, "--stale")
+    assert folder.json("run", name, "--stale")["cells"] == 0
+    status = folder.json("status", name)
+    assert status["stale"] == status["hidden"] == [], (sources, reports)
+    return sources, reports
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_kernel_has_the_state_of_a_run_from_the_top(
+    project: Quick,  # noqa: F811
+    seed: int,
+) -> None:
+    generator = random.Random(seed)
+    notebook, sources = make_notebook(project, generator)
+    sources, reports = change_at_random(project, notebook, generator, sources)
     assert list_values(project.kernel().names) == replay(sources), (sources, reports)
-    status = project.json("status", "book")
-    assert status["stale"] == status["hidden"] == []
+
+
+# It binds no name in the kernel.
+PRINT_VALUES = (
+    "print(repr((lambda space: (exec({source!r}, space),"
+    " space['list_values'](globals()))[1])({{}})))"
+)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("seed", range(60))
+def test_real_kernel_has_the_state_of_a_run_from_the_top(
+    module_project: Project, seed: int
+) -> None:
+    generator = random.Random(seed)
+    notebook, sources = make_notebook(module_project, generator, f"random{seed}.ipynb")
+    sources, reports = change_at_random(module_project, notebook, generator, sources)
+    name = notebook.path.stem
+    code_of_function = f"from typing import Any\n{inspect.getsource(list_values)}"
+    source = PRINT_VALUES.format(source=code_of_function)
+    output = module_project.json("eval", source, "--notebook", name)["output"]
+    module_project.stepper("shutdown", name)
+    assert ast.literal_eval(output.strip()) == replay(sources), (sources, reports)
+
+
+def test_name_that_only_a_failed_version_bound_is_missing_in_a_real_kernel(
+    module_project: Project,
+) -> None:
+    notebook = module_project.new("Imports", "Look")
+    notebook.insert("data = [1, 2]")
+    cell, failed = notebook.insert(
+        "import statistics as st\ndata.append(3)\nst.nope(data)"
+    )
+    assert "`data` will be restored, `st` will be removed" in failed.text
+    second = notebook.replace(cell, "print(st.mean(data))")
+    assert "did NOT run" in second.text
+    assert "`st` was bound only by an earlier version of this cell" in second.text
+    third = notebook.replace(cell, "import statistics as st\nprint(st.mean(data))")
+    assert "| 1.5" in third.text
+    assert "Note: before this run, `data` was restored; `st` was removed." in third.text
+    assert "The notebook is complete" in third.text
