@@ -301,32 +301,43 @@ def find_names_restored(reports: Iterable[str]) -> str:
 
 
 def is_named(root: str, text: str) -> bool:
-    """Return whether a text names a variable in backticks, or a setting."""
-    if root.isidentifier():
+    """Return whether a text names a variable in backticks, or a setting or files."""
+    if root.isidentifier() and root != "files":
         return f"`{root}`" in text
     return re.search(rf"(?<!\w){re.escape(root)}(?!\w)", text) is not None
 
 
 def judge(
-    live: State, replay: State, ignored: Container[str] = ()
+    live: State,
+    replay: State,
+    ignored: Container[str] = (),
+    output_roots: tuple[str, ...] = (),
 ) -> tuple[str, list[Difference]]:
-    """Return the outcome and the differences that decide it."""
+    """Return the outcome and the differences that decide it.
+
+    `output_roots` are the names to which a difference in the outputs alone belongs.
+    """
     differences = [*compare_states(live, replay, ignored)]
+    if live.errors and not replay.errors:
+        return "failed", [Difference((), live.errors[-1]), *differences]
+    if live.outputs != replay.outputs and not differences:
+        shown = f"output live {live.outputs!r}, replay {replay.outputs!r}"
+        differences = [Difference(output_roots, shown)]
     text = find_names_not_restored(live.reports)
     unnamed = [
         difference
         for difference in differences
         if not any(is_named(root, text) for root in difference.roots)
     ]
-    if live.errors and not replay.errors:
-        return "failed", [Difference((), live.errors[-1]), *differences]
-    if live.outputs != replay.outputs and not differences:
-        shown = f"output live {live.outputs!r}, replay {replay.outputs!r}"
-        output_difference = Difference((), shown)
-        return "SILENT", [output_difference]
     if unnamed:
         return "SILENT", unnamed
     return ("named" if differences else "equal"), differences
+
+
+def find_output_roots(case: Case) -> tuple[str, ...]:
+    """Return the names in the retry; if files are part of the state, also "files"."""
+    names = sorted({*re.findall(r"\b[a-z_]\w*", case.retry)})
+    return (*names, "files") if case.external else tuple(names)
 
 
 def run_case(
@@ -344,7 +355,7 @@ def run_case(
         run_first = run_replay if has_two_replays else run_live
         live = run_first(project, case, f"{number}/live")
         replay = run_replay(project, case, f"{number}/replay")
-        outcome, differences = judge(live, replay, ignored)
+        outcome, differences = judge(live, replay, ignored, find_output_roots(case))
         not_restored = find_names_not_restored(live.reports)
         restored = find_names_restored(live.reports)
         roots = {root for difference in differences for root in difference.roots}

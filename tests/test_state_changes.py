@@ -125,6 +125,9 @@ def test_outcomes() -> None:
     live = make_state(a="1")
     live.outputs = ["another output"]
     assert judge(live, make_state(a="1"))[0] == "SILENT"
+    live.reports.append(report)
+    assert judge(live, make_state(a="1"), (), ("b",))[0] == "SILENT"
+    assert judge(live, make_state(a="1"), (), ("b", "files"))[0] == "named"
 
 
 def test_names_in_reports() -> None:

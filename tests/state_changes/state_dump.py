@@ -982,8 +982,9 @@ def describe_packages():
     matplotlib = loaded("matplotlib")
     if matplotlib is not None:
         parameters = dict.items(matplotlib.rcParams)
+        # IPython sets `interactive` after the cell that imports pyplot.
         settings["matplotlib settings"] = [
-            f"{key} = {item!r}" for key, item in parameters
+            f"{key} = {item!r}" for key, item in parameters if key != "interactive"
         ]
     pyplot = loaded("matplotlib.pyplot")
     if pyplot is not None:
