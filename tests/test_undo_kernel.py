@@ -264,6 +264,24 @@ def test_silent_undo(lab: UndoLab) -> None:
     assert lab.output == "[1] False\n"
 
 
+def test_new_subclass_is_collected(lab: UndoLab) -> None:
+    lab.step("class Base: pass")
+    lab.step("class Derived(Base): pass")
+    _, restored = lab.show("Base.__subclasses__()", [lab.number])
+    assert lab.output == "[]\n"
+    assert "Base" not in restored.not_restored
+
+
+def test_cache_that_was_cleared_and_filled_again_is_not_restored(lab: UndoLab) -> None:
+    lab.step(
+        "import functools\n@functools.lru_cache\ndef load(name): return {}\nload('a')"
+    )
+    lab.step("load.cache_clear(); load('a')")
+    _, restored = lab.show("load.cache_info().currsize", [lab.number])
+    assert lab.output == "0\n"
+    assert "load" in restored.not_restored
+
+
 def test_large_list_that_a_cell_only_reads_is_not_changed(lab: UndoLab) -> None:
     """A list has no weak references."""
     lab.memory = MB

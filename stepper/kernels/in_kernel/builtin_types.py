@@ -186,7 +186,16 @@ def take_viewed(value: Any) -> Any:
 
 
 def take_cache(value: Any) -> Any:
-    return value.cache_info(), value.__dict__.get("__wrapped__")
+    """Return the statistics, the function and the entries of an `lru_cache`.
+
+    The statistics of a cache that was cleared and filled again may be the same.
+    """
+    attributes = value.__dict__
+    entries: list[Any] = []
+    for item in gc.get_referents(value):
+        if type(item) is dict and item is not attributes:
+            entries += item.values()
+    return value.cache_info(), attributes.get("__wrapped__"), entries
 
 
 def list_cache_children(state: Any) -> Any:
@@ -194,7 +203,11 @@ def list_cache_children(state: Any) -> Any:
 
 
 def is_same_cache(value: Any, state: Any) -> bool:
-    return bool(value.cache_info() == state[0])
+    info, _, entries = state
+    current_info, _, current_entries = take_cache(value)
+    if current_info != info or len(current_entries) != len(entries):
+        return False
+    return are_identical(current_entries, entries)
 
 
 def restore_cache(value: Any, state: Any) -> None:

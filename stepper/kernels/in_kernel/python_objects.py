@@ -279,7 +279,10 @@ def restore_function(value: Any, state: Any) -> None:
 
 
 def take_class(value: Any) -> Any:
-    """Return the attributes and bases of one of the user's classes, else None."""
+    """Return attributes, bases and subclasses of one of the user's classes, else None.
+
+    Other classes have a state only if the cell assigns their attributes.
+    """
     attributes = get_class_dict(value)
     is_users = scope.is_local(attributes.get("__module__"))
     if not is_users and id(value) not in scope.changed_modules:
@@ -289,18 +292,25 @@ def take_class(value: Any) -> Any:
     items = {
         name: item for name, item in attributes.items() if name not in CLASS_CACHES
     }
-    return items, get_bases.__get__(value), is_users
+    subclasses = type.__subclasses__(value) if is_users else []
+    return items, get_bases.__get__(value), subclasses, is_users
 
 
 def list_class_children(state: Any) -> Any:
-    items, bases, is_users = state
+    items, bases, _, is_users = state
     return [*items.values(), *bases] if is_users else []
 
 
 def is_same_class(value: Any, state: Any) -> bool:
-    items, bases, _ = state
+    items, bases, subclasses, is_users = state
     if not are_identical(get_bases.__get__(value), bases):
         return False
+    if is_users:
+        current_subclasses = type.__subclasses__(value)
+        if len(current_subclasses) != len(subclasses):
+            return False
+        if not are_identical(current_subclasses, subclasses):
+            return False
     current = get_class_dict(value)
     count = sum(name not in CLASS_CACHES for name in current)
     return count == len(items) and all(
@@ -309,7 +319,8 @@ def is_same_class(value: Any, state: Any) -> bool:
 
 
 def restore_class(value: Any, state: Any) -> None:
-    items, bases, _ = state
+    """Restore attributes and bases. New subclasses disappear with their references."""
+    items, bases, _, _ = state
     if not are_identical(get_bases.__get__(value), bases):
         get_bases.__set__(value, bases)
     current = dict(get_class_dict(value))
