@@ -6,15 +6,12 @@ import asyncio
 import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 from stepper.common.errors import NotebookError, UsageError
-from stepper.common.text import TRUNCATED, format_count
+from stepper.common.text import format_count
 from stepper.messages import mcp_cells
 from stepper.messages.quoted_output import (
-    Completeness,
     format_outputs,
-    get_output_text,
     split_pages,
 )
 from stepper.notebooks.notebook_document import Document
@@ -24,6 +21,7 @@ from stepper.policy.commands import mcp_commands
 from stepper.policy.execution_result import CellVersion
 from stepper.policy.model import Cell
 from stepper.session import status_queries, undelivered_reports
+from stepper.session.cells.notebook_reading import get_completeness
 from stepper.session.mcp_responses import CellReadResponse
 from stepper.session.session import Session
 
@@ -152,21 +150,8 @@ def _format_outputs(session: Session, cell: Cell, output_amount: str) -> str:
             BRIEF_CHARACTERS,
             "",
             errors=True,
-            completeness=_get_completeness(session, cell, outputs),
+            completeness=get_completeness(session, cell, outputs),
         )
     else:
         lines = split_pages(outputs) if outputs else []
     return "\n".join(lines)
-
-
-def _get_completeness(
-    session: Session, cell: Cell, outputs: Sequence[dict[str, Any]]
-) -> Completeness:
-    """Return whether the notebook contains all outputs of a cell."""
-    if not any(TRUNCATED in get_output_text(output) for output in outputs):
-        return Completeness.WHOLE
-    displayed = session.state.displayed_outputs.get(cell.id)
-    if displayed and displayed.left_out:
-        return Completeness.PART
-    # The cell itself printed TRUNCATED, or another checkout wrote the outputs.
-    return Completeness.UNKNOWN
