@@ -47,11 +47,11 @@ ROOMS = (
 ELSEWHERE = {
     "daemon/claude_code_json.py",
     "daemon/hook_events.py",
-    "messages/notebook_digest.py",  # for reads of Claude Code
+    "messages/digest/notebook_digest.py",  # for reads of Claude Code
     "messages/prompt_without_skills.py",
     "notebooks/slim_copies.py",  # for reads of Claude Code
     "policy/commands/cli_commands.py",  # the help of the commands themselves
-    "policy/prompt_commands.py",
+    "policy/commands/prompt_commands.py",
 }
 
 

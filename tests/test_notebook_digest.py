@@ -11,9 +11,13 @@ from typing import Any
 
 import pytest
 
-from stepper.messages import notebook_digest, output_digest
-from stepper.messages.notebook_digest import DigestCell, format_digest, select_lines
-from stepper.messages.output_digest import format_items, list_items
+from stepper.messages.digest import notebook_digest, output_digest
+from stepper.messages.digest.notebook_digest import (
+    DigestCell,
+    format_digest,
+    select_lines,
+)
+from stepper.messages.digest.output_digest import format_items, list_items
 from tests.conftest import Project, code
 
 SOURCES = [

@@ -24,9 +24,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepper.kernels.in_kernel.object_snapshots import RestoreError
-from stepper.kernels.in_kernel.object_walk import Walk, forget_classes
-from stepper.kernels.in_kernel.python_objects import scope
+from stepper.kernels.in_kernel.undo.object_snapshots import RestoreError
+from stepper.kernels.in_kernel.undo.object_walk import Walk, forget_classes
+from stepper.kernels.in_kernel.undo.python_objects import scope
 
 GB = 1 << 30
 

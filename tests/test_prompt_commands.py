@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from stepper.policy.prompt_commands import parse_command, parse_sentence
+from stepper.policy.commands.prompt_commands import parse_command, parse_sentence
 
 COMMANDS = {
     "skip cell": """

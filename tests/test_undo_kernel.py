@@ -10,7 +10,7 @@ import pytest
 from stepper.policy.dataflow.binding_table import BindingTable
 from stepper.policy.dataflow.name_analysis import analyze_source
 from stepper.policy.model import Limits, Outcome
-from stepper.policy.undo import list_mentioned_names
+from stepper.policy.undo.undone_runs import list_mentioned_names
 from stepper.policy.undo_model import (
     RestoreRequest,
     RestoreResult,

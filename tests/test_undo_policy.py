@@ -9,12 +9,12 @@ import pytest
 
 from stepper.common.errors import UsageError
 from stepper.daemon import config
-from stepper.policy import undo
 from stepper.policy.changed_cells import hash_source
 from stepper.policy.dataflow.binding_table import BindingTable
 from stepper.policy.dataflow.name_analysis import analyze_source
 from stepper.policy.journal_events import RunEnded
 from stepper.policy.model import Cell, Outcome, Verdict
+from stepper.policy.undo import undone_runs
 from stepper.policy.undo_model import (
     CHANGED,
     NEW,
@@ -26,7 +26,7 @@ from stepper.policy.undo_model import (
 
 def list_names(source: str) -> MentionedNames:
     usage = analyze_source(source)
-    return undo.list_mentioned_names(usage, BindingTable().resolve_usage(usage))
+    return undone_runs.list_mentioned_names(usage, BindingTable().resolve_usage(usage))
 
 
 def make_cells(*sources: str, ids: str = "abcdef") -> list[Cell]:
@@ -63,8 +63,10 @@ def select(
 ) -> RestoreRequest | None:
     sources = {hash_source(other.source): other.source for other in cells}
     sources |= {hash_source(source): source for source in ("old", "x = old")}
-    kernel_runs = undo.KernelRuns(runs, "k", undone)
-    return undo.select_restore(cells, cell, kernel_runs, sources, list_names, keep)
+    kernel_runs = undone_runs.KernelRuns(runs, "k", undone)
+    return undone_runs.select_restore(
+        cells, cell, kernel_runs, sources, list_names, keep
+    )
 
 
 @pytest.mark.parametrize(
@@ -193,11 +195,11 @@ def test_cells_without_ids_are_found_by_their_source() -> None:
     cells = [replace(cell, id=f"cell-{cell.index}") for cell in cells]
     moved = make_run(1, replace(cells[2], id="cell-1"))  # now at index 2
     replaced = make_run(2, Cell("cell-1", 1, 2, "code", "old"))
-    positions = undo.CellPositions(cells)
+    positions = undone_runs.CellPositions(cells)
     assert positions.find_index(moved) == 2
     assert positions.find_index(replaced) == 1
     same = [replace(cell, source="n += 1") for cell in cells]
-    assert undo.CellPositions(same).find_index(make_run(1, same[1])) == 1
+    assert undone_runs.CellPositions(same).find_index(make_run(1, same[1])) == 1
 
 
 def test_deleted_cells() -> None:
@@ -209,11 +211,11 @@ def test_deleted_cells() -> None:
         make_run(2, gone, deep=CHANGED),
         make_run(3, cells[1]),
     ]
-    kernel_runs = undo.KernelRuns(runs, "k", ())
-    deleted = undo.select_deleted_runs(cells, kernel_runs)
+    kernel_runs = undone_runs.KernelRuns(runs, "k", ())
+    deleted = undone_runs.select_deleted_runs(cells, kernel_runs)
     assert deleted == {"gone": [runs[1]]}
     sources = {hash_source("x = old"): "x = old"}
-    request = undo.select_restore_after_deletion(
+    request = undone_runs.select_restore_after_deletion(
         cells, deleted["gone"], kernel_runs, sources, list_names
     )
     assert request == RestoreRequest((3, 2), frozenset({"x", "deep"}), (2,))
@@ -238,7 +240,7 @@ def test_names_that_the_kernel_will_remove(
         make_run(number, cell, **names) for number, names in enumerate(changes, start=1)
     ]
     request = RestoreRequest(tuple(sorted(undone, reverse=True)), frozenset({"x"}))
-    assert undo.find_removed_names(request, runs) == removed
+    assert undone_runs.find_removed_names(request, runs) == removed
 
 
 def test_undo_settings() -> None:

@@ -22,7 +22,7 @@ from stepper.hook.hook_json import (
     get_text,
     remove_notebook_copies,
 )
-from stepper.messages.notebook_digest import DigestPart
+from stepper.messages.digest.notebook_digest import DigestPart
 from stepper.policy.commands.command_lines import PROGRAM, replace_program
 from stepper.policy.model import CellEdit, Consent, FileWrite
 

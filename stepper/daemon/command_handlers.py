@@ -26,8 +26,8 @@ from stepper.daemon.workspace.project_notebooks import parse_plan
 from stepper.messages import attached_clients, command_messages
 from stepper.notebooks import jupyter_saves
 from stepper.notebooks.notebook_json import load_json
-from stepper.policy import edit_gate, journal_events, plan, prompt_commands
-from stepper.policy.commands import cli_commands, command_schema
+from stepper.policy import edit_gate, journal_events, plan
+from stepper.policy.commands import cli_commands, command_schema, prompt_commands
 from stepper.policy.commands.command_lines import CommandLines
 from stepper.policy.model import Consent, Limits, Plan
 from stepper.policy.notebook_state import State

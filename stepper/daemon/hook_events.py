@@ -22,14 +22,10 @@ from stepper.daemon.workspace.project_notebooks import Workspace
 from stepper.messages import command_messages, run_report, status_text
 from stepper.notebooks import slim_copies
 from stepper.notebooks.notebook_json import load_json
-from stepper.policy import (
-    edit_gate,
-    error_classification,
-    final_message,
-    prompt_commands,
-)
+from stepper.policy import edit_gate, error_classification, final_message
+from stepper.policy.commands import prompt_commands
+from stepper.policy.commands.prompt_commands import PromptCommand
 from stepper.policy.model import CellEdit, FileWrite, StepStatus
-from stepper.policy.prompt_commands import PromptCommand
 from stepper.session import (
     notebook_commands,
     replaced_notebook,

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from stepper.daemon import claude_code_json, pre_tool_use
 from stepper.daemon.claude_code_json import Event
 from stepper.daemon.workspace.project_notebooks import Workspace
-from stepper.messages import notebook_digest
+from stepper.messages.digest import notebook_digest
 from stepper.notebooks import slim_copies
 from stepper.notebooks.notebook_document import Document
 from stepper.session.caller import Caller

@@ -19,7 +19,7 @@ from typing import Any
 from stepper.kernels.message_decoding import read_message
 
 MESSAGE_TYPE = "stepper_facts"
-HELPER_PACKAGE = "stepper.kernels.in_kernel"
+HELPER_PACKAGES = ("stepper.kernels.in_kernel", "stepper.kernels.in_kernel.undo")
 
 # `dataclasses` looks up a module by its name, so that all have the name of one in
 # sys.modules. If the same version is installed, its state is kept.
@@ -74,7 +74,7 @@ def build_metadata(parts: Mapping[str, str], stack_path: str) -> dict[str, Any]:
     `parts` maps each module that the helper may load later to its package. `stack_path`
     is the file for stack samples.
     """
-    packages = tuple(dict.fromkeys((HELPER_PACKAGE, *parts.values())))
+    packages = tuple(dict.fromkeys((*HELPER_PACKAGES, *parts.values())))
     sources, version = _read_sources(packages)
     return {"stepper_helper": [sources, [*parts], version, stack_path]}
 

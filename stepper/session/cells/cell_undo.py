@@ -1,7 +1,7 @@
 """Undo before a cell runs again and after a cell was deleted: requests and results.
 
-`policy/undo` decides what is undone. The kernel restores it and reports what it
-restored; only this report counts.
+`policy/undo/undone_runs` decides what is undone. The kernel restores it and reports
+what it restored; only this report counts.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from stepper.common.errors import KernelError
 from stepper.common.text import one_line
 from stepper.messages import undo_report
 from stepper.notebooks.journal_file import SyncMode
-from stepper.policy import cell_directives, journal_events, recomputation, undo
+from stepper.policy import cell_directives, journal_events
 from stepper.policy.execution_result import Execution
 from stepper.policy.model import Cell, Fault, Limits
+from stepper.policy.undo import recomputation, undone_runs
 from stepper.policy.undo_model import (
     NEW,
     REBOUND,
@@ -44,20 +45,20 @@ def _list_names(session: Session, source: str) -> MentionedNames:
     """Return the names that a source mentions, also in functions of other cells."""
     usage = session.language.analyze_names(source)
     resolved = session.journal.run_history.table.resolve_usage(usage)
-    return undo.list_mentioned_names(usage, resolved)
+    return undone_runs.list_mentioned_names(usage, resolved)
 
 
-def _list_runs(session: Session, kernel: Kernel) -> undo.KernelRuns:
+def _list_runs(session: Session, kernel: Kernel) -> undone_runs.KernelRuns:
     """Return the runs in a kernel."""
     state = session.state
-    return undo.KernelRuns(state.runs, kernel.id, state.undone_runs)
+    return undone_runs.KernelRuns(state.runs, kernel.id, state.undone_runs)
 
 
 def _select_restore(
-    session: Session, runs: undo.KernelRuns, cells: Sequence[Cell], cell: Cell
+    session: Session, runs: undone_runs.KernelRuns, cells: Sequence[Cell], cell: Cell
 ) -> RestoreRequest | None:
     """Return what the kernel undoes before a cell runs again, or None."""
-    return undo.select_restore(
+    return undone_runs.select_restore(
         cells,
         cell,
         runs,
@@ -114,14 +115,14 @@ def find_expected_changes(
     request = _select_restore(session, runs, cells, cell)
     if request is None:
         return ExpectedChanges({})
-    returning = undo.find_returning_names(request, runs.active)
+    returning = undone_runs.find_returning_names(request, runs.active)
     first_undone = min(request.runs)
     reach = runs.all[-1].undo_reach
     is_reachable = 0 < reach <= first_undone
     # The kernel does not undo changes that other code may have made.
     if session.state.last_run_before_other_code >= first_undone or not is_reachable:
         return ExpectedChanges({}, returning)
-    removed = undo.find_removed_names(request, runs.active)
+    removed = undone_runs.find_removed_names(request, runs.active)
     return ExpectedChanges(removed, returning)
 
 
@@ -292,7 +293,7 @@ async def undo_deleted_cells(session: Session, cells: Sequence[Cell]) -> list[st
     if kernel is None or not is_enabled(session, limits):
         return []
     runs = _list_runs(session, kernel)
-    deleted = undo.select_deleted_runs(cells, runs)
+    deleted = undone_runs.select_deleted_runs(cells, runs)
     if not deleted:
         return []
     session.journal.update_run_history()
@@ -301,7 +302,7 @@ async def undo_deleted_cells(session: Session, cells: Sequence[Cell]) -> list[st
     for cell_id, own_runs in sorted(
         deleted.items(), key=lambda item: item[1][0].run, reverse=True
     ):
-        request = undo.select_restore_after_deletion(
+        request = undone_runs.select_restore_after_deletion(
             cells,
             own_runs,
             _list_runs(session, kernel),

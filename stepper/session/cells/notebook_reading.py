@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 from stepper.common.errors import UsageError
 from stepper.common.text import TRUNCATED
-from stepper.messages import notebook_digest
-from stepper.messages.notebook_digest import Digest, DigestCell
-from stepper.messages.output_digest import OutputItem, list_items
+from stepper.messages.digest import notebook_digest
+from stepper.messages.digest.notebook_digest import Digest, DigestCell
+from stepper.messages.digest.output_digest import OutputItem, list_items
 from stepper.messages.quoted_output import Completeness, get_output_text
 from stepper.notebooks.notebook_document import Document
 from stepper.policy import changed_cells

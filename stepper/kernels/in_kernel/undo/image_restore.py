@@ -14,11 +14,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from stepper.kernels.in_kernel.before_images import log
-from stepper.kernels.in_kernel.global_state import restore_state
-from stepper.kernels.in_kernel.image_recording import LOST, MISSING, Image, clock
-from stepper.kernels.in_kernel.object_snapshots import RestoreError
-from stepper.kernels.in_kernel.object_walk import find_row
+from stepper.kernels.in_kernel.undo.before_images import log
+from stepper.kernels.in_kernel.undo.global_state import restore_state
+from stepper.kernels.in_kernel.undo.image_recording import LOST, MISSING, Image, clock
+from stepper.kernels.in_kernel.undo.object_snapshots import RestoreError
+from stepper.kernels.in_kernel.undo.object_walk import find_row
 
 OTHER_CODE = "changed by code that another client executed"
 DROPPED = "the state before the run was dropped to save memory"

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from stepper.kernels.in_kernel.numpy_types import flatten_state
+from stepper.kernels.in_kernel.undo.numpy_types import flatten_state
 
 # matplotlib sets these itself when it starts its backend.
 BACKEND_SETTINGS = {"backend", "backend_fallback", "interactive", "toolbar"}

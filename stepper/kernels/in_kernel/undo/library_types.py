@@ -9,8 +9,8 @@ import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from stepper.kernels.in_kernel import numpy_types, pandas_types, torch_types
-from stepper.kernels.in_kernel.object_snapshots import Row, unprotected
+from stepper.kernels.in_kernel.undo import numpy_types, pandas_types, torch_types
+from stepper.kernels.in_kernel.undo.object_snapshots import Row, unprotected
 
 get_module: Callable[[type], Any] = type.__dict__["__module__"].__get__
 get_name: Callable[[type], str] = type.__dict__["__name__"].__get__

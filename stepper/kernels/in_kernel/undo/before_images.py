@@ -11,8 +11,8 @@ import gc
 from itertools import islice
 from typing import Any
 
-from stepper.kernels.in_kernel.image_memory import Sizes, count_bytes
-from stepper.kernels.in_kernel.image_recording import (
+from stepper.kernels.in_kernel.undo.image_memory import Sizes, count_bytes
+from stepper.kernels.in_kernel.undo.image_recording import (
     CHANGED,
     LOST,
     MISSING,
@@ -23,7 +23,7 @@ from stepper.kernels.in_kernel.image_recording import (
     add_unprotected,
     clock,
 )
-from stepper.kernels.in_kernel.object_walk import Snapshot, forget_classes
+from stepper.kernels.in_kernel.undo.object_walk import Snapshot, forget_classes
 
 MAX_CHANGES = 300  # names of a run that are reported
 

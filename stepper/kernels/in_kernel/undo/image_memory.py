@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import Any
 
-from stepper.kernels.in_kernel.object_snapshots import get_mro
-from stepper.kernels.in_kernel.python_objects import HEAP_TYPE, get_flags
+from stepper.kernels.in_kernel.undo.object_snapshots import get_mro
+from stepper.kernels.in_kernel.undo.python_objects import HEAP_TYPE, get_flags
 
 MAX_OBJECTS = 3000
 MAX_USER_OBJECTS = 1000

@@ -9,11 +9,12 @@ import json
 import os
 from typing import Any
 
-from stepper.kernels.in_kernel import before_images, image_restore, module_reload
-from stepper.kernels.in_kernel.before_images import log
-from stepper.kernels.in_kernel.image_recording import list_bindings
-from stepper.kernels.in_kernel.python_objects import scope
+from stepper.kernels.in_kernel import module_reload
 from stepper.kernels.in_kernel.safe_inspect import call_safely, shell
+from stepper.kernels.in_kernel.undo import before_images, image_restore
+from stepper.kernels.in_kernel.undo.before_images import log
+from stepper.kernels.in_kernel.undo.image_recording import list_bindings
+from stepper.kernels.in_kernel.undo.python_objects import scope
 
 # The result of the restore before the current run.
 last_restore: dict[str, Any] = {"result": None}

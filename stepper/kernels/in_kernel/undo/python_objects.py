@@ -12,8 +12,8 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from stepper.kernels.in_kernel.builtin_types import ROWS
-from stepper.kernels.in_kernel.object_snapshots import (
+from stepper.kernels.in_kernel.undo.builtin_types import ROWS
+from stepper.kernels.in_kernel.undo.object_snapshots import (
     EMPTY,
     MODULE_DICT,
     Row,

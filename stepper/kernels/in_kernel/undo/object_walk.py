@@ -7,20 +7,20 @@ import types
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from stepper.kernels.in_kernel.builtin_types import PLAIN_TYPES, ROWS
-from stepper.kernels.in_kernel.library_types import (
+from stepper.kernels.in_kernel.undo.builtin_types import PLAIN_TYPES, ROWS
+from stepper.kernels.in_kernel.undo.library_types import (
     LibraryRow,
     find_c_type_row,
     find_library_row,
 )
-from stepper.kernels.in_kernel.object_snapshots import (
+from stepper.kernels.in_kernel.undo.object_snapshots import (
     Row,
     UnprotectedError,
     get_mro,
     take_nothing,
     unprotected,
 )
-from stepper.kernels.in_kernel.python_objects import (
+from stepper.kernels.in_kernel.undo.python_objects import (
     CLASS,
     KERNEL_PACKAGES,
     MODULE,

@@ -10,7 +10,7 @@ import sys
 import warnings
 from typing import Any, NamedTuple
 
-from stepper.kernels.in_kernel.object_snapshots import (
+from stepper.kernels.in_kernel.undo.object_snapshots import (
     BYTE_SECONDS,
     ITEM_SECONDS,
     RestoreError,

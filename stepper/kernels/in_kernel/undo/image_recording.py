@@ -10,15 +10,15 @@ import types
 import weakref
 from typing import Any, NamedTuple
 
-from stepper.kernels.in_kernel.global_state import find_changes, take_states
-from stepper.kernels.in_kernel.image_memory import Sizes
-from stepper.kernels.in_kernel.object_snapshots import take_nothing
-from stepper.kernels.in_kernel.object_walk import (
+from stepper.kernels.in_kernel.undo.global_state import find_changes, take_states
+from stepper.kernels.in_kernel.undo.image_memory import Sizes
+from stepper.kernels.in_kernel.undo.object_snapshots import take_nothing
+from stepper.kernels.in_kernel.undo.object_walk import (
     Snapshot,
     Walk,
     find_row,
 )
-from stepper.kernels.in_kernel.python_objects import scope
+from stepper.kernels.in_kernel.undo.python_objects import scope
 
 clock = time.monotonic
 MAX_CHANGES = 300  # names of a run that are reported

@@ -11,7 +11,7 @@ import sys
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from stepper.kernels.in_kernel.object_snapshots import (
+from stepper.kernels.in_kernel.undo.object_snapshots import (
     Row,
     are_identical,
     is_identical,

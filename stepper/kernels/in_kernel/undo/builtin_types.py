@@ -25,7 +25,7 @@ import uuid
 import weakref
 from typing import Any
 
-from stepper.kernels.in_kernel.object_snapshots import (
+from stepper.kernels.in_kernel.undo.object_snapshots import (
     BYTE_SECONDS,
     CONTAINERS,
     EMPTY,

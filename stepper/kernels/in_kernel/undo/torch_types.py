@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from stepper.kernels.in_kernel.object_snapshots import (
+from stepper.kernels.in_kernel.undo.object_snapshots import (
     BYTE_SECONDS,
     Row,
     UnprotectedError,

@@ -13,7 +13,11 @@ from typing import Any
 
 from stepper.common.text import format_count, one_line, shell_quote
 from stepper.messages import status_text
-from stepper.messages.output_digest import OutputItem, format_items, measure_items
+from stepper.messages.digest.output_digest import (
+    OutputItem,
+    format_items,
+    measure_items,
+)
 from stepper.messages.run_report import format_seconds
 from stepper.policy.commands.command_lines import UNNAMED, CommandLines
 from stepper.policy.model import Cell

@@ -1,0 +1,1 @@
+"""The undo of runs inside the kernel: before-images, snapshots and their restore."""

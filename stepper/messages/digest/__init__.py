@@ -1,0 +1,1 @@
+"""The digest of a notebook, and of its outputs."""
