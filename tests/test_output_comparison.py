@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import io
 import time
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from PIL import Image
 
 from stepper.kernels.outputs import image_diff, output_images
-from stepper.messages import verify_report as words
+from stepper.messages.verification import verify_report as words
 from stepper.policy.comparison import (
     ignored_differences,
     output_comparison,
@@ -501,13 +502,61 @@ def test_headline_counts_recorded_failures_and_open_steps() -> None:
     same = (1, ReplayVerdict.SAME, "")
     head = words.format_verdict(make_verify_result(same, failing=1, open_steps=2))
     assert head.startswith(
-        "made_up.ipynb: REPRODUCES; 1 cell fails as recorded; 2 steps open · 1 of 1 cells as recorded"
+        "made_up.ipynb: REPRODUCES; the only cell fails as recorded; 2 steps open · 1 of 1 cells as recorded"
     )
+    many = [(number, ReplayVerdict.SAME, "") for number in range(1, 104)]
+    head = words.format_verdict(make_verify_result(*many, failing=102))
+    assert "REPRODUCES; 102 of 103 cells fail as recorded · 103 of 103 " in head
+    head = words.format_verdict(make_verify_result(*many, failing=103))
+    assert "REPRODUCES; all 103 cells fail as recorded · " in head
+    changed = (104, ReplayVerdict.CHANGED, "-1 +1")
+    head = words.format_verdict(make_verify_result(*many, changed, failing=1))
+    assert "DOES NOT REPRODUCE; 1 of 104 cells fails as recorded · 103 of " in head
 
 
-def test_report_is_bounded_and_shows_text_after_a_progress_bar() -> None:
-    many = [(number, ReplayVerdict.CHANGED, "-1 +1") for number in range(100)]
-    assert len(words.format_verify(make_verify_result(*many)).splitlines()) < 30
+def make_changed_cells(count: int) -> VerifyResult:
+    """A result in which all cells changed, each with six differing lines."""
+    lines = ("- 1", "- 2", "- 3", "+ 4", "+ 5", "+ 6")
+    cells = [
+        CellVerdict(f"c{number}", number, ReplayVerdict.CHANGED, "-3 +3" * 99, lines)
+        for number in range(1, count + 1)
+    ]
+    return dataclasses.replace(make_verify_result(), cells=cells, reproduces=False)
+
+
+def test_every_changed_cell_has_a_line() -> None:
+    lines = words.format_verify(make_changed_cells(60)).splitlines()
+    rows = [line for line in lines if line.startswith("  ✗ cell ")]
+    assert [int(row.split()[2]) for row in rows] == [*range(1, 61)]
+    assert max(map(len, lines)) < 250
+    assert len(lines) == 1 + 60 + 18 + 1
+    assert lines[-1] == (
+        "  · the differing lines of 57 cells are not shown (`--json` prints them)"
+    )
+    thousand = words.format_verify(make_changed_cells(1000)).splitlines()
+    assert len(thousand) == 1 + 100 + 18 + 2
+    assert "  ✗ cells 101–1000 changed" in thousand
+
+
+def test_report_names_cells_in_their_order() -> None:
+    """As after the death of the kernel in cell 5."""
+    cells = [
+        (1, ReplayVerdict.NOT_RECORDED, ""),
+        (2, ReplayVerdict.CLOSE, "numbers within 1e-6"),
+        (3, ReplayVerdict.CHANGED, "-1 +1"),
+        (4, ReplayVerdict.SAME, "fails, as recorded: KeyError: 1"),
+        (5, ReplayVerdict.FAILED, "the kernel died"),
+        *[(number, ReplayVerdict.NOT_RUN, "") for number in range(6, 40)],
+        (40, ReplayVerdict.SAME, "fails, as recorded: KeyError: 1"),
+    ]
+    lines = words.format_verify(make_verify_result(*cells)).splitlines()
+    starts = ["✗ cell 1:", "≈ cell 2:", "✗ cell 3 ", "· cells 4, 40: fails, as"]
+    starts += ["✗ cell 5 (id id5) failed: the kernel died", "· cells 6–39: not run, "]
+    for line, start in zip(lines[1:], starts, strict=True):
+        assert line.startswith(f"  {start}"), line
+
+
+def test_report_lines_contain_no_control_characters() -> None:
     lines = ("- \x1b[31mred", "+ x\x07")
     result = make_verify_result()
     forged = VerifyResult(

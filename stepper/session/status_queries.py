@@ -108,7 +108,7 @@ def get_last_verification(
     last = session.state.verified
     if last is None:
         return None
-    from stepper.messages import verify_report
+    from stepper.messages.verification import verify_report
     from stepper.policy.comparison import verify_results
 
     try:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from stepper.common.project_walk import walk
-from stepper.messages import verify_report
+from stepper.messages.verification import verify_report
 from stepper.notebooks.file_exchange import TEMPORARY
 from stepper.policy.comparison.verify_results import FileChange
 

@@ -14,8 +14,8 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from stepper.messages import verify_report
 from stepper.messages.run_report import RunSummary, format_seconds
+from stepper.messages.verification import verify_report
 from stepper.notebooks.journal_file import SyncMode
 from stepper.notebooks.notebook_document import Document
 from stepper.policy import changed_cells, journal_events, run_decisions

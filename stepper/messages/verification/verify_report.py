@@ -2,39 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from stepper.common.text import clean, format_age, format_count, one_line
-from stepper.messages.marks import (
-    CLOSE_MARK,
-    FAILED_MARK,
-    NOTE_MARK,
-    REPLAY_MARKS,
-)
-from stepper.policy.commands.command_lines import CommandLines
-from stepper.policy.comparison.output_comparison import ReplayVerdict
+from stepper.common.text import format_age, format_count, one_line
+from stepper.messages.marks import NOTE_MARK
+from stepper.messages.verification.cell_lines import format_cells
 from stepper.policy.comparison.verify_results import (
-    CellVerdict,
     FileChange,
     PackageChange,
     VerifyResult,
 )
 from stepper.policy.reloaded_modules import SOURCE_PREFIX
 
-MAX_CELL_LINES = 20
 MAX_LINES = 8  # on files, and on packages
 FILE_TEXTS = {
     "same": "rewritten with the same content",
     "new": "new",
     "deleted": "deleted",
 }
-NOTHING_RECORDED = "no cell ran, or the outputs were removed"
-SOURCE_NOT_RECORDED = "no run of the current source is recorded"
 
 
 def format_verify(result: VerifyResult) -> str:
     """Return the report on a replay, for users and agents."""
-    lines = [format_verdict(result), *_format_cells(result)]
+    lines = [format_verdict(result), *format_cells(result)]
     files = [_format_file(file) for file in result.files]
     lines += _limit_lines(files, "file", MAX_LINES)
     packages = [_format_package(package) for package in result.packages]
@@ -58,10 +46,8 @@ def _format_package(package: PackageChange) -> str:
 def format_verdict(result: VerifyResult) -> str:
     """Return the line with the verdict on a replay."""
     verdict = "REPRODUCES" if result.reproduces else "DOES NOT REPRODUCE"
-    if result.reproduces and result.failing:
-        cells = format_count(result.failing, "cell")
-        verb = "fails" if result.failing == 1 else "fail"
-        verdict += f"; {cells} {verb} as recorded"
+    if result.failing:
+        verdict += f"; {_format_failing(result)}"
     if result.reproduces and result.open_steps:
         steps = format_count(result.open_steps, "step")
         verdict += f"; {steps} open"
@@ -77,66 +63,21 @@ def format_verdict(result: VerifyResult) -> str:
     )
 
 
+def _format_failing(result: VerifyResult) -> str:
+    """Return the number of cells that fail, as they did in the recorded run."""
+    total = len(result.cells)
+    if total == 1:
+        return "the only cell fails as recorded"
+    if result.failing == total:
+        return f"all {total} cells fail as recorded"
+    verb = "fails" if result.failing == 1 else "fail"
+    return f"{result.failing} of {total} cells {verb} as recorded"
+
+
 def format_recorded(result: VerifyResult) -> str:
     """Return the number of cells that gave the recorded outputs, as text."""
     total = len(result.cells)
     return f"{result.as_recorded} of {total} cells as recorded"
-
-
-def _format_cells(result: VerifyResult) -> list[str]:
-    differing = []
-    notes = []
-    by_verdict: dict[ReplayVerdict, list[CellVerdict]] = {}
-    for cell in result.cells:
-        by_verdict.setdefault(cell.verdict, []).append(cell)
-        if cell.verdict in REPLAY_MARKS:
-            differing += _format_difference(cell)
-        if cell.verdict is ReplayVerdict.SAME and cell.difference:
-            notes.append(f"  {NOTE_MARK} cell {cell.number}: {cell.difference}")
-    lines = _limit_lines(differing, "line", MAX_CELL_LINES)
-
-    not_recorded = by_verdict.get(ReplayVerdict.NOT_RECORDED, [])
-    if not_recorded:
-        names = _format_cell_names(not_recorded)
-        is_all = len(not_recorded) == len(result.cells)
-        reason = NOTHING_RECORDED if is_all else SOURCE_NOT_RECORDED
-        run = CommandLines(result.notebook).shell("run")
-        lines.append(
-            f"  {FAILED_MARK} {names}: no recorded outputs; {reason}."
-            f" To run the cells that have not run: `{run}`"
-        )
-    not_run = by_verdict.get(ReplayVerdict.NOT_RUN, [])
-    if not_run:
-        names = _format_cell_names(not_run)
-        lines.append(f"  {NOTE_MARK} {names}: not run, because a cell above failed")
-    close = by_verdict.get(ReplayVerdict.CLOSE, [])
-    if close:
-        names = _format_cell_names(close)
-        differences = dict.fromkeys(cell.difference for cell in close)
-        text = "; ".join(differences)
-        lines.append(f"  {CLOSE_MARK} {names}: close to the recorded outputs ({text})")
-    return lines + _limit_lines(notes, "cell", MAX_LINES)
-
-
-def _format_difference(cell: CellVerdict) -> list[str]:
-    """Return the lines on a cell whose outputs differ."""
-    mark = REPLAY_MARKS[cell.verdict]
-    cell_id = one_line(cell.cell_id, 100)
-    difference = one_line(cell.difference, 400)
-    name = f"cell {cell.number} (id {cell_id})"
-    lines = [f"  {mark} {name} {cell.verdict}: {difference}"]
-    for line in cell.lines:
-        lines.append("      | " + clean(line))
-    return lines
-
-
-def _format_cell_names(cells: Sequence[CellVerdict]) -> str:
-    numbers = [str(cell.number) for cell in cells[:MAX_CELL_LINES]]
-    if len(cells) > MAX_CELL_LINES:
-        numbers.append("…")
-    noun = "cell" if len(cells) == 1 else "cells"
-    text = ", ".join(numbers)
-    return f"{noun} {text}"
 
 
 def _limit_lines(lines: list[str], noun: str, limit: int) -> list[str]:

@@ -1,0 +1,1 @@
+"""The result of `stepper verify` as text, for CI systems and for pytest."""
