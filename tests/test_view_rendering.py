@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import os
 import struct
 import subprocess
@@ -16,6 +17,7 @@ import pytest
 
 from stepper.policy import journal_events
 from stepper.policy.model import Fault, Outcome, Verdict
+from stepper.web.access_control import encode_json
 from stepper.web.html_tables import parse_tables
 from stepper.web.journal_reader import RunHistory
 from stepper.web.output_rendering import (
@@ -313,6 +315,7 @@ def test_plotly_is_rendered_as_static_svg(
         [{"type": "surface", "z": [[1]]}],
         [{"type": "bar", "orientation": "h", "y": [1]}],
         [{"y": []}],
+        [{"x": {"dtype": "unknown", "bdata": "AAAA"}, "y": [1, 2]}],
     ],
 )
 def test_unsupported_plotly_traces_are_named(data: Any) -> None:
@@ -453,3 +456,14 @@ def test_view_modules_are_imported_lazily() -> None:
         assert (
             item == "stepper.daemon.server" or not {"tornado", "rich"} & modules
         )  # jupyter_client brings tornado
+
+
+def test_histogram_counts_all_values() -> None:
+    few = render_svg({"data": [{"type": "histogram", "x": [*range(10_000)]}]})
+    many = render_svg({"data": [{"type": "histogram", "x": [*range(30_000)]}]})
+    assert few != many
+
+
+def test_json_for_the_page_has_no_nan() -> None:
+    value = {"a": math.nan, "b": [math.inf, 1.5], "c": "NaN"}
+    assert encode_json(value) == b'{"a":null,"b":[null,1.5],"c":"NaN"}'

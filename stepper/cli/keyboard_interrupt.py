@@ -15,7 +15,7 @@ from typing import Any
 
 from stepper.common.errors import StepperError
 
-EXIT_CODE = 130  # 128 + SIGINT, the exit code that shells report after Ctrl-C
+INTERRUPTED = 130  # 128 + SIGINT, the exit code that shells report after Ctrl-C
 NOTICE = b"\nstepper: interrupting the cell (press Ctrl-C again to stop waiting)\n"
 
 
@@ -47,7 +47,7 @@ class InterruptHandler:
         if self.runs_code:
             signal.signal(signal.SIGINT, self.previous_handler)
         if self.interrupted and isinstance(error, StepperError):
-            error.exit_code = EXIT_CODE
+            error.exit_code = INTERRUPTED
 
     def set_connection(self, connection: Any) -> None:
         """Set the connection of the request to the daemon."""

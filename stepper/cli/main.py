@@ -17,7 +17,7 @@ from typing import IO, Any
 import click
 
 from stepper import __version__
-from stepper.cli.keyboard_interrupt import EXIT_CODE, InterruptHandler
+from stepper.cli.keyboard_interrupt import INTERRUPTED, InterruptHandler
 from stepper.cli.rendering import RENDERINGS, RunProgress, print_response
 from stepper.cli.terminal import print_text, use_utc
 from stepper.common.errors import StepperError, UsageError
@@ -93,7 +93,7 @@ class CommandGroup(click.Group):
                 f" {status}",
                 err=True,
             )
-            ctx.exit(EXIT_CODE)
+            ctx.exit(INTERRUPTED)
         except Exception as error:
             _report_internal_error(error)
             ctx.exit(INTERNAL_ERROR)
@@ -250,7 +250,7 @@ def run_command(
     """Run a command and print its response.
 
     `values` are the values of the command's arguments. Exit with 1 if the command
-    failed, and with EXIT_CODE if the user interrupted its cell with Ctrl-C.
+    failed, and with INTERRUPTED if the user interrupted its cell with Ctrl-C.
     """
     for argument in list_cli_arguments(command.arguments):
         value = values[argument.name]
@@ -279,7 +279,7 @@ def run_command(
         interrupted = interrupt_handler.interrupted
     succeeded = print_response(command.name, response, as_json)
     if interrupted:
-        sys.exit(EXIT_CODE)
+        sys.exit(INTERRUPTED)
     if not succeeded:
         sys.exit(1)
 

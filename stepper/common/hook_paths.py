@@ -1,9 +1,9 @@
 """The paths that the hook process needs, and the path of the daemon's socket.
 
-The hook process loads this module, so it imports `posix` only (`os` costs 2 ms). The
-socket's folder depends on the user id, the project's path and the contents of /tmp
-alone: hooks, terminals and the agent's shell differ in HOME, TMPDIR and
-XDG_RUNTIME_DIR, but must find the same daemon.
+The hook process loads this module, so it must not import `os` (2 ms). Hooks, terminals
+and the agent's shell may have different values of HOME, TMPDIR and XDG_RUNTIME_DIR, but
+must find the same daemon. The socket's folder therefore depends only on the user ID,
+the project's path, and the owners of the folders in /tmp and /var/tmp.
 """
 
 import _stat

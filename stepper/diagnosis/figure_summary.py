@@ -563,7 +563,7 @@ def _format_legend(names: Sequence[str]) -> str:
 
 
 def _join_quoted(names: Sequence[str]) -> str:
-    """Return the first names in quotes, separated by commas."""
+    """Return up to MAX_NAMES names, quoted and separated by commas."""
     quoted = [_quote(name, MAX_LABEL) for name in names[:MAX_NAMES]]
     return ", ".join(quoted)
 

@@ -204,7 +204,8 @@ def send_request(
 
         wait_until_stopped(paths)
     raise DaemonError(
-        "a stepper daemon of another version does not exit", "stepper shutdown"
+        "a stepper daemon with a different version is still running and did not exit",
+        "stepper shutdown",
     )
 
 

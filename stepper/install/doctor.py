@@ -222,14 +222,17 @@ def _check_config(paths: Paths) -> str:
 
 
 def _check_interpreter(paths: Paths) -> str:
+    """Check that the kernel's interpreter runs; return its path and version."""
     python = find_kernel_python(paths)
     if is_untrusted_python(paths, python):
         raise StepperError(
             f"you have not accepted {python}: stepper does not run this interpreter",
             TRUST_COMMAND,
         )
-    command, _, _ = format_install_command(paths, python).partition("  #")
-    repair = f"{command} --python PATH"
+    install_command = format_install_command(paths, python)
+    # The command may end with a shell comment: options must precede it.
+    install_command = install_command.partition("  #")[0]
+    repair = f"{install_command} --python PATH"
     version = probe_kernel_python(python, python, repair).version
     return f"{python} (Python {version})"
 
@@ -432,7 +435,7 @@ def _check_personal_skills(paths: Paths) -> str:
         old_path = shlex.quote(overriding[0])
         new_path = shlex.quote(f"{overriding[0]}-personal")
         raise StepperError(detail, f"mv {old_path} {new_path}")
-    return "no personal skill overrides a skill of stepper"
+    return "no personal skill overrides a stepper skill"
 
 
 def _check_mcp(paths: Paths) -> str:

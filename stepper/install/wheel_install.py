@@ -37,7 +37,10 @@ METADATA = ("METADATA", "WHEEL", "entry_points.txt", "licenses")
 
 def main() -> int:
     """Run the command of `sys.argv` and return the exit code."""
-    command, *arguments = sys.argv[1:] or [""]
+    if not sys.argv[1:]:
+        sys.stderr.write(f"{USAGE}\n")
+        return UsageError.exit_code
+    command, *arguments = sys.argv[1:]
     if command == "--version":
         sys.stdout.write(f"{NAME} {__version__}\n")
         return 0

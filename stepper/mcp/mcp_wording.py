@@ -201,7 +201,7 @@ def _translate_line(line: str, for_user: bool) -> str:
 
 
 def _replace_resume_command(match: re.Match[str]) -> str:
-    """Return the replacement of a shell command: `lift_stop` with the decision."""
+    """Return the `lift_stop` call for a shell command such as `stepper fix [HINT]`."""
     indent, decision, notebook, argument = match.groups()
     tool = _format_lift_stop(notebook)
     text = f"{indent or ''}{tool} ({decision} [{argument}])"
@@ -215,7 +215,7 @@ def _replace_with_decision(match: re.Match[str]) -> str:
 
 
 def _replace_slash_command(match: re.Match[str]) -> str:
-    """Return the replacement of a slash command: `lift_stop` with the decision."""
+    """Return the `lift_stop` call for a slash command such as `/fix HINT`."""
     decision, notebook, argument = match.groups()
     words = f"{decision} {argument}" if argument else decision
     return f"{_format_lift_stop(notebook)} ({words})"

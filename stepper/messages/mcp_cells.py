@@ -55,20 +55,21 @@ class CellRead:
     source_hash: str = ""  # of the whole source, for `expected_source_hash`
 
 
-def format_unexpected_source(name: str, cell: Cell, expected: str, present: str) -> str:
-    """Return the error for a change of a cell with an unexpected source.
+def format_unexpected_source(
+    name: str, cell: Cell, expected_hash: str, current_hash: str
+) -> str:
+    """Return the error for an edit that expected a different source of the cell.
 
-    The cell was not changed. `expected` and `present` are the hashes of the expected
-    and the current source.
+    The cell was not changed.
     """
     lines = [f"| {line}" for line in clean(cell.source[:PART_SIZE]).splitlines()]
-    hidden = len(cell.source) - PART_SIZE
-    if hidden > 0:
-        lines.append(f"… {format_count(hidden, 'more character')}")
+    hidden_count = len(cell.source) - PART_SIZE
+    if hidden_count > 0:
+        lines.append(f"… {format_count(hidden_count, 'more character')}")
     return (
         f"{one_line(name)}: nothing was changed, because the source of"
-        f" {format_cell(cell)} has the hash {present} instead of"
-        f" {one_line(expected, 40)}. The current source:\n" + "\n".join(lines)
+        f" {format_cell(cell)} has the hash {current_hash} instead of"
+        f" {one_line(expected_hash, 40)}. The current source:\n" + "\n".join(lines)
     )
 
 

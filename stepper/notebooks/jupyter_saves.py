@@ -189,8 +189,9 @@ class MonitoredWrite(NamedTuple):
 class RecentWriteMonitor:
     """Calls `check` repeatedly with the writes of the last seconds, in the event loop.
 
-    Also calls `nudge` once after each write, because a server that was finishing a save
-    may mistake the file's modification time for the time of this save.
+    The monitor also calls `nudge` once after each write, to increase the file's
+    modification time: a Jupyter server that was just saving the notebook may take the
+    time of the write for the time of its own save, and miss the write.
     """
 
     def __init__(

@@ -377,6 +377,8 @@ def move_step(state: State, step_id: int, after: int) -> Plan:
     be inserted at the new position.
     """
     moved = _get_pending_step(state, step_id)
+    if after == step_id:
+        raise ValueError(f"step {step_id} can't be moved below itself")
     other_steps = remove_step(state, step_id).steps
     return _insert_step(state, other_steps, moved, after)
 
@@ -394,10 +396,7 @@ def _get_pending_step(state: State, step_id: int) -> Step:
         reopen = state.commands.terminal("plan reopen", str(step_id))
         raise ValueError(f"step {step_id} is skipped: reopen it first ({reopen})")
     if status is not StepStatus.PENDING:
-        skip = state.commands.terminal("skip")
-        raise ValueError(
-            f"step {step_id} has already run: it can only be skipped ({skip})"
-        )
+        raise ValueError(f"step {step_id} has already run: it can't be changed")
     return step
 
 
@@ -412,7 +411,7 @@ def _insert_step(
     """
     ids = [step.id for step in steps]
     if after and after not in ids:
-        raise ValueError(f"there is no step {after} to insert after")
+        raise ValueError(f"step {after} does not exist: choose another position")
     index = 0
     if after is None:
         index = len(steps)

@@ -43,8 +43,8 @@ async def recover_run(session: Session) -> None:
         execution = await _await_execution(session, started)
     except KernelUnreachableError as error:
         raise KernelUnreachableError(
-            f"{error.message}. The result of {run_name} is not known yet, and no other"
-            " code runs before it is known",
+            f"{error.message}. The result of {run_name} is not known yet. Until it is,"
+            " no other code can run",
             CommandLines(session.name).shell("status"),
         ) from None
     if execution is None:

@@ -245,14 +245,21 @@ class ViewHandler(web.RequestHandler):
 
 
 def encode_json(value: object) -> bytes:
-    """Return a value as JSON on one line, in ASCII."""
-    text = json.dumps(
-        value,
-        ensure_ascii=True,
-        separators=(",", ":"),
-        default=str,
-    )
+    """Return a value as JSON on one line, in ASCII.
+
+    NaN and infinity become null, because JSON has neither and browsers reject them.
+    """
+    encoder = json.JSONEncoder(separators=(",", ":"), default=str, allow_nan=False)
+    try:
+        text = encoder.encode(value)
+    except ValueError:
+        standard = json.loads(json.dumps(value, default=str), parse_constant=_get_null)
+        text = encoder.encode(standard)
     return text.encode()
+
+
+def _get_null(constant: str) -> None:
+    """Return None for one of the constants NaN, Infinity and -Infinity."""
 
 
 def get_peer_uid(sock: socket.socket) -> int | None:

@@ -312,10 +312,9 @@ class NotebookView:
         }
 
     def list_cells(self) -> list[Row]:
-        """Return the cells, with their latest runs and the warnings of these runs.
+        """Return the cells, each with its latest run and the warnings of this run.
 
-        The mark of a cell changes when the cell changes. If there is no file, return
-        the cells in the journal.
+        Without a notebook file, the cells come from the journal.
         """
         last_runs = {run.cell: run for run in self.history.runs}
         rows = self.file_rows or _make_journal_rows(last_runs)

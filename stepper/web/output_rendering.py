@@ -200,9 +200,9 @@ def _render_widget(
 
 
 def _render_html(data: Data, index: int) -> RenderedOutput:
-    """Return the description of HTML: tables, or a frame for any other HTML.
+    """Describe an HTML output: as tables if possible, otherwise as a frame.
 
-    In the description of a frame, `lines` is the height of the frame.
+    The `lines` of a frame are its estimated height.
     """
     html = _join(data[HTML])
     address = _make_address(data, index)
@@ -210,9 +210,10 @@ def _render_html(data: Data, index: int) -> RenderedOutput:
         tables = parse_tables(html)
         if tables:
             return {"kind": "table", **address, "tables": tables}
-    lines = html.count("<tr") or html.count("\n") // 2
-    lines = min(MAX_FRAME_LINES, max(MIN_FRAME_LINES, lines))
-    return {"kind": "html", **address, "lines": lines}
+    # A table has a line per row. About half of the lines of other HTML only have tags.
+    estimate = html.count("<tr") or html.count("\n") // 2
+    height = min(MAX_FRAME_LINES, max(MIN_FRAME_LINES, estimate))
+    return {"kind": "html", **address, "lines": height}
 
 
 def _render_plain(

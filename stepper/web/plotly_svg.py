@@ -30,7 +30,7 @@ PLOT_WIDTH = WIDTH - LEFT - RIGHT
 PLOT_HEIGHT = HEIGHT - TOP - BOTTOM
 AXIS_Y = HEIGHT - BOTTOM
 MAX_TRACES = 40
-MAX_POINTS = 5_000  # the maximum number of points of a trace
+MAX_POINTS = 20_000  # a trace with more points is not drawn
 MAX_CATEGORIES = 200
 MAX_CATEGORY_LABELS = 10
 MAX_LEGEND_ENTRIES = 8
@@ -123,7 +123,7 @@ def render_svg(figure: Mapping[str, Any]) -> str:
     try:
         return _render_figure(figure)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
-        # The figure is not valid, so Plotly did not create it.
+        # Plotly does not write such a figure: something else did.
         return ""
 
 
@@ -179,6 +179,9 @@ def _parse_trace(item: Mapping[str, Any]) -> Trace | None:
         return _make_histogram(name, list(map(_to_number, x)))
     y_values = _parse_values(item.get("y"))
     y = list(map(_to_number, y_values))
+    is_unreadable = not x and item.get("x") is not None
+    if is_unreadable or len(y) > MAX_POINTS:
+        return None
     if not x:
         x = [*range(len(y))]
     default_mode = "lines+markers" if len(y) <= MARKER_LIMIT else "lines"
@@ -207,12 +210,12 @@ def _make_histogram(name: str, values: Sequence[float]) -> Trace | None:
 
 
 def _parse_values(values: Any) -> list[Any]:
-    """Return up to MAX_POINTS values from a list or from Plotly's base64 data.
+    """Return the values of a list or of Plotly's base64 data.
 
     Return an empty list if the values are not valid.
     """
     if isinstance(values, list):
-        return values[:MAX_POINTS]
+        return values
     column = _ensure_object(values)
     array_type = ARRAY_TYPES.get(str(column.get("dtype")))
     data = column.get("bdata")
@@ -223,7 +226,7 @@ def _parse_values(values: Any) -> list[Any]:
         numbers.frombytes(base64.b64decode(data))
     except ValueError:
         return []
-    return numbers.tolist()[:MAX_POINTS]
+    return numbers.tolist()
 
 
 def _to_number(value: Any) -> float:

@@ -231,10 +231,10 @@ def find_loaded_modules(module_name: str, name: str) -> list[str]:
 
 
 def explain_changed_file(module_name: str, name: str) -> str:
-    """Return a sentence on a name that a module lacks and its changed file defines.
+    """Explain that a module lacks a name because its file changed after the import.
 
-    Return an empty string if the file has not changed since the helper started, or does
-    not define the name.
+    Return an empty string if the file has not changed since the kernel started, or if
+    it does not define the name.
     """
     module = sys.modules.get(module_name)
     if module is None or peek(module, name, missing) is not missing:

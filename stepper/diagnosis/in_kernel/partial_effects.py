@@ -16,13 +16,12 @@ from stepper.diagnosis.in_kernel.expression_values import (
 )
 from stepper.kernels.in_kernel.cell_sources import find_cell_line, run_state
 from stepper.kernels.in_kernel.namespace_summary import (
+    ValueSummary,
     previous_values,
     summarize_values,
 )
 from stepper.kernels.in_kernel.safe_inspect import call_safely, get_cell_files
 
-# (identity, value as text, class) of a variable
-Summary = tuple[int, str, str]
 MAX_NAMES = 12
 MUTATING_METHODS = {
     "append",
@@ -70,17 +69,16 @@ def list_changes(error: BaseException) -> dict[str, Any]:
     }
 
 
-def format_change(old: Summary, new: Summary) -> tuple[str, str]:
+def format_change(old: ValueSummary, new: ValueSummary) -> tuple[str, str]:
     """Return the old and the new value as text.
 
     The texts include the classes if only the classes differ.
     """
-    _, old_text, old_class = old
-    _, new_text, new_class = new
-    if old_text == new_text and old_class != new_class:
-        old_text = f"{get_short_name(old_class)} {old_text}"
-        new_text = f"{get_short_name(new_class)} {new_text}"
-    return old_text, new_text
+    if old.text == new.text and old.class_name != new.class_name:
+        old_class = get_short_name(old.class_name)
+        new_class = get_short_name(new.class_name)
+        return f"{old_class} {old.text}", f"{new_class} {new.text}"
+    return old.text, new.text
 
 
 def get_short_name(class_name: str) -> str:

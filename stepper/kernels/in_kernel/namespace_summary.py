@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import types
-from typing import Any
+from typing import Any, NamedTuple
 
 from stepper.kernels.in_kernel.cell_sources import run_state
 from stepper.kernels.in_kernel.preflight_names import describe_loadable
@@ -51,8 +51,18 @@ BYTE_TYPES = (str, bytes, bytearray)
 SCALAR_TYPE_IDS = {*map(id, (int, float, complex, bool, type(None)))}
 UNSUMMARIZED_TYPES = (types.ModuleType, type, types.FunctionType, types.MethodType)
 ipython_names = {"In", "Out", "exit", "quit", "get_ipython", "open"}
-# name → (id, summary, class) after the last cell
-previous_values: dict[str, tuple[int, str, str]] = {}
+
+
+class ValueSummary(NamedTuple):
+    """A short description of a value."""
+
+    identity: int
+    text: str
+    class_name: str
+
+
+# name → value after the last cell
+previous_values: dict[str, ValueSummary] = {}
 # name → the columns of its DataFrame after the last cell
 frame_labels: dict[str, frozenset[str]] = {}
 # name → column → execution count of the run that removed it, 0 if unknown
@@ -244,19 +254,19 @@ def list_labels() -> dict[str, frozenset[str]]:
     return labels_by_name
 
 
-def summarize_values() -> dict[str, tuple[int, str, str]]:
-    """Return (id, summary, class name) of each of the user's variables, by name."""
-    summaries = dict[str, tuple[int, str, str]]()
+def summarize_values() -> dict[str, ValueSummary]:
+    """Return summaries of up to MAX_NAMES of the user's variables, by name.
+
+    Modules, classes and functions are not included.
+    """
+    summaries = dict[str, ValueSummary]()
     for name, value in list_user_variables():
         if len(summaries) >= MAX_NAMES:
             break
         if not is_a(value, UNSUMMARIZED_TYPES):
-            kind = format_class_name(type(value))
-            summaries[shorten(name, MAX_NAME)] = (
-                id(value),
-                summarize_value(value),
-                kind,
-            )
+            class_name = format_class_name(type(value))
+            summary = ValueSummary(id(value), summarize_value(value), class_name)
+            summaries[shorten(name, MAX_NAME)] = summary
     return summaries
 
 

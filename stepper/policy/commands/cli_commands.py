@@ -160,7 +160,8 @@ class Status(NotebookArguments, name="status", examples=("status", "status --jso
         default=False,
     )
     unread: bool = hidden(
-        "Whether no agent reads the response: undelivered reports stay undelivered.",
+        "Whether to keep undelivered reports for later, because the agent does not see"
+        " this response.",
         default=False,
     )
 
@@ -579,7 +580,7 @@ class Fix(
     """
 
     hint: str = positional(
-        "The hint, which the agent reads.", "", many=True, stdin=True
+        "What the agent should do differently.", "", many=True, stdin=True
     )
     notebook: str | None = option(STOPPED_NOTEBOOK_HELP, min_length=1)
 

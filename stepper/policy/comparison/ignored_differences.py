@@ -69,7 +69,7 @@ IGNORED: tuple[IgnoredDifference, ...] = (
         "…",
     ),
     IgnoredDifference(
-        "files of an ipykernel before version 6",
+        "cell file names of ipykernel 5 and earlier",
         "<ipython-input-",
         r"<ipython-input-\d+-[0-9a-f]+>",
         "…",

@@ -173,17 +173,17 @@ def compare_outputs(
     if not confirmed:
         return Difference(ReplayVerdict.UNSTABLE, NONDETERMINISTIC)
     removed, added = _collect_items(confirmed, before, after)
-    some_agree = len(confirmed) < len(blocks)
-    return _describe_change(removed, added, some_agree, pictures.descriptions)
+    has_unconfirmed = len(confirmed) < len(blocks)
+    return _describe_change(removed, added, has_unconfirmed, pictures.descriptions)
 
 
 def _describe_change(
-    removed: list[Item], added: list[Item], some_agree: bool, figures: list[str]
+    removed: list[Item], added: list[Item], has_unconfirmed: bool, figures: list[str]
 ) -> Difference:
     """Return the difference for these removed and added items.
 
-    `some_agree` says that the fresh runs disagree on other lines. `figures` are
-    descriptions of the pictures that differ.
+    `has_unconfirmed` says whether other lines differ, too, on which the fresh runs do
+    not agree. `figures` are descriptions of the pictures that differ.
     """
     counts = []
     if removed:
@@ -198,7 +198,7 @@ def _describe_change(
         ReplayVerdict.CHANGED,
         text="; ".join([" ".join(counts), *shown_figures]),
         lines=(*removed_lines, *added_lines),
-        doubtful=some_agree or reordered,
+        doubtful=has_unconfirmed or reordered,
         removed=len(removed),
         added=len(added),
         figures=shown_figures,
@@ -494,24 +494,26 @@ def _select_confirmed(
     # Positions at which the second run has additional items.
     insertions = {block.start for block in disagreements if block.start == block.stop}
     same_fresh_length = len(after) == len(further)
-    lost_items = same_fresh_length and len(before) != len(after)
+    fresh_length_differs = same_fresh_length and len(before) != len(after)
 
     def is_confirmed(block: Block) -> bool:
+        """Return whether the fresh runs agree on the difference in a block."""
+        recorded_items = before[block.start : block.stop]
         fresh_range = range(block.other_start, block.other_stop)
-        if block.other_start == block.other_stop:
+        if not fresh_range:  # items were removed
             if block.other_start in insertions:
                 return False
-            return not all(varying[item] for item in before[block.start : block.stop])
-        if block.start == block.stop:
-            return not all(
-                index in disagreeing or varying[after[index]] for index in fresh_range
+            return any(not varying[item] for item in recorded_items)
+        if not recorded_items:  # items were added
+            return any(
+                index not in disagreeing and not varying[after[index]]
+                for index in fresh_range
             )
-        # Both fresh runs have the same number of lines, which differs from the
-        # recorded number: the content does not matter.
-        recorded_count = block.stop - block.start
-        if lost_items and recorded_count != len(fresh_range):
+        # Items were replaced. If both fresh runs have a number of lines that differs
+        # from the recorded number, the difference is confirmed, whatever the lines are.
+        if fresh_length_differs and len(recorded_items) != len(fresh_range):
             return True
-        return not all(index in disagreeing for index in fresh_range)
+        return any(index not in disagreeing for index in fresh_range)
 
     confirmed = [block for block in blocks if is_confirmed(block)]
     # All three runs have the same number of lines: a removed line corresponds to an

@@ -139,8 +139,8 @@ def list_base_folders(patterns: Iterable[str]) -> list[str]:
 def choose_new_notebook_folder(patterns: Sequence[str]) -> str | None:
     """Return the folder for new notebooks.
 
-    Folders have precedence over globs. Return None if no pattern includes a notebook
-    with any name.
+    This is the folder of the first pattern that includes `new.ipynb` there. Folders are
+    tried before globs. Return None if there is no such pattern.
     """
     folders = [pattern for pattern in patterns if is_folder(pattern)]
     globs = [pattern for pattern in patterns if not is_folder(pattern)]

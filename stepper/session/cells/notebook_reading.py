@@ -283,17 +283,17 @@ def _record_read(
     }
     if not is_partial:
         session.agent_reads.record(owner, current)
-    former = session.agent_reads.get_former(owner)
-    if former is None:
+    previous_read = session.agent_reads.get_previous_read(owner)
+    if previous_read is None:
         return ""
     added, edited, ran = [], [], []
     for cell in cells:
-        before = former.get(cell.id)
+        before = previous_read.get(cell.id)
         if before is None:
             added.append(cell)
         elif before.source_hash != current[cell.id].source_hash:
             edited.append(cell)
         elif before.run != current[cell.id].run:
             ran.append(cell)
-    deleted_count = len(former.keys() - current.keys())
+    deleted_count = len(previous_read.keys() - current.keys())
     return notebook_digest.format_changes(edited, ran, added, deleted_count)

@@ -19,10 +19,10 @@ ReadCells = Mapping[str, ReadCell]
 
 
 class Reads(NamedTuple):
-    """The cells that an agent session read last, and at the read before."""
+    """The cells of the last two reads of an agent session."""
 
     last: ReadCells | None = None
-    former: ReadCells | None = None
+    previous: ReadCells | None = None
 
 
 class AgentReads:
@@ -34,10 +34,10 @@ class AgentReads:
     def __init__(self) -> None:
         self._reads: dict[str, Reads] = {}
 
-    def get_former(self, owner: str) -> ReadCells | None:
-        """Return the cells that an agent session read before its last read, or None."""
+    def get_previous_read(self, owner: str) -> ReadCells | None:
+        """Return the cells of an agent session's second-to-last read, or None."""
         reads = self._reads.get(owner, Reads())
-        return reads.former
+        return reads.previous
 
     def record(self, owner: str, cells: ReadCells) -> None:
         """Record the cells that an agent session has read."""

@@ -1,4 +1,7 @@
-"""Writes outputs to the notebook: the outputs of a run, pending and late outputs."""
+"""Writing of outputs to the notebook.
+
+Pending outputs could not be written yet. Late outputs arrive after their cell finished.
+"""
 
 from __future__ import annotations
 
