@@ -144,7 +144,7 @@ def _format_notes(all_cells: Sequence[CellVerdict]) -> list[Entry]:
         if cell.difference:
             groups.setdefault(cell.difference, []).append(cell)
     limit = _choose_limit(len(groups))
-    entries = []
+    entries: list[Entry] = []
     others: list[CellVerdict] = []
     for text, group in groups.items():
         if len(entries) < MAX_ROWS:
