@@ -1,8 +1,4 @@
-"""The daemon: an asyncio server on the project's Unix socket.
-
-Only this module connects the sessions with their adapters (kernel backends, notebook
-files, diagnosis). The sessions use the adapters through protocols.
-"""
+"""The daemon: an asyncio server on the project's Unix socket."""
 
 from __future__ import annotations
 
@@ -15,14 +11,13 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
 import psutil
 
-from stepper import __version__, diagnosis
+from stepper import __version__
 from stepper.common import secure_files, wire_format
 from stepper.common.errors import DaemonError, StepperError
 from stepper.common.paths import Paths
@@ -40,25 +35,16 @@ from stepper.daemon.memory_trim import MemoryTrimmer
 from stepper.daemon.request import Request
 from stepper.daemon.running_cell_files import RunningCellFiles
 from stepper.daemon.statusline_file import StatusLineFile
+from stepper.daemon.workspace import session_factory
 from stepper.daemon.workspace.project_notebooks import Workspace
-from stepper.diagnosis import ipython_syntax
-from stepper.diagnosis.agent_images import SavedImages
-from stepper.diagnosis.diagnoser import Diagnoser
-from stepper.diagnosis.project_facts import ProjectEnvironment
 from stepper.hook.daemon_start import acquire_lock
 from stepper.kernels import backend_registry
-from stepper.kernels.notebook_launcher import NotebookLauncher
-from stepper.kernels.outputs import image_diff
-from stepper.kernels.outputs.late_outputs import LateOutputs
 from stepper.notebooks import background_io
-from stepper.notebooks.journal_file import JournalFile
-from stepper.notebooks.notebook_file import IpynbFile
 from stepper.policy.model import Limits
 from stepper.session import notebook_commands
 from stepper.session.background import background_runs
 from stepper.session.caller import Caller
-from stepper.session.protocols import Journal, LaunchConfig
-from stepper.session.run_recovery import recover_run
+from stepper.session.protocols import LaunchConfig
 from stepper.session.session import Session
 
 # The command of viewers. It does not count as use of the daemon, and a viewer of
@@ -108,80 +94,16 @@ class Daemon:
 
     def _open_session(self, name: str, path: str) -> Session:
         """Return a new session for a notebook, by its name and path."""
-        workspace = self.workspace
-        store = workspace.notebook_paths.get_store(path)
-        session = self._create_session(
-            name,
-            path,
-            JournalFile(os.path.join(self.paths.journals, store + ".jsonl")),
-            os.path.join(self.paths.kernels, store + ".json"),
-            os.path.join(self.paths.figures, store),
-            workspace.config.load_limits,
-            partial(workspace.get_launch_config, path),
+        return session_factory.open_session(
+            self._schedule_refresh, self.workspace, name, path
         )
-        relocate = partial(workspace.renames.follow_missing, session)
-        session.file.set_relocate(relocate)
-        session.file.set_restore(workspace.slim_copies.restore)
-        return session
 
     def _open_replay(
         self, name: str, copy: str, record: str, launch: LaunchConfig, limits: Limits
     ) -> Session:
-        """Return a session without a journal, for a copy of a notebook.
-
-        `copy` is the path of the copy, `record` the path for its kernel record.
-        """
-        from stepper.session.verification.replay import NullJournal
-
-        figures = os.path.join(os.path.dirname(copy), "figures")
-        # No cell of a replay runs twice.
-        limits_of_replay = replace(limits, undo=False)
-        return self._create_session(
-            name,
-            copy,
-            NullJournal(),
-            record,
-            figures,
-            lambda: limits_of_replay,
-            lambda environ, kernel: launch,
-        )
-
-    def _create_session(
-        self,
-        name: str,
-        path: str,
-        journal: Journal,
-        record: str,
-        figures: str,
-        get_limits: Callable[[], Limits],
-        get_launch_config: Callable[[Mapping[str, str], str], LaunchConfig],
-    ) -> Session:
-        """Return a session with adapters for its file, its kernel and diagnosis.
-
-        `record` is the path of the kernel record, `figures` the folder for figures.
-        """
-        file = IpynbFile(path)
-        launcher = NotebookLauncher(
-            record, self.paths.runtime, diagnosis.PARTS, lambda: self.workspace.environ
-        )
-        diagnoser = Diagnoser(
-            path,
-            ProjectEnvironment(self.paths.project),
-            SavedImages(figures),
-            ipython_syntax.get_transformer(),
-        )
-        return Session(
-            name,
-            file,
-            LateOutputs(file),
-            journal,
-            launcher,
-            get_limits,
-            get_launch_config,
-            diagnoser,
-            recover_run,
-            self._schedule_refresh,
-            image_diff.compare_pixels,
+        """Return a session without a journal, for a copy of a notebook."""
+        return session_factory.open_replay(
+            self._schedule_refresh, self.workspace, name, copy, record, launch, limits
         )
 
     async def serve(self) -> None:
