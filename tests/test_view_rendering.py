@@ -104,7 +104,8 @@ def test_first_rows_of_a_large_table_are_parsed() -> None:
 
 def test_table_spans_and_line_breaks() -> None:
     (table,) = parse_tables(
-        "<table><tr><th colspan=2>a<br>b</th></tr><tr><td rowspan='3'>1</td><td colspan=x>2</td></tr></table>"
+        "<table><tr><th colspan=2>a<br>b</th></tr><tr><td rowspan='3'>1</td>"
+        f"<td colspan=x rowspan={'9' * 5000}>2</td></tr></table>"
     )
     assert table["body"] == [
         [{"text": "a\nb", "head": True, "colspan": 2}],

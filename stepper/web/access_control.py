@@ -68,9 +68,13 @@ ERROR_TEXTS = {
     421: "the request is for another server",
 }
 INTERNAL_ERROR_TEXT = "stepper itself failed"
-# The system's tables of TCP connections; IPv6 sockets have addresses like
-# ::ffff:127.0.0.1.
+# The tables of TCP connections on Linux. IPv6 sockets have addresses such as
+# ::ffff:127.0.0.1, which end with the IPv4 address.
 CONNECTION_TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
+# The columns of these tables.
+LOCAL_ADDRESS = 1
+REMOTE_ADDRESS = 2
+USER_ID = 7
 
 
 class ViewServer:
@@ -200,6 +204,7 @@ class ViewHandler(web.RequestHandler):
         self.finish(REDIRECT_PAGE.format(escape.xhtml_escape(target)))
 
     def _get_address_without_key(self) -> str:
+        """Return the address of the page with all arguments except the key."""
         arguments = self.request.query_arguments
         pairs = [(name, arguments[name][0]) for name in arguments if name != "key"]
         return f"/?{urlencode(pairs)}" if pairs else "/"
@@ -210,9 +215,9 @@ class ViewHandler(web.RequestHandler):
         value: Any,
         tb: Any,
     ) -> None:
-        """Log an exception without the query of the address, which may contain the key.
+        """Log an unexpected exception. Called by tornado.
 
-        Expected errors are not logged.
+        The log does not contain the query of the address, which may contain the key.
         """
         if isinstance(value, web.HTTPError | iostream.StreamClosedError):
             return
@@ -270,9 +275,11 @@ def get_peer_uid(sock: socket.socket) -> int | None:
     with contextlib.suppress(OSError, ValueError, IndexError):
         host, port = sock.getsockname()[:2]
         peer_port = sock.getpeername()[1]
-        (packed,) = struct.unpack("=I", socket.inet_aton(host))
-        own_address = f"{packed:08X}:{port:04X}"
-        peer_address = f"{packed:08X}:{peer_port:04X}"
+        # Both ends have the same host. In the tables, it is an integer in the byte
+        # order of the machine, in hexadecimal digits.
+        (host_number,) = struct.unpack("=I", socket.inet_aton(host))
+        own_address = f"{host_number:08X}:{port:04X}"
+        peer_address = f"{host_number:08X}:{peer_port:04X}"
         for table in CONNECTION_TABLES:
             uid = _find_connection_uid(table, peer_address, own_address)
             if uid is not None:
@@ -293,6 +300,7 @@ def _find_connection_uid(
     with open(table, encoding="ascii") as lines:
         for line in lines:
             fields = line.split()
-            if fields[1].endswith(local) and fields[2].endswith(remote):
-                return int(fields[7])
+            is_local_end = fields[LOCAL_ADDRESS].endswith(local)
+            if is_local_end and fields[REMOTE_ADDRESS].endswith(remote):
+                return int(fields[USER_ID])
     return None

@@ -43,10 +43,10 @@ class DaemonClient:
     ) -> dict[str, Any] | None:
         """Return the live state of a notebook, or None if the request fails.
 
-        Set `error` to the reason of the failure, or to an empty string.
-        `run` and `changes` identify the outputs that the caller already has, because
-        the daemon sends only changed outputs. If `marks` is true, the response contains
-        the stale cells.
+        Set `error` to the reason for the failure, or to an empty string. `run` and
+        `changes` are those of the caller's last snapshot: the response contains outputs
+        only if they have changed since then. If `marks` is true, the response also
+        contains the stale cells.
         """
         request = json.dumps(
             {"notebook": notebook, "run": run, "changes": changes, "marks": marks}
@@ -62,6 +62,7 @@ class DaemonClient:
         kind, body = response
         self.error = ""
         if kind == wire_format.STALE:
+            # The body of this response is the daemon's version.
             daemon_version = body.decode("utf-8", "replace")
             self.error = OTHER_VERSION.format(daemon_version, __version__)
         if kind != wire_format.OK:
@@ -80,5 +81,6 @@ class DaemonClient:
         version = __version__.encode()
         folder = encode_path(self.project)
         parts = (REQUEST, version, b"", folder, request)
+        # Messages before the last one are progress events.
         *_, response = daemon_client.exchange(paths, sock, *parts)
         return response

@@ -21,7 +21,7 @@ CHECK_SECONDS = 0.15  # the time between two checks of a notebook
 LIST_SECONDS = 1.0  # the time between two checks of the list of notebooks
 # The maximum time without an event, so that both sides notice a broken connection.
 HEARTBEAT_SECONDS = 10.0
-NO_RUNS = -1
+NO_RUNS = -1  # nothing was sent yet, not even an empty list of runs
 
 
 class EventsHandler(ViewHandler):
@@ -74,12 +74,11 @@ class EventsHandler(ViewHandler):
     async def _send_changes(self) -> None:
         """Send the changed parts of the page and the new runs."""
         self._choose_view()
-        parts: dict[str, object] = {
-            "project": self._get_project(),
-            "status": None,
-        }
+        parts: dict[str, object] = {"project": self._get_project()}
         view = self.view
-        if view is not None:
+        if view is None:
+            parts["status"] = None  # there is no notebook to show
+        else:
             current = self.server.current_name
             view_parts = await asyncio.to_thread(view.refresh, current)
             parts.update(view_parts)
@@ -93,11 +92,12 @@ class EventsHandler(ViewHandler):
     def _choose_view(self) -> None:
         """Select the notebook to show, and set its view.
 
-        This is the notebook in the request, or else the server's notebook, or else the
-        current notebook. The view is None if the notebook does not exist.
+        This is the requested notebook, or else the notebook that `stepper view` was
+        started with, or else the current notebook. The view is None if the notebook
+        does not exist.
         """
-        requested = self.get_query_argument("notebook", "")
-        name = requested or self.server.notebook or self.server.current_name
+        requested_name = self.get_query_argument("notebook", "")
+        name = requested_name or self.server.notebook or self.server.current_name
         if self.view is not None and name == self.view_name:
             return
         self.view = self.server.notebooks.get_view(name) if name else None
@@ -105,10 +105,11 @@ class EventsHandler(ViewHandler):
         self.sent_runs = NO_RUNS
 
     def _get_project(self) -> dict[str, object]:
-        """Return the notebooks of the project and the project's current notebook.
+        """Return the project's notebooks and the name of the current one.
 
-        `missing` is the requested notebook if it does not exist, `new` is the command
-        that creates a notebook, and `trouble` is an error.
+        `missing` is the name of the selected notebook if it does not exist. `new` is
+        the command that creates a notebook. `trouble` says why the notebooks can't be
+        listed, or is empty.
         """
         notebooks = self.server.notebooks
         return {
@@ -120,20 +121,21 @@ class EventsHandler(ViewHandler):
         }
 
     async def _send_new_runs(self, view: NotebookView) -> None:
-        """Send the runs that were not sent before, or all runs of a new history."""
+        """Send the runs that were not sent yet, or all runs of another journal."""
         history = view.history
         if history.generation != self.generation:
             self.generation = history.generation
             self.sent_runs = NO_RUNS
-        has_none = self.sent_runs == NO_RUNS
-        if has_none or self.sent_runs < len(history.runs):
-            start = max(0, self.sent_runs)
-            runs = view.list_runs(start)
-            message = {"from": start, "runs": runs}
-            await self._send("runs", encode_json(message))
-            self.sent_runs = start + len(runs)
+        if self.sent_runs == len(history.runs):
+            return
+        start = 0 if self.sent_runs == NO_RUNS else self.sent_runs
+        new_runs = view.list_runs(start)
+        message = {"from": start, "runs": new_runs}
+        await self._send("runs", encode_json(message))
+        self.sent_runs = start + len(new_runs)
 
     async def _send(self, event: str, data: bytes) -> None:
+        """Send an event. `data` must not contain line breaks, which would end it."""
         self.write(f"event: {event}\ndata: ")
         self.write(data)
         self.write("\n\n")

@@ -36,7 +36,10 @@ ALLOWED_TAGS = frozenset(
 VOID_TAGS = ("br", "col")
 # The maximum number of parsed cells of all tables. Further rows are only counted.
 MAX_CELLS = 2_000
-MAX_SPAN = 1_000
+# Larger values of colspan and rowspan are ignored.
+MAX_SPAN_DIGITS = 3
+# The start of the ids in the style sheet of a pandas Styler.
+STYLER_ID = "#T_"
 
 Cell = dict[str, Any]
 Table = dict[str, Any]
@@ -91,25 +94,29 @@ class TableParser(HTMLParser):
     def _start_cell(self, tag: str, attributes: dict[str, str | None]) -> None:
         rows = self._get_rows()
         if not rows or self.tables[-1]["left"]:
-            return
+            return  # no row is open, or its cells are not parsed
         self.cell_count += 1
         cell: Cell = {"text": ""}
         if tag == "th":
             cell["head"] = True
         for name in ("colspan", "rowspan"):
             value = attributes.get(name) or ""
-            if value.isdecimal() and 1 < int(value) < MAX_SPAN:
-                cell[name] = int(value)
+            if not value.isdecimal() or len(value) > MAX_SPAN_DIGITS:
+                continue
+            span = int(value)
+            if span > 1:
+                cell[name] = span
         rows[-1].append(cell)
         self.cell = cell
 
     def handle_endtag(self, tag: str) -> None:
-        """Close a tag, and all open tags inside it."""
+        """Close an element and all open elements inside it."""
         if tag in ("td", "th"):
             self.cell = None
-        while tag in self.open_tags:
-            if self.open_tags.pop() == tag:
-                break
+        if tag not in self.open_tags:
+            return
+        while self.open_tags.pop() != tag:
+            pass
 
     def handle_data(self, data: str) -> None:
         """Add a text to the open cell, or to the text below the table."""
@@ -132,8 +139,8 @@ class TableParser(HTMLParser):
             raise NotATableError
         if in_table and "caption" not in self.open_tags:
             raise NotATableError
-        words = " ".join(data.split())
-        self.tables[-1]["foot"] += f"{words} "
+        text = " ".join(data.split())
+        self.tables[-1]["foot"] += f"{text} "
 
     def _get_rows(self) -> list[list[Cell]]:
         """Return the rows of the open table's head or body."""
@@ -150,7 +157,8 @@ def _check_style(css: str) -> None:
     HTML from a pandas Styler is not parsed, because its colors would be lost.
     """
     is_dataframe = "dataframe" in css and "}" in css
-    if not is_dataframe or "background" in css or "#T_" in css:
+    has_colors = "background" in css or STYLER_ID in css
+    if not is_dataframe or has_colors:
         raise NotATableError
 
 

@@ -75,12 +75,16 @@ class CellHandler(ViewHandler):
         """Send the source and the outputs as JSON."""
         view = self.get_view()
         cell_id = self.get_query_argument("cell", "")
-        _, _, outputs = view.get_cell(cell_id)
-        document = view.document
-        metadata = document.raw.get("metadata") if document else None
-        models = get_widget_models(metadata)
-        source = _find_source(view, cell_id)
-        self.send_json({"source": source, "outputs": render_outputs(outputs, models)})
+        outputs = view.get_cell(cell_id).outputs
+        metadata = None
+        if view.document is not None:
+            metadata = view.document.raw.get("metadata")
+        widget_models = get_widget_models(metadata)
+        response = {
+            "source": _find_source(view, cell_id),
+            "outputs": render_outputs(outputs, widget_models),
+        }
+        self.send_json(response)
 
 
 def _find_source(view: NotebookView, cell_id: str) -> str:
@@ -88,7 +92,7 @@ def _find_source(view: NotebookView, cell_id: str) -> str:
 
     Return an empty string if the source is unknown.
     """
-    cell, _, _ = view.get_cell(cell_id)
+    cell = view.get_cell(cell_id).cell
     if cell is not None:
         return cell.source
     running = view.history.state.running
@@ -118,10 +122,10 @@ class OutputHandler(ViewHandler):
         """Send the output; raise HTTPError if it does not exist."""
         cell_id = self.get_query_argument("cell", "")
         index = _parse_number(self.get_query_argument("n", ""))
-        _, _, outputs = self.get_view().get_cell(cell_id)
-        output = None
-        if index is not None:
-            output = get_full_output(outputs, index)
+        if index is None:
+            raise web.HTTPError(404)
+        outputs = self.get_view().get_cell(cell_id).outputs
+        output = get_full_output(outputs, index)
         if output is None:
             raise web.HTTPError(404)
         self.set_header("Content-Type", output.mime)
@@ -170,10 +174,9 @@ def bind_socket(port: int) -> socket.socket:
     try:
         listener = socket.create_server((HOST, port))
     except OSError as error:
-        raise _make_port_error(
-            StepperError, port, error.strerror or str(error)
-        ) from None
-    except OverflowError as error:
+        reason = error.strerror or str(error)
+        raise _make_port_error(StepperError, port, reason) from None
+    except OverflowError as error:  # the number is not a valid port
         raise _make_port_error(UsageError, port, str(error)) from None
     listener.setblocking(False)
     return listener
@@ -195,9 +198,10 @@ async def serve(
     listener: socket.socket,
     on_start: Callable[[], None],
 ) -> None:
-    """Serve requests until a signal stops the server.
+    """Serve requests until a signal sets the server's stop event.
 
-    `on_start` is called as soon as the server accepts connections.
+    `on_start` is called as soon as the server accepts connections. Event streams have
+    STREAM_SECONDS to finish. Other open connections are closed.
     """
     http_server = httpserver.HTTPServer(
         create_application(server),

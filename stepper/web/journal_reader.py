@@ -27,7 +27,14 @@ CHUNK_BYTES = 1 << 26  # the number of bytes to read at a time
 REASON_CHARACTERS = 300
 CLIENT_CHARACTERS = 10
 NO_FILE = 0  # the inode number if there is no file
-INVALID_EVENT = (KeyError, TypeError, ValueError, AttributeError, RecursionError)
+# The exceptions that the parser raises for a line that contains no valid event.
+INVALID_EVENT_ERRORS = (
+    KeyError,
+    TypeError,
+    ValueError,
+    AttributeError,
+    RecursionError,
+)
 
 RunEvent = journal_events.RunEnded | journal_events.PreflightFailed
 
@@ -87,18 +94,17 @@ class RunHistory:
     def refresh(self) -> bool:
         """Read new events from the journal, and return whether there were any."""
         with self.lock:
-            before = self.changes, self.generation
+            old_version = (self.changes, self.generation)
             self._read_new_lines()
-            return (self.changes, self.generation) != before
+            return (self.changes, self.generation) != old_version
 
     def _read_new_lines(self) -> None:
-        """Read the new lines of the journal, or all lines of another journal."""
-        # If the configuration is invalid, the former path is used.
+        """Read the new lines of the journal, or all lines if the file was replaced."""
+        # If the configuration is invalid, the previous path is used.
         with contextlib.suppress(StepperError):
             self.path = self._get_path()
         try:
-            status = os.stat(self.path)
-            if self._is_current(status):
+            if self._is_up_to_date(os.stat(self.path)):
                 return
             handle = secure_files.open_private(self.path, os.O_RDONLY)
         except OSError:  # there is no journal, or it can't be read
@@ -114,18 +120,18 @@ class RunHistory:
         finally:
             os.close(handle)
 
-    def _is_current(self, status: os.stat_result) -> bool:
-        """Return whether the whole file has been read."""
+    def _is_up_to_date(self, status: os.stat_result) -> bool:
+        """Return whether the whole journal has been read. `status` is the file's."""
         return status.st_ino == self.inode and status.st_size == self.read_bytes
 
     def _read_lines(self, handle: int) -> None:
         """Read the new lines, without an incomplete last line."""
         while True:
             data = os.pread(handle, CHUNK_BYTES, self.read_bytes)
-            end = data.rfind(b"\n") + 1
-            if not end:
+            complete_lines, line_break, _ = data.rpartition(b"\n")
+            if not line_break:
                 return
-            for line in data[:end].splitlines(keepends=True):
+            for line in (complete_lines + line_break).splitlines(keepends=True):
                 self._apply_line(line)
                 self.read_bytes += len(line)
 
@@ -133,9 +139,9 @@ class RunHistory:
         """Update the state and the runs with the event in a line."""
         try:
             event = journal_events.parse_event(load_json_exact(line))
-        except INVALID_EVENT:  # another program wrote the line
+        except INVALID_EVENT_ERRORS:  # another program wrote the line
             return
-        if event is None:
+        if event is None:  # an event of another version of stepper
             return
         self.changes += 1
         journal_reducer.apply(event, self.state)
@@ -158,6 +164,7 @@ class RunHistory:
         run: int,
         line: bytes,
     ) -> None:
+        """Record where the line that is being read starts, so `read_run` finds it."""
         self.positions[kind, run] = LinePosition(self.read_bytes, len(line))
 
     def read_run(self, run: int) -> dict[str, Any]:

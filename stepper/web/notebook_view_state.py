@@ -129,8 +129,9 @@ class NotebookView:
         """
         with self.history.lock:
             self.history.refresh()
+            # The result of `refresh` does not show all new events, because the list of
+            # notebooks refreshes the same history.
             changes = self.history.changes + self.history.generation
-            # Compared because the list of notebooks may also refresh the history.
             has_events = changes != self.seen_changes
             self.seen_changes = changes
             has_new_file = self._read_file()
@@ -172,12 +173,12 @@ class NotebookView:
     def _request_snapshot(self) -> None:
         """Request the live state from the daemon, and the stale cells if necessary."""
         started_at = time.monotonic()
-        with_marks = self.needs_marks and started_at > self.marks_due_at
+        requests_marks = self.needs_marks and started_at > self.marks_due_at
         snapshot = self.daemon.request_snapshot(
             self.name,
             self.snapshot["run"],
             self.snapshot["changes"],
-            with_marks,
+            requests_marks,
         )
         self.requested_at = time.monotonic()
         if snapshot is None:
@@ -189,7 +190,7 @@ class NotebookView:
             self.outputs = snapshot["outputs"]
         elif not snapshot["run"]:
             self.outputs = ()
-        if with_marks:
+        if requests_marks:
             duration = self.requested_at - started_at
             self.needs_marks = False
             self.marks_due_at = self.requested_at + STALE_COST_FACTOR * duration
@@ -297,17 +298,17 @@ class NotebookView:
 
         `holds` is false if a cell has changed since then.
         """
-        verdict = self.history.state.verified
-        if verdict is None:
+        verification = self.history.state.verified
+        if verification is None:
             return None
         is_current = False
         if self.document is not None:
-            sources = verify_results.hash_sources(self.document.cells)
-            is_current = sources == verdict.sources
+            source_hashes = verify_results.hash_sources(self.document.cells)
+            is_current = source_hashes == verification.sources
         return {
-            "reproduces": verdict.reproduces,
-            "at": verdict.at,
-            "text": verdict.text,
+            "reproduces": verification.reproduces,
+            "at": verification.at,
+            "text": verification.text,
             "holds": is_current,
         }
 
@@ -344,6 +345,10 @@ class NotebookView:
         return cells
 
     def _get_running_fields(self, running: RunStarted) -> Row:
+        """Return the fields of the running cell that differ from those of other cells.
+
+        Its mark changes with each new output.
+        """
         mark = f"{running.run}.{self.snapshot['changes']}"
         return {"run": running.run, "doubts": [], "mark": mark}
 
@@ -367,9 +372,9 @@ class NotebookView:
         """Return the running cell from the daemon or the journal, or None."""
         running = self.history.state.running
         cell = self.snapshot["running"]
-        is_same = cell and running and cell["cell_id"] == running.cell_id
-        if running is not None and not is_same:
-            # The daemon is not running, or its snapshot is older.
+        is_outdated = cell is None or (running and cell["cell_id"] != running.cell_id)
+        if running is not None and is_outdated:
+            # The daemon is not running, or the journal is newer than the snapshot.
             cell = {
                 "name": _format_run_name(running),
                 "cell_id": running.cell_id,
@@ -433,15 +438,15 @@ def _make_journal_rows(last_runs: Mapping[str, PastRun]) -> list[Row]:
 
 
 def _make_file_rows(document: Document) -> list[Row]:
-    """Return the cells in a file, each with a checksum of its contents."""
+    """Return the cells in a file, each with a checksum of its contents as its mark."""
     rows = []
     for cell in document.cells:
-        raw = document.raw["cells"][cell.index]
+        checksum = _compute_checksum(document.raw["cells"][cell.index])
         row = {
             "id": cell.id,
             "number": cell.number,
             "type": cell.type,
-            "mark": f"{_compute_checksum(raw):08x}",
+            "mark": f"{checksum:08x}",
         }
         rows.append(row)
     return rows

@@ -123,28 +123,31 @@ class NotebookList:
         return sorted(rows, key=lambda row: (-row["changed"], row["notebook"]))
 
     def _make_row(self, name: str) -> Row | None:
-        """Return the progress of a notebook, or None if its file can't be accessed."""
+        """Return the progress of a notebook.
+
+        Return None if its file can't be accessed or its path is not valid.
+        """
         history = self._get_history(name)
-        try:
-            status = os.stat(os.path.join(self.paths.project, name))
-        except OSError:
-            return None
         if history is None:
+            return None
+        try:
+            file_status = os.stat(os.path.join(self.paths.project, name))
+        except OSError:
             return None
         with history.lock:
             state = history.state
             steps = state.plan.steps
-            statuses = [state.get_step_status(step.id) for step in steps]
-            skipped = statuses.count(StepStatus.SKIPPED)
+            step_statuses = [state.get_step_status(step.id) for step in steps]
+            skipped_count = step_statuses.count(StepStatus.SKIPPED)
             return {
                 "notebook": name,
                 "state": state.status_name,
-                "done": len(steps) - len(state.open_steps) - skipped,
-                "skipped": skipped,
+                "done": len(steps) - len(state.open_steps) - skipped_count,
+                "skipped": skipped_count,
                 "of": len(steps),
                 "runs": len(history.runs),
                 "running": state.running is not None,
-                "changed": round(status.st_mtime),
+                "changed": round(file_status.st_mtime),
             }
 
     def _get_history(self, name: str) -> RunHistory | None:

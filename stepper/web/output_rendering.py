@@ -33,12 +33,15 @@ MAX_ALT_CHARACTERS = 200
 MAX_LABEL_CHARACTERS = 200
 MAX_VALUE_CHARACTERS = 2_000
 MAX_TYPES_CHARACTERS = 200
+MAX_WIDGET_CHARACTERS = 300  # the maximum length of the text of an unknown widget
 MAX_WIDGETS = 200
 MIN_FRAME_LINES = 6
 MAX_FRAME_LINES = 40
 RASTER_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 PNG = "image/png"
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+# The bytes of a PNG that contain its width and height: the start of the first chunk.
+PNG_SIZE = slice(16, 24)
 SVG = "image/svg+xml"
 HTML = "text/html"
 PLAIN = "text/plain"
@@ -191,11 +194,12 @@ def _render_widget(
     data: Data,
     widgets: Models,
 ) -> RenderedOutput:
+    """Return the rows of a widget, or a note if the widget has no rows."""
     model_id = str(view.get("model_id"))
     rows = _list_widget_rows(model_id, widgets, set())
     if rows:
         return {"kind": "widget", "rows": rows}
-    text = _join(data.get(PLAIN))[:300]
+    text = _join(data.get(PLAIN))[:MAX_WIDGET_CHARACTERS]
     return _make_note(text or "a widget that the page can't show")
 
 
@@ -221,7 +225,10 @@ def _render_plain(
     index: int,
     share: float,
 ) -> RenderedOutput:
-    """Return the description of Markdown or another text, or a note without a text."""
+    """Return the description of the first supported text in a MIME bundle.
+
+    Return a note if there is no such text.
+    """
     mime_type = next(filter(data.__contains__, TEXT_TYPES), None)
     if mime_type is None:
         mime_types = ", ".join(map(str, data))[:MAX_TYPES_CHARACTERS]
@@ -259,11 +266,12 @@ def _render_text(
     if len(text) <= head_limit + tail_limit:
         return {"kind": "text", "name": name, "text": text}
     head = text[:head_limit]
-    whole_lines, _, _ = head.rpartition("\n")
-    head = whole_lines or head
     tail = text[-tail_limit:]
-    _, _, whole_lines = tail.partition("\n")
-    tail = whole_lines or tail
+    # Cut the text between lines, unless the line is longer than the limit.
+    complete_lines, _, _ = head.rpartition("\n")
+    head = complete_lines or head
+    _, _, complete_lines = tail.partition("\n")
+    tail = complete_lines or tail
     return {
         "kind": "text",
         "name": name,
@@ -327,7 +335,7 @@ def _list_widget_rows(
     """Return a static description of a widget, with a row for each value.
 
     A progress bar becomes a row with a bar. A box is replaced by the rows of its
-    children.
+    children. `visited` contains the ids of the models that already have rows.
     """
     model = models.get(model_id)
     if model_id in visited or len(visited) > MAX_WIDGETS:
@@ -357,11 +365,12 @@ def _render_model(model_name: str, state: Data) -> list[RenderedOutput]:
             return [bar]
     outputs = state.get("outputs")
     if isinstance(outputs, list):
-        return [
-            {"label": label, "text": _join(output.get("text"))[-MAX_VALUE_CHARACTERS:]}
-            for output in outputs
-            if isinstance(output, dict)
-        ]
+        rows = []
+        for output in outputs:
+            if isinstance(output, dict):
+                text = _join(output.get("text"))
+                rows.append({"label": label, "text": text[-MAX_VALUE_CHARACTERS:]})
+        return rows
     value = _get_widget_value(state)
     if value is None or model_name == "LayoutModel":
         return [{"label": label, "text": ""}] if label else []
@@ -400,10 +409,12 @@ def _get_widget_value(state: Data) -> Any:
 
 def get_widget_models(metadata: Any) -> Models:
     """Return the widget models in a notebook's metadata by their ids."""
-    models = metadata
+    value = metadata
     for key in ("widgets", STATE, "state"):
-        models = models.get(key) if isinstance(models, dict) else None
-    return models if isinstance(models, dict) else {}
+        if not isinstance(value, dict):
+            return {}
+        value = value.get(key)
+    return value if isinstance(value, dict) else {}
 
 
 def _join(value: Any) -> str:
@@ -427,7 +438,7 @@ def _get_png_size(png: bytes) -> tuple[int, int]:
 
     With the size, the page can reserve space for an image before it is loaded.
     """
-    if not png.startswith(PNG_SIGNATURE) or len(png) <= 24:
+    if not png.startswith(PNG_SIGNATURE) or len(png) <= PNG_SIZE.stop:
         return (0, 0)
-    width, height = struct.unpack(">II", png[16:24])
+    width, height = struct.unpack(">II", png[PNG_SIZE])
     return (width, height)

@@ -44,6 +44,12 @@ MAX_BINS = 40
 BAR_SHARE = 0.8  # the share of the space between two categories that bars use
 RANGE_MARGIN = 0.04
 TICK_COUNT = 5
+# The size of a legend entry: a colored square, a gap, and about 7 pixels per character.
+LEGEND_SQUARE = 10
+LEGEND_TEXT_SHIFT = 14
+LEGEND_PADDING = 26
+CHARACTER_WIDTH = 7
+ISO_CHARACTERS = len("2026-01-31T12:00:00.000000")
 COLORS = (
     "#636efa",
     "#ef553b",
@@ -234,7 +240,8 @@ def _to_number(value: Any) -> float:
     if isinstance(value, int | float):
         return float(value)
     try:
-        time = datetime.fromisoformat(str(value)[:26])
+        # Plotly's times may have nanoseconds, which datetime does not support.
+        time = datetime.fromisoformat(str(value)[:ISO_CHARACTERS])
     except ValueError:
         return math.nan
     if time.tzinfo is None:
@@ -250,13 +257,12 @@ def _make_axes(traces: Sequence[Trace]) -> Axes:
         y_values.append(0.0)
     y_range = _get_range(y_values, RANGE_MARGIN)
     numbers = list(map(_to_number, x_values))
-    if any(map(math.isfinite, numbers)):
+    if not x_values or any(map(math.isfinite, numbers)):
         return Axes([], _get_range(numbers, RANGE_MARGIN), y_range)
     names = dict.fromkeys(map(str, x_values))
     categories = [*names][:MAX_CATEGORIES]
-    if not categories:
-        return Axes([], _get_range(numbers, RANGE_MARGIN), y_range)
-    x_range = _get_range([-0.5, len(categories) - 0.5], 0)
+    # Category n is at the position n, with half a unit of space on both sides.
+    x_range = Range(-0.5, len(categories) - 0.5)
     return Axes(categories, x_range, y_range)
 
 
@@ -291,16 +297,18 @@ def _draw_bars(
     if not axes.categories:
         distinct_values = set(map(str, trace.x))
         slot_count = len(distinct_values) + 1
-    slot_width = PLOT_WIDTH / max(1, slot_count)
+    slot_width = PLOT_WIDTH / slot_count
     bar_width = max(1.0, BAR_SHARE * slot_width / trace_count)
+    # The bars of all traces at an x value are side by side, and centred at this value.
     shift = (position - trace_count / 2) * bar_width
-    base = axes.get_y(0)
+    zero_y = axes.get_y(0)
     bars = []
     for x, y in _get_points(trace, axes):
-        top = min(y, base)
-        height = abs(base - y)
+        left = x + shift
+        top = min(y, zero_y)
+        height = abs(zero_y - y)
         bars.append(
-            f'<rect x="{x + shift:.1f}" y="{top:.1f}" width="{bar_width:.1f}"'
+            f'<rect x="{left:.1f}" y="{top:.1f}" width="{bar_width:.1f}"'
             f' height="{height:.1f}" fill="{color}"/>'
         )
     return bars
@@ -344,16 +352,11 @@ def _draw_legend(traces: Sequence[Trace]) -> list[str]:
         color = COLORS[index % len(COLORS)]
         name = trace.name[:LEGEND_CHARACTERS]
         parts.append(
-            f'<rect x="{x}" y="{TOP - 17}" width="10" height="10" fill="{color}"/>'
+            f'<rect x="{x}" y="{TOP - 17}" width="{LEGEND_SQUARE}"'
+            f' height="{LEGEND_SQUARE}" fill="{color}"/>'
         )
-        parts.append(
-            _draw_text(
-                x + 14,
-                TOP - 8,
-                name,
-            )
-        )
-        x += 26 + 7 * len(name)
+        parts.append(_draw_text(x + LEGEND_TEXT_SHIFT, TOP - 8, name))
+        x += LEGEND_PADDING + CHARACTER_WIDTH * len(name)
     return parts
 
 
@@ -367,14 +370,7 @@ def _draw_axes(
     for value in _get_ticks(axes.y_range):
         y = axes.get_y(value)
         parts.append(_draw_horizontal_line(y, GRID_COLOR))
-        parts.append(
-            _draw_text(
-                LEFT - 8,
-                y + 4,
-                f"{value:g}",
-                "end",
-            )
-        )
+        parts.append(_draw_text(LEFT - 8, y + 4, f"{value:g}", "end"))
     for x, label in _list_x_labels(traces, axes):
         parts.append(_draw_text(x, AXIS_Y + 18, label, "middle"))
     parts.append(_draw_horizontal_line(AXIS_Y, AXIS_COLOR))
@@ -419,14 +415,7 @@ def _draw_titles(layout: Mapping[str, Any]) -> list[str]:
         parts.append(_draw_text(WIDTH / 2, 20, title, "middle", TITLE_FONT))
     x_title = _get_title(layout.get("xaxis"))[:AXIS_TITLE_CHARACTERS]
     if x_title:
-        parts.append(
-            _draw_text(
-                WIDTH / 2,
-                HEIGHT - 10,
-                x_title,
-                "middle",
-            )
-        )
+        parts.append(_draw_text(WIDTH / 2, HEIGHT - 10, x_title, "middle"))
     y_title = _get_title(layout.get("yaxis"))[:AXIS_TITLE_CHARACTERS]
     if y_title:
         rotation = f'transform="rotate(-90 16 {HEIGHT / 2})"'
@@ -443,11 +432,11 @@ def _get_ticks(limits: Range) -> list[float]:
     power = 10 ** math.floor(math.log10(min_step))
     steps = [power * factor for factor in (1, 2, 5, 10)]
     step = next(step for step in steps if step >= min_step)
-    first = math.ceil(limits.low / step)
+    first_multiple = math.ceil(limits.low / step)
     # The small number compensates for rounding errors.
-    span = limits.high - first * step
-    count = int(span / step + 1e-9) + 1
-    return [round((first + index) * step, 12) for index in range(count)]
+    last_multiple = math.floor(limits.high / step + 1e-9)
+    multiples = range(first_multiple, last_multiple + 1)
+    return [round(multiple * step, 12) for multiple in multiples]
 
 
 def _get_title(item: Any) -> str:
@@ -468,6 +457,11 @@ def _draw_text(
     anchor: str = "start",
     attributes: str = "",
 ) -> str:
+    """Return an SVG text.
+
+    `anchor` says which point of the text is at `x`, and `attributes` are further SVG
+    attributes.
+    """
     content = escape(clean(text))
     return (
         f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" {attributes}>'

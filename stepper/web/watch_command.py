@@ -71,7 +71,7 @@ def watch(paths: Paths, notebook: str | None) -> None:
     name = ""
     if notebook:
         name = notebooks.resolve_name(notebook, daemon_client.get_current_folder())
-    no_color = bool(os.environ.get("NO_COLOR")) or None
+    no_color = bool(os.environ.get("NO_COLOR"))
     console = Console(highlight=False, no_color=no_color)
     interrupts = InterruptFlag()
     live = Live(console=console, auto_refresh=False, transient=True)
@@ -163,13 +163,16 @@ def render_header(status: Row, live: Row) -> Text:
     state = "running" if live["running"] else status["state"]
     notebook = one_line(status["notebook"])
     title = one_line(status["title"]) or notebook
-    kernel = [f"kernel {live['state']}"]
+    kernel_texts = [f"kernel {live['state']}"]
     if live["memory"]:
-        kernel.append(f"{live['memory']} MB")
-    kernel += [live["waits"], live["where"] or ""]
-    details = ", ".join(map(one_line, filter(None, kernel)))
+        kernel_texts.append(f"{live['memory']} MB")
+    for text in (live["waits"], live["where"]):
+        if text:
+            kernel_texts.append(one_line(text))
+    details = ", ".join(kernel_texts)
     if status["marks"]:
-        details += f" · {len(status['marks'])} stale"
+        stale_count = len(status["marks"])
+        details += f" · {stale_count} stale"
     return Text.assemble(
         (title, "bold"),
         "\n",
@@ -181,14 +184,17 @@ def render_header(status: Row, live: Row) -> Text:
 
 
 def render_plan(steps: Sequence[Row], limit: int) -> list[Text]:
-    """Return up to `limit` steps, around the first step that is not finished."""
-    first_open = 0
+    """Return the lines of up to `limit` steps, around the first unfinished step.
+
+    A further line says how many steps were left out.
+    """
+    first_open_index = 0
     for index, step in enumerate(steps):
         if step["status"] not in FINISHED:
-            first_open = index
+            first_open_index = index
             break
     last_start = len(steps) - limit
-    start = max(0, min(first_open - limit // 2, last_start))
+    start = max(0, min(first_open_index - limit // 2, last_start))
     shown_steps = steps[start : start + limit]
     lines = list(map(_render_step, shown_steps))
     omitted = len(steps) - len(shown_steps)
@@ -217,15 +223,14 @@ def render_running_cell(cell: Row, outputs: Sequence[Mapping[str, Any]]) -> Pane
         title += f" of {format_span(timeout)}"
     if cell["left"]:
         title += f", about {format_seconds(cell['left'])} left"
-    bar_total = timeout or 1
+    bar_total = timeout or 1  # without a timeout, the bar is full after a second
     bar = ProgressBar(total=bar_total, completed=min(duration, bar_total))
     text = "".join(map(get_output_text, outputs[-LAST_OUTPUTS:]))
     lines = clean(text).splitlines()
     if not lines:
         lines = [cell["line"]]
-    last_lines = lines[-OUTPUT_LINES:]
-    short_lines = [one_line(line, OUTPUT_CHARACTERS) for line in last_lines]
-    output = "\n".join(short_lines)
+    last_lines = [one_line(line, OUTPUT_CHARACTERS) for line in lines[-OUTPUT_LINES:]]
+    output = "\n".join(last_lines)
     return Panel(
         Group(bar, Text(output)),
         title=Text(title),
