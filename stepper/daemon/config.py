@@ -131,6 +131,7 @@ RULES: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "auto_run": ("`always` or `ask`", lambda value: value in ("always", "ask")),
     "verify": ("`asked` or `auto`", lambda value: value in ("asked", "auto")),
     "verify_seconds": NUMBER,
+    "verify_timeout": NUMBER,
     "undo": ("`on` or `off`", _is_switch),
     "undo_memory": (
         "a size, such as `512 MB`",

@@ -55,7 +55,12 @@ MARK_COLORS: Mapping[str, str] = MappingProxyType(
 )
 # The marks of cells whose outputs differ in a replay, by `ReplayVerdict`.
 REPLAY_MARKS: Mapping[str, str] = MappingProxyType(
-    {"changed": FAILED_MARK, "failed": FAILED_MARK, "unstable": STALE_MARK}
+    {
+        "changed": FAILED_MARK,
+        "failed": FAILED_MARK,
+        "unstable": STALE_MARK,
+        "not_judged": CRITERION_FALSE_MARK,
+    }
 )
 # The marks of kernel backends. The key is None if it is not known whether the backend
 # is reachable.

@@ -13,11 +13,12 @@ from functools import cached_property
 from typing import Any
 
 from stepper.common.errors import NotebookError
-from stepper.common.text import shell_quote
+from stepper.common.text import one_line, shell_quote
 from stepper.notebooks.cell_updates import get_tags
 from stepper.policy.changed_cells import hash_source
+from stepper.policy.configuration import kernel_languages
 from stepper.policy.execution_result import CellVersion
-from stepper.policy.model import Cell
+from stepper.policy.model import Cell, parse_moment
 
 # The form of the ids that stepper gives to cells of notebooks without cell ids.
 GENERATED_ID = re.compile(r"cell-(\d+)")
@@ -47,6 +48,8 @@ class Document:
             self.mtime_ns = status.st_mtime_ns
         metadata = raw.get("metadata") or {}
         self.language = _get_language(metadata)
+        kernelspec_name = _as_object(metadata.get("kernelspec")).get("name")
+        self.kernelspec_name = one_line(str(kernelspec_name or ""), 100)
         self.plan: Any = metadata.get("stepper")
 
     @property
@@ -90,6 +93,20 @@ class Document:
         if not outputs and not has_count:
             return None
         return outputs
+
+    def get_recorded_seconds(self, cell: Cell) -> float | None:
+        """Return the duration of a code cell's recorded run, or None if unknown.
+
+        JupyterLab records the times of the execution in the metadata of the cell.
+        """
+        metadata = _as_object(self.raw["cells"][cell.index].get("metadata"))
+        times = _as_object(metadata.get("execution"))
+        try:
+            started = parse_moment(times["iopub.execute_input"])
+            finished = parse_moment(times["shell.execute_reply"])
+            return (finished - started).total_seconds()
+        except (KeyError, TypeError, ValueError, AttributeError):
+            return None
 
     def find_index(self, target: CellVersion) -> int | None:
         """Return the index of the cell with the target's id and source, or None.
@@ -138,8 +155,10 @@ def _parse_cell(raw: dict[str, Any], index: int, number: int) -> Cell:
 def _get_language(metadata: dict[str, Any]) -> str:
     language_info = _as_object(metadata.get("language_info"))
     kernelspec = _as_object(metadata.get("kernelspec"))
-    name = language_info.get("name") or kernelspec.get("language") or "python"
-    return str(name).lower()
+    name = language_info.get("name") or kernelspec.get("language")
+    if not name:
+        name = kernel_languages.guess_language(str(kernelspec.get("name")))
+    return str(name or "python").lower()
 
 
 def _is_figure(output: dict[str, Any]) -> bool:

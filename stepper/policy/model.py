@@ -291,6 +291,8 @@ class Limits:
     hide_env: tuple[str, ...] = ()
     verify: str = "asked"
     verify_seconds: float = 60
+    # The deadline of a replayed cell whose recording has no times, in seconds.
+    verify_timeout: float = 600
     undo: bool = True
     # Bytes for all before-images of a kernel. None: 512 MB, or a tenth of the memory
     # that the kernel may use if that is less.

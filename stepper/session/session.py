@@ -24,6 +24,7 @@ from stepper.notebooks.notebook_file import IpynbFile
 from stepper.policy import journal_events, plan
 from stepper.policy.commands.command_lines import CommandLines
 from stepper.policy.comparison.output_comparison import PixelComparison
+from stepper.policy.configuration import kernel_languages
 from stepper.policy.dataflow import cell_dependencies
 from stepper.policy.dataflow.name_effects import NameUsage
 from stepper.policy.execution_result import Execution
@@ -271,11 +272,12 @@ class Session:
         document = self.file.read()
         self._update_plan(document)
         if not self.can_run(document):
-            command = CommandLines(self.name).shell("use --kernel NAME")
             raise NotebookError(
                 f"the language of {self.name} is {document.language!r}, but the"
                 " selected kernel runs Python",
-                f"{command}  # a backend from `kernels:` in .stepper/config.yaml",
+                kernel_languages.format_kernel_hint(
+                    self.name, document.language, document.kernelspec_name
+                ),
             )
         self.language.select(document.language)
         return document

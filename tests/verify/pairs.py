@@ -410,6 +410,30 @@ LATER = [
         make_stream("Overwriting helper.py\n"),
     ),
     Pair(
+        "the cell's file in a syntax error",
+        False,
+        error("SyntaxError", "invalid syntax (3311942670.py, line 1)"),
+        error("SyntaxError", "invalid syntax (17.py, line 1)"),
+    ),
+    Pair(
+        "the cell's file in a syntax error of an old kernel",
+        False,
+        error("SyntaxError", "invalid syntax (<ipython-input-3-0a1b2c>, line 1)"),
+        error("SyntaxError", "invalid syntax (17.py, line 1)"),
+    ),
+    Pair(
+        "the line of a syntax error",
+        True,
+        error("SyntaxError", "invalid syntax (3311942670.py, line 1)"),
+        error("SyntaxError", "invalid syntax (17.py, line 2)"),
+    ),
+    Pair(
+        "the depth of a recursion",
+        False,
+        error("RecursionError", "maximum recursion depth exceeded in comparison"),
+        error("RecursionError", "maximum recursion depth exceeded"),
+    ),
+    Pair(
         "tqdm without an end",
         False,
         make_stream("120it [00:03, 41.2it/s]\n"),

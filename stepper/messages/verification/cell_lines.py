@@ -76,7 +76,8 @@ def _format_differing(all_cells: Sequence[CellVerdict]) -> list[Entry]:
         if cell.lines:
             unquoted_count += 1
     for verdict, group in others.items():
-        entry = _create_entry(REPLAY_MARKS[verdict], group, f" {verdict}")
+        name = verdict.replace("_", " ")
+        entry = _create_entry(REPLAY_MARKS[verdict], group, f" {name}")
         entries.append(entry)
     if unquoted_count:
         count = format_count(unquoted_count, "cell")
@@ -96,7 +97,8 @@ def _format_difference(cell: CellVerdict, limit: int) -> str:
     mark = REPLAY_MARKS[cell.verdict]
     cell_id = one_line(cell.cell_id, 100)
     difference = one_line(cell.difference, limit)
-    return f"  {mark} cell {cell.number} (id {cell_id}) {cell.verdict}: {difference}"
+    verdict = cell.verdict.replace("_", " ")
+    return f"  {mark} cell {cell.number} (id {cell_id}) {verdict}: {difference}"
 
 
 def _format_not_recorded(result: VerifyResult) -> list[Entry]:
@@ -119,8 +121,8 @@ def _format_not_run(all_cells: Sequence[CellVerdict]) -> list[Entry]:
     cells = _select(all_cells, ReplayVerdict.NOT_RUN)
     if not cells:
         return []
-    text = ": not run, because a cell above failed"
-    return [_create_entry(NOTE_MARK, cells, text)]
+    reason = cells[0].difference or "a cell above failed"
+    return [_create_entry(NOTE_MARK, cells, f": not run, because {reason}")]
 
 
 def _format_close(all_cells: Sequence[CellVerdict]) -> list[Entry]:

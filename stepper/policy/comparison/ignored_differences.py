@@ -75,6 +75,12 @@ IGNORED: tuple[IgnoredDifference, ...] = (
         "…",
     ),
     IgnoredDifference(
+        "files of cells in the messages of syntax errors",
+        ", line ",
+        r"\((?:\d+\.py|…|<unknown>|<string>), (?=line \d+\))",
+        "(…, ",
+    ),
+    IgnoredDifference(
         "whether the file of %%writefile existed",
         "riting ",
         r"^(?:Writing|Overwriting) (?=\S+$)",

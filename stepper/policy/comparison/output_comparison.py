@@ -63,7 +63,8 @@ class ReplayVerdict(StringEnum):
     UNSTABLE = "unstable"  # two fresh runs differ as well
     CHANGED = "changed"
     FAILED = "failed"
-    NOT_RUN = "not_run"  # a cell above failed
+    NOT_JUDGED = "not_judged"  # stepper interrupted the cell
+    NOT_RUN = "not_run"  # the replay ended above the cell
     NOT_RECORDED = "not_recorded"  # the cell did not run since its last change
 
     @property
@@ -223,16 +224,26 @@ def _list_items(
     `shared_types` are the MIME types in both the recorded and the fresh outputs.
     """
     outputs = [*outputs]
-    stdout = _join_stream(outputs, "stdout")
+    stdout = join_stream(outputs, "stdout")
     items: list[Item] = [*ignored_differences.normalize_lines(stdout)]
     for output in outputs:
         data = output.get("data")
         if output.get("output_type") == "error":
-            error = f"{output.get('ename')}: {output.get('evalue')}"
-            items += ignored_differences.normalize_lines(error)
+            items += ignored_differences.normalize_lines(_format_error(output))
         elif isinstance(data, Mapping):
             items += _list_display_items(data, shared_types)
     return items
+
+
+def _format_error(output: Mapping[str, Any]) -> str:
+    """Return the class and the message of an error.
+
+    The message of a RecursionError depends on the depth of the stack.
+    """
+    ename = output.get("ename")
+    if ename == "RecursionError":
+        return "RecursionError"
+    return f"{ename}: {output.get('evalue')}"
 
 
 def _list_display_items(data: Mapping[str, Any], shared_types: set[str]) -> list[Item]:
@@ -275,7 +286,8 @@ def _select_text(data: Mapping[str, Any], shared_types: set[str]) -> str:
     return text
 
 
-def _join_stream(outputs: Iterable[Mapping[str, Any]], name: str) -> str:
+def join_stream(outputs: Iterable[Mapping[str, Any]], name: str) -> str:
+    """Return the text that outputs wrote to the stream `stdout` or `stderr`."""
     texts = []
     for output in outputs:
         is_stream = output.get("output_type") == "stream"
@@ -299,9 +311,9 @@ def _describe_stderr(recorded: CellOutputs, fresh: CellOutputs) -> str:
     A difference in stderr does not count.
     """
     before = ignored_differences.normalize_lines(
-        _join_stream(recorded.outputs, "stderr")
+        join_stream(recorded.outputs, "stderr")
     )
-    after = ignored_differences.normalize_lines(_join_stream(fresh.outputs, "stderr"))
+    after = ignored_differences.normalize_lines(join_stream(fresh.outputs, "stderr"))
     if before == after:
         return ""
     return (

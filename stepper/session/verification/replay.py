@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from stepper.common.errors import KernelError, StepperError
 from stepper.messages.run_report import RunSummary
 from stepper.notebooks.journal_file import SyncMode
 from stepper.policy import changed_cells
-from stepper.policy.comparison.output_comparison import CellOutputs, compare_outputs
+from stepper.policy.comparison import recorded_runs
+from stepper.policy.comparison.output_comparison import CellOutputs
+from stepper.policy.comparison.recorded_runs import Recording
 from stepper.policy.execution_result import CellVersion
 from stepper.policy.model import Cell, Outcome, Verdict
 from stepper.session import progress_events
@@ -22,7 +24,6 @@ from stepper.session.session import Session
 
 LATE_SECONDS = 0.3  # for the outputs of threads after the end of the last cell
 UNWRITTEN = "the outputs of the replay could not be written"
-Outputs = Sequence[dict[str, Any]]
 
 
 class NullJournal:
@@ -40,29 +41,33 @@ class NullJournal:
 
 @dataclass
 class ReplayResult:
-    """The outputs of a replay by cell index, and the run that failed unexpectedly."""
+    """The outputs of a replay and the failures in it, by cell index."""
 
     shown: dict[int, CellOutputs] = field(default_factory=dict)
-    failed: RunSummary | None = None
-    # Errors by cell index, of cells that failed as recorded.
+    # Runs that failed, but not with the recorded error.
+    failures: dict[int, RunSummary] = field(default_factory=dict)
+    # Errors of cells that failed as recorded.
     faults: dict[int, str] = field(default_factory=dict)
+    # The run after which the replay ended, if there are cells below that cell.
+    ended_by: RunSummary | None = None
     packages: dict[str, str] = field(default_factory=dict)
 
 
 async def replay(
     fresh: Session,
-    recorded: Mapping[int, Outputs | None],
+    recording: Recording,
     last_index: int,
     caller: Caller,
     progress: Callable[[Cell], None],
 ) -> ReplayResult:
-    """Replay the cells up to `last_index`, or to an unexpected failure.
+    """Replay the cells up to `last_index`, or to the failure that ended the recording.
 
-    `fresh` is a session on a copy of the notebook. `recorded` are the recorded outputs
-    by cell index, and `progress` is called before each cell. Raise StepperError if the
-    replay was interrupted or no kernel started.
+    `fresh` is a session on a copy of the notebook, and `progress` is called before each
+    cell. Raise StepperError if the replay was interrupted or no kernel started.
     """
     result = ReplayResult()
+    # Each cell has its own deadline.
+    caller = replace(caller)
     async with _interrupt_on_disconnect(fresh, caller), fresh.take_turn(caller=caller):
         try:
             cells = fresh.read_with_unique_ids().cells
@@ -73,15 +78,20 @@ async def replay(
                 if cell.index > last_index:
                     break
                 progress(cell)
+                caller.timeout = recording.deadlines[cell.index]
                 summary = await run_cell(fresh, cells, cell, caller, keep_time=False)
                 _check_usable(summary)
                 cells_run.append(cell)
                 figure_facts.update(fresh.state.runs[-1].figures)
-                if summary.run.verdict is not Verdict.FINE:
-                    if not _has_recorded_error(summary, recorded.get(cell.index)):
-                        result.failed = summary
-                        break
+                if summary.run.verdict is Verdict.FINE:
+                    continue
+                if _has_recorded_error(summary, recording):
                     result.faults[cell.index] = summary.run.error
+                else:
+                    result.failures[cell.index] = summary
+                if not _can_go_on(summary, recording):
+                    result.ended_by = summary
+                    break
             await _write_late_outputs(fresh)
             for cell in cells_run:
                 outputs = fresh.file.read_outputs(CellVersion.from_cell(cell))
@@ -137,24 +147,24 @@ def _check_usable(summary: RunSummary) -> None:
         raise KernelError(run.fault.evalue)
 
 
-def _has_recorded_error(summary: RunSummary, recorded: Outputs | None) -> bool:
+def _has_recorded_error(summary: RunSummary, recording: Recording) -> bool:
     """Return whether a run failed with an error that the recorded outputs contain."""
     fault = summary.run.fault
     if summary.run.outcome is not Outcome.ERROR or fault is None:
         return False
-    new_error = {
-        "output_type": "error",
-        "ename": fault.ename,
-        "evalue": fault.evalue,
-    }
-    for output in recorded or ():
-        if output.get("output_type") == "error":
-            comparison = compare_outputs(
-                CellOutputs([output]), CellOutputs([new_error])
-            )
-            if comparison.verdict.reproduces:
-                return True
-    return False
+    recorded = recording.outputs.get(summary.cell.index) or ()
+    return recorded_runs.has_recorded_error(fault, summary.outputs, recorded)
+
+
+def _can_go_on(summary: RunSummary, recording: Recording) -> bool:
+    """Return whether a replay goes on below a failed cell.
+
+    It goes on as the recorded run did. If the cell was interrupted or the kernel died,
+    the state of the kernel is not the recorded one.
+    """
+    if summary.run.outcome is not Outcome.ERROR:
+        return False
+    return recording.goes_on_below(summary.cell.index)
 
 
 class ReplayProgress:

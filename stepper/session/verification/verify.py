@@ -7,21 +7,18 @@ separate sessions (`replay.py`).
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
-from typing import Any
 
-from stepper.messages.run_report import RunSummary, format_seconds
+from stepper.messages.run_report import RunSummary
 from stepper.messages.verification import verify_report
 from stepper.notebooks.journal_file import SyncMode
 from stepper.notebooks.notebook_document import Document
-from stepper.policy import changed_cells, journal_events, run_decisions
+from stepper.policy import changed_cells, journal_events
 from stepper.policy.changed_cells import hash_source
-from stepper.policy.commands.command_lines import CommandLines
-from stepper.policy.comparison import verify_results
+from stepper.policy.comparison import recorded_runs, verify_results
 from stepper.policy.comparison.output_comparison import (
     CellOutputs,
     Difference,
@@ -29,6 +26,7 @@ from stepper.policy.comparison.output_comparison import (
     ReplayVerdict,
     compare_outputs,
 )
+from stepper.policy.comparison.recorded_runs import Recording
 from stepper.policy.comparison.rerun_comparison import remove_pager_text
 from stepper.policy.comparison.verify_results import (
     CellVerdict,
@@ -36,12 +34,12 @@ from stepper.policy.comparison.verify_results import (
     PackageChange,
     VerifyResult,
 )
-from stepper.policy.dataflow import cell_dependencies
-from stepper.policy.model import Cell, Outcome
-from stepper.session import progress_events, stale_cells
+from stepper.policy.model import Cell, Limits, Outcome
+from stepper.session import progress_events
 from stepper.session.caller import Caller
 from stepper.session.session import Session
 from stepper.session.session_state.notebook_journal import format_now
+from stepper.session.verification import failed_cells
 from stepper.session.verification.recorded_output_changes import DRAWING_PACKAGES
 from stepper.session.verification.replay import (
     ReplayProgress,
@@ -49,9 +47,6 @@ from stepper.session.verification.replay import (
     replay,
 )
 
-MISSING_NAME = re.compile(r"name '(\w+)' is not defined")
-TIMEOUT_DIRECTIVE = "# stepper: timeout=10m"
-ADDRESS_IN_USE = "Address already in use"
 HASH_SEEDS = 4294967296  # the number of values that PYTHONHASHSEED can have
 # The number of replays. After the second one, replays continue only if all together
 # took less than EXTRA_REPLAY_SECONDS.
@@ -81,23 +76,28 @@ class ReplayFindings:
 
     document: Document
     cells: list[Cell]
-    # By cell index; None if the cell has no recorded outputs.
-    recorded: dict[int, Any]
+    recording: Recording
     # Without execution counts it is unknown whether cells without outputs ran.
     has_no_counts: bool
     first: ReplayResult = field(default_factory=ReplayResult)
     others: list[ReplayResult] = field(default_factory=list)
 
     @classmethod
-    def from_document(cls, document: Document) -> ReplayFindings:
+    def from_document(cls, document: Document, limits: Limits) -> ReplayFindings:
         """Return the findings before the first replay."""
         cells = changed_cells.select_runnable(document.cells)
         recorded = {cell.index: document.get_recorded_outputs(cell) for cell in cells}
+        deadlines = {
+            cell.index: recorded_runs.choose_deadline(
+                cell.source, document.get_recorded_seconds(cell), limits
+            )
+            for cell in cells
+        }
         counts = [document.get_displayed_execution_count(cell) for cell in cells]
         has_no_counts = any(recorded.values()) and not any(
             count is not None for count in counts
         )
-        return cls(document, cells, recorded, has_no_counts)
+        return cls(document, cells, Recording(recorded, deadlines), has_no_counts)
 
 
 async def verify(
@@ -114,7 +114,7 @@ async def verify(
     StepperError if a replay was interrupted or no kernel started.
     """
     started = time.monotonic()
-    findings = ReplayFindings.from_document(document)
+    findings = ReplayFindings.from_document(document, session.limits())
     differences = await _replay_until_clear(
         session, findings, options, caller, progress, started
     )
@@ -178,7 +178,7 @@ async def _replay_until_clear(
     replay_progress.expect_cells(len(cells))
     async with options.open_session(options.seed) as fresh:
         findings.first = await replay(
-            fresh, findings.recorded, last_index, caller, replay_progress.report_cell
+            fresh, findings.recording, last_index, caller, replay_progress.report_cell
         )
     differences = await asyncio.to_thread(
         _compare_outputs, session, findings, options, cells
@@ -200,7 +200,7 @@ async def _replay_until_clear(
         async with options.open_session(seed) as fresh:
             result = await replay(
                 fresh,
-                findings.recorded,
+                findings.recording,
                 last_index,
                 caller,
                 replay_progress.report_cell,
@@ -252,15 +252,12 @@ def _compare_outputs(
     }
     is_redrawn = not package_names.isdisjoint(DRAWING_PACKAGES)
     figure_facts = _collect_figure_descriptions(session)
-    failed = findings.first.failed
     differences: dict[int, Difference] = {}
     for cell in cells:
-        if failed is not None and failed.cell.index == cell.index:
-            continue
         new_outputs = findings.first.shown.get(cell.index)
-        if new_outputs is None:
+        if new_outputs is None or not _is_comparable(findings, cell):
             continue
-        recorded = findings.recorded[cell.index]
+        recorded = findings.recording.outputs[cell.index]
         if recorded is None and findings.has_no_counts and not new_outputs.outputs:
             recorded = []
         if recorded is None:
@@ -282,6 +279,22 @@ def _compare_outputs(
     return differences
 
 
+def _is_comparable(findings: ReplayFindings, cell: Cell) -> bool:
+    """Return whether a cell's outputs can be compared with the recorded outputs.
+
+    The outputs of a failed cell are comparable if the recorded error has the same
+    class: its message may be nondeterministic.
+    """
+    failed = findings.first.failures.get(cell.index)
+    if failed is None:
+        return True
+    fault = failed.run.fault
+    if failed.run.outcome is not Outcome.ERROR or fault is None:
+        return False
+    recorded = findings.recording.outputs[cell.index] or ()
+    return recorded_runs.has_error_of_class(fault.ename, recorded)
+
+
 def _collect_figure_descriptions(session: Session) -> Mapping[str, str]:
     """Return the descriptions of the figures in the journal, by image key."""
     return {
@@ -296,12 +309,17 @@ def _create_verdict(
     difference: Difference | None,
 ) -> CellVerdict:
     """Return the verdict on a cell; `difference` is None if nothing was compared."""
-    failed = findings.first.failed
-    if failed is not None and failed.cell.index == cell.index:
-        text = _describe_failure(session, findings.document, failed)
-        return CellVerdict(cell.id, cell.number, ReplayVerdict.FAILED, text)
-    if cell.index not in findings.first.shown:
-        return CellVerdict(cell.id, cell.number, ReplayVerdict.NOT_RUN)
+    first = findings.first
+    failed = first.failures.get(cell.index)
+    is_random = difference and difference.verdict is ReplayVerdict.UNSTABLE
+    if failed is not None and not is_random:
+        return _create_failure_verdict(session, findings, failed)
+    is_recorded = findings.recording.outputs[cell.index] is not None
+    if not is_recorded and not findings.has_no_counts:
+        return CellVerdict(cell.id, cell.number, ReplayVerdict.NOT_RECORDED)
+    if cell.index not in first.shown and first.ended_by is not None:
+        reason = failed_cells.describe_end(first.ended_by)
+        return CellVerdict(cell.id, cell.number, ReplayVerdict.NOT_RUN, reason)
     if difference is None:
         return CellVerdict(cell.id, cell.number, ReplayVerdict.NOT_RECORDED)
     texts = [difference.text]
@@ -319,6 +337,21 @@ def _create_verdict(
     )
 
 
+def _create_failure_verdict(
+    session: Session, findings: ReplayFindings, failed: RunSummary
+) -> CellVerdict:
+    """Return the verdict on a cell that failed, but not with the recorded error."""
+    verdict = ReplayVerdict.FAILED
+    if failed.run.outcome in failed_cells.LIMITS:
+        verdict = ReplayVerdict.NOT_JUDGED
+        text = failed_cells.describe_limit(failed)
+    else:
+        text = failed_cells.describe_failure(
+            session, findings.document, failed, findings.first.failures
+        )
+    return CellVerdict(failed.cell.id, failed.cell.number, verdict, text)
+
+
 def _explain_changed_source(
     session: Session, findings: ReplayFindings, cell: Cell
 ) -> str:
@@ -333,42 +366,3 @@ def _explain_changed_source(
     if runs[-1].source_hash == hash_source(cell.source):
         return ""
     return "the source was changed after the recorded run"
-
-
-def _describe_failure(session: Session, document: Document, summary: RunSummary) -> str:
-    """Return a text on the failure of a cell, with the cause if it is known."""
-    run = summary.run
-    if run.outcome is Outcome.TIMEOUT:
-        text = f"timed out after {format_seconds(summary.timeout)}"
-        first_line = summary.cell.source.partition("\n")[0]
-        if "timeout" in first_line:
-            return text
-        return f"{text} (for more time, add the first line `{TIMEOUT_DIRECTIVE}`)"
-    cause = _find_cause(session, document, summary)
-    # Remove the advice on the kernel's variables: the replay's kernel no longer exists.
-    error = run.error.partition(run_decisions.VARIABLES_LOST)[0]
-    error = error.partition(f"; {run_decisions.VARIABLES_KEPT}")[0]
-    return f"{error} ({cause})" if cause else error
-
-
-def _find_cause(session: Session, document: Document, summary: RunSummary) -> str:
-    """Return the cause of a failure, or an empty string if it is unknown."""
-    run = summary.run
-    missing_name = None
-    if run.fault and run.fault.ename == "NameError":
-        missing_name = MISSING_NAME.search(run.fault.evalue)
-    if missing_name and session.language.is_python:
-        stale_cells.update_dependencies(session, document.cells)  # updates run_history
-        return cell_dependencies.describe_former_binding(
-            missing_name[1],
-            summary.cell.id,
-            document.cells,
-            session.journal.run_history,
-        )
-    if ADDRESS_IN_USE in run.error and session.kernel_manager.kernel is not None:
-        command = CommandLines(session.name).shell("shutdown")
-        return (
-            "the notebook's own kernel may use the address; to shut down that kernel,"
-            f" run: {command}"
-        )
-    return ""

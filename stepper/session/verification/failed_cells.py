@@ -1,0 +1,113 @@
+"""Describes the cells that failed in a replay, and the cells that did not run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from stepper.messages.run_report import RunSummary, format_seconds
+from stepper.notebooks.notebook_document import Document
+from stepper.policy import cell_directives, run_decisions
+from stepper.policy.commands.command_lines import CommandLines
+from stepper.policy.comparison import recorded_runs
+from stepper.policy.dataflow import cell_dependencies
+from stepper.policy.model import Outcome
+from stepper.session import stale_cells
+from stepper.session.session import Session
+
+MISSING_NAME = re.compile(r"name '(\w+)' is not defined")
+TIMEOUT_DIRECTIVE = "# stepper: timeout=1h"
+ADDRESS_IN_USE = "Address already in use"
+# Outcomes in which a limit of stepper, not the cell, ended the run.
+LIMITS = (Outcome.TIMEOUT, Outcome.MEMORY)
+
+
+def describe_limit(summary: RunSummary) -> str:
+    """Return a text on a cell that exceeded a limit of stepper."""
+    run = summary.run
+    if run.outcome is Outcome.MEMORY:
+        return _remove_advice(run.error)
+    text = f"no end after {format_seconds(summary.timeout)}"
+    if cell_directives.parse(summary.cell.source).timeout is not None:
+        return text
+    return f"{text} (for more time, add the first line `{TIMEOUT_DIRECTIVE}`)"
+
+
+def describe_failure(
+    session: Session,
+    document: Document,
+    summary: RunSummary,
+    failures: Mapping[int, RunSummary],
+) -> str:
+    """Return a text on the failure of a cell, with the cause if it is known.
+
+    `failures` are the failed runs of the replay by cell index.
+    """
+    cause = _find_cause(session, document, summary, failures)
+    if not cause:
+        recorded = document.get_recorded_outputs(summary.cell) or ()
+        cause = recorded_runs.describe_recorded_error(recorded)
+    error = _remove_advice(summary.run.error)
+    return f"{error} ({cause})" if cause else error
+
+
+def _remove_advice(error: str) -> str:
+    """Remove the advice on the kernel's variables: that kernel no longer exists."""
+    error = error.partition(run_decisions.VARIABLES_LOST)[0]
+    return error.partition(f"; {run_decisions.VARIABLES_KEPT}")[0]
+
+
+def describe_end(ended_by: RunSummary) -> str:
+    """Return why the cells below the last cell of a replay did not run."""
+    number = ended_by.cell.number
+    outcome = ended_by.run.outcome
+    if outcome in LIMITS:
+        return f"cell {number} was interrupted"
+    if outcome is Outcome.KERNEL_DIED:
+        return f"the kernel died in cell {number}"
+    return "a cell above failed"
+
+
+def _find_cause(
+    session: Session,
+    document: Document,
+    summary: RunSummary,
+    failures: Mapping[int, RunSummary],
+) -> str:
+    """Return the cause of a failure, or an empty string if it is unknown."""
+    run = summary.run
+    missing_name = None
+    if run.fault and run.fault.ename == "NameError":
+        missing_name = MISSING_NAME.search(run.fault.evalue)
+    if missing_name and session.language.is_python:
+        name = missing_name[1]
+        number = _find_failed_definition(session, name, summary, failures)
+        if number is not None:
+            return f"`{name}` is defined in cell {number}, which failed"
+        stale_cells.update_dependencies(session, document.cells)  # updates run_history
+        return cell_dependencies.describe_former_binding(
+            name,
+            summary.cell.id,
+            document.cells,
+            session.journal.run_history,
+        )
+    if ADDRESS_IN_USE in run.error and session.kernel_manager.kernel is not None:
+        command = CommandLines(session.name).shell("shutdown")
+        return (
+            "the notebook's own kernel may use the address; to shut down that kernel,"
+            f" run: {command}"
+        )
+    return ""
+
+
+def _find_failed_definition(
+    session: Session, name: str, reader: RunSummary, failures: Mapping[int, RunSummary]
+) -> int | None:
+    """Return the number of the last failed cell above that defines a name, or None."""
+    numbers = [
+        failed.cell.number
+        for index, failed in failures.items()
+        if index < reader.cell.index
+        and name in session.language.analyze_names(failed.cell.source).binds
+    ]
+    return numbers[-1] if numbers else None
