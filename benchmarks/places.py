@@ -61,7 +61,7 @@ from stepper.kernels.backends.jupyter.websocket_channels import (
     encode_binary,
 )
 from tests import sshd
-from tests.jupyterserver import TOKEN, VARIABLE, Served
+from tests.jupyterserver import TOKEN, VARIABLE, JupyterServer
 from tests.slurm.lab import start_cluster
 
 CELLS = 10
@@ -199,11 +199,11 @@ def jupyter() -> Iterator[Backend]:
     """Yield a backend on a Jupyter Server."""
     os.environ[VARIABLE] = TOKEN
     with contextlib.ExitStack() as stack:
-        served = Served("server")
-        stack.callback(served.close)
-        raw = Websocket(served)
+        server = JupyterServer("server")
+        stack.callback(server.close)
+        raw = Websocket(server)
         stack.callback(raw.shut_down)
-        yield Backend("jupyter", served.definition(), raw.round_trip)
+        yield Backend("jupyter", server.definition(), raw.round_trip)
 
 
 class Websocket:
@@ -213,14 +213,14 @@ class Websocket:
     trips, too.
     """
 
-    def __init__(self, served: Served) -> None:
-        self.served, self.loop, self.session = (
-            served,
+    def __init__(self, server: JupyterServer) -> None:
+        self.server, self.loop, self.session = (
+            server,
             asyncio.new_event_loop(),
             uuid.uuid4().hex,
         )
-        self.kernel = served.ask("kernels", "POST", {"name": "python3"})["id"]
-        url = f"{served.url.replace('http', 'ws', 1)}api/kernels/{self.kernel}/channels?session_id={self.session}"
+        self.kernel = server.ask("kernels", "POST", {"name": "python3"})["id"]
+        url = f"{server.url.replace('http', 'ws', 1)}api/kernels/{self.kernel}/channels?session_id={self.session}"
         self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
         self.thread.start()
         self.websocket = self._run_in_loop(
@@ -280,7 +280,7 @@ class Websocket:
     def shut_down(self) -> None:
         """Shut down the kernel."""
         self.loop.call_soon_threadsafe(self.websocket.close)
-        self.served.ask(f"kernels/{self.kernel}", "DELETE")
+        self.server.ask(f"kernels/{self.kernel}", "DELETE")
         self.loop.call_soon_threadsafe(self.loop.stop)
         self.thread.join()
 

@@ -2,9 +2,9 @@
 
 The connection to a server can be cut.
 
-served = Served("server")           # or "gateway", "enterprise"
-served.definition(kernel="house")   # for `kernels:`; VARIABLE has the token
-served.close()
+server = JupyterServer("server")           # or "gateway", "enterprise"
+server.definition(kernel="house")   # for `kernels:`; VARIABLE has the token
+server.close()
 """
 
 from __future__ import annotations
@@ -43,9 +43,8 @@ class Kind(NamedTuple):
     packages: tuple[str, ...]
     module: str
     app: str
-    token: (
-        str  # the variable with the token: an argument would be visible to other users
-    )
+    # The variable with the token; other users could see an argument.
+    token: str
     flags: tuple[str, ...]
 
 
@@ -91,7 +90,7 @@ def stop_process(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-class Served:
+class JupyterServer:
     """A server of one kind, with all its files in one folder.
 
     `certificate` has the paths of the certificate and its key.
@@ -172,7 +171,7 @@ class Served:
             time.sleep(0.05)
         self.stop()
         raise AssertionError(
-            f"{module} did not come up:\n" + (self.folder / "log").read_text()[-3000:]
+            f"{module} did not start:\n" + (self.folder / "log").read_text()[-3000:]
         )
 
     def ask(
@@ -217,8 +216,10 @@ class Served:
             config.setdefault("env", {"KERNEL_USERNAME": "tester"})
         return {"jupyter": config}
 
-    def place(self, url: str = "", **options: Any) -> kernel_config.BackendConfig:
-        """Return the backend `hub` of that definition, without keys whose value is None."""
+    def backend_config(
+        self, url: str = "", **options: Any
+    ) -> kernel_config.BackendConfig:
+        """Return the parsed backend `hub`; keys with the value None are left out."""
         jupyter = self.definition(url, **options)["jupyter"]
         return backend_registry.parse_backends(
             {
@@ -251,11 +252,11 @@ class Served:
 @contextlib.contextmanager
 def run_server(folder: Path, kind: str = "server") -> Iterator[dict[str, Any]]:
     """A server with all its files in a folder; yields its facts, for JSON."""
-    served = Served(kind, folder=folder)
+    server = JupyterServer(kind, folder=folder)
     try:
-        yield {"url": served.url, "token": TOKEN, "variable": VARIABLE, "kind": kind}
+        yield {"url": server.url, "token": TOKEN, "variable": VARIABLE, "kind": kind}
     finally:
-        served.close()
+        server.close()
 
 
 def make_backend(facts: dict[str, Any], **options: Any) -> kernel_config.BackendConfig:
@@ -267,8 +268,8 @@ def make_backend(facts: dict[str, Any], **options: Any) -> kernel_config.Backend
     return backend_registry.parse_backends({"hub": {"jupyter": config}})["hub"]
 
 
-class Line:
-    """A proxy port whose connections can be cut."""
+class ConnectionProxy:
+    """A proxy that can cut its connections to a server."""
 
     def __init__(self, port: int) -> None:
         self.to = port

@@ -27,7 +27,7 @@ import psutil
 import pytest
 
 from tests import sshd
-from tests.jupyterserver import TOKEN, VARIABLE, Served
+from tests.jupyterserver import TOKEN, VARIABLE, JupyterServer
 from tests.npm_packages import Unavailable
 from tests.slurm.lab import start_cluster
 
@@ -47,15 +47,15 @@ def slurm(folder: Path) -> Iterator[dict[str, Any]]:
 @contextlib.contextmanager
 def jupyter(folder: Path, kind: str = "server") -> Iterator[dict[str, Any]]:
     """Start a Jupyter Server."""
-    served = Served(kind)
+    server = JupyterServer(kind)
     try:
         yield {
-            "definition": served.definition(),
+            "definition": server.definition(),
             "environ": {VARIABLE: TOKEN},
-            "url": served.url,
+            "url": server.url,
         }
     finally:
-        served.close()
+        server.close()
 
 
 SERVICES: dict[str, Callable[[Path], AbstractContextManager[dict[str, Any]]]] = {

@@ -25,7 +25,7 @@ from stepper.policy.model import Limits, Outcome
 from stepper.session.protocols import LaunchConfig
 from tests.conftest import Notebook, Project, reuse_project, text_of
 from tests.environments import environment
-from tests.jupyterserver import TOKEN, Served
+from tests.jupyterserver import TOKEN, JupyterServer
 
 CONSOLE = ("jupyter_console>=6.6,<7", "ipykernel>=7,<8")
 project = pytest.fixture(reuse_project)
@@ -194,25 +194,25 @@ def test_jupyter_server_lists_the_kernel_and_keeps_it_running(
     project: Project, notebook: Notebook
 ) -> None:
     response = project.json("attach")
-    served = Served("server", *response["settings"])
+    server = JupyterServer("server", *response["settings"])
     try:
-        (kernel,) = served.ask("kernels")
+        (kernel,) = server.ask("kernels")
         assert kernel["name"] == "python3"
         document = {
             "path": "analysis.ipynb",
             "name": "analysis.ipynb",
             "type": "notebook",
         }
-        opened = served.ask(
+        opened = server.ask(
             "sessions", "POST", {**document, "kernel": {"id": kernel["id"]}}
         )
         assert opened["kernel"]["id"] == kernel["id"]
         with contextlib.suppress(
             OSError
         ):  # the request of JupyterLab's "Shut Down Kernel"
-            served.ask(f"kernels/{kernel['id']}", "DELETE")
+            server.ask(f"kernels/{kernel['id']}", "DELETE")
     finally:
-        served.stop()
+        server.stop()
     assert "| 2\n" in notebook.insert("print(a + 1)")[1].text + "\n"
 
 
@@ -473,14 +473,14 @@ def test_lost_idle_of_external_execution_does_not_block_cells(tmp_path: Path) ->
 def test_jupyter_server_without_reload_is_reported(
     fresh_project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    served = Served("server", f"--ServerApp.root_dir={fresh_project.folder}")
-    monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(served.folder / "run"))
+    server = JupyterServer("server", f"--ServerApp.root_dir={fresh_project.folder}")
+    monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(server.folder / "run"))
     try:
         fresh_project.new()
         jupyter = fresh_project.json("status")["jupyter"]
         assert (
-            f"http://127.0.0.1:{served.port}/" in jupyter
-            or f"http://localhost:{served.port}/" in jupyter
+            f"http://127.0.0.1:{server.port}/" in jupyter
+            or f"http://localhost:{server.port}/" in jupyter
         )
         assert "does not reload an open notebook" in jupyter
         assert "jupyter-collaboration" in jupyter
@@ -490,7 +490,7 @@ def test_jupyter_server_without_reload_is_reported(
         assert f"BAD  jupyter: {jupyter}" in output
         assert "pip install jupyter-collaboration" in output
     finally:
-        served.close()
+        server.close()
     assert fresh_project.json("status")["jupyter"] == ""
     assert (
         "jupyter-collaboration"

@@ -24,13 +24,12 @@ from stepper.common.errors import StepperError
 from stepper.common.paths import Paths
 
 ROOT = Path(__file__).resolve().parent.parent
-pytestmark = pytest.mark.timeout(
-    400
-)  # the packages may have to come over a slow line, without uv
+# The packages may have to be downloaded over a slow line, without uv.
+pytestmark = pytest.mark.timeout(400)
 
 
-class Played(NamedTuple):
-    """What the demo left: its exit code, what it printed, and the scratch repository."""
+class DemoRun(NamedTuple):
+    """The demo's exit code and output, and its scratch repository."""
 
     code: int
     out: str
@@ -52,7 +51,7 @@ class Played(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def demo_run() -> Iterator[Played]:
+def demo_run() -> Iterator[DemoRun]:
     bin_folder, path = Path(sys.executable).parent, os.environ["PATH"]
     if (bin_folder / "uv").exists():  # three times as fast as pip
         path = f"{bin_folder}{os.pathsep}{path}"
@@ -67,12 +66,12 @@ def demo_run() -> Iterator[Played]:
             check=False,
         )
         (target,) = Path(scratch).glob("stepper-demo-*")
-        yield Played(result.returncode, result.stdout, result.stderr, target.resolve())
+        yield DemoRun(result.returncode, result.stdout, result.stderr, target.resolve())
         shutil.rmtree(Paths(str(target)).runtime, ignore_errors=True)
 
 
 @pytest.mark.nightly
-def test_demo_succeeds_and_prints_what_happened(demo_run: Played) -> None:
+def test_demo_succeeds_and_prints_what_happened(demo_run: DemoRun) -> None:
     assert demo_run.code == 0, demo_run.out + demo_run.err
     lines = demo_run.out.splitlines()
     observed = [
@@ -103,7 +102,7 @@ def test_demo_succeeds_and_prints_what_happened(demo_run: Played) -> None:
 
 
 @pytest.mark.nightly
-def test_notebook_is_valid_and_has_seven_steps(demo_run: Played) -> None:
+def test_notebook_is_valid_and_has_seven_steps(demo_run: DemoRun) -> None:
     nbformat.validate(nbformat.read(demo_run.notebook, as_version=4))
     assert ["".join(cell["source"]) for cell in demo_run.code_cells] == [
         step.code for step in demo.STEPS
@@ -131,7 +130,7 @@ def test_notebook_is_valid_and_has_seven_steps(demo_run: Played) -> None:
 
 @pytest.mark.nightly
 def test_figure_is_in_the_notebook_and_results_are_saved(
-    demo_run: Played,
+    demo_run: DemoRun,
 ) -> None:
     pictures = [
         output["data"].get("image/png") for output in demo_run.code_cells[5]["outputs"]
@@ -145,7 +144,7 @@ def test_figure_is_in_the_notebook_and_results_are_saved(
 
 
 @pytest.mark.nightly
-def test_no_process_remains(demo_run: Played) -> None:
+def test_no_process_remains(demo_run: DemoRun) -> None:
     def of_the_demo(process: psutil.Process) -> bool:
         try:
             return any(
@@ -163,14 +162,14 @@ def test_no_process_remains(demo_run: Played) -> None:
 
 @pytest.fixture
 def player(tmp_path: Path) -> demo.Player:
-    """A player before a notebook with one cell and a hook that says what `said` holds."""
+    """A player with a notebook of one cell, and a hook that prints the file `response`."""
     script = tmp_path / ".claude" / "hooks" / "stepper"
     script.parent.mkdir(parents=True)
     script.write_text(
-        '#!/bin/sh\ncat >"${0%/*}/$1"\n[ "$1" != PostToolUse ] || cat "${0%/*}/said"\n'
+        '#!/bin/sh\ncat >"${0%/*}/$1"\n[ "$1" != PostToolUse ] || cat "${0%/*}/response"\n'
     )
     script.chmod(0o755)
-    script.with_name("said").touch()
+    script.with_name("response").touch()
     cell = nbformat.v4.new_markdown_cell("# A problem", id="first")
     nbformat.write(nbformat.v4.new_notebook(cells=[cell]), tmp_path / "a.ipynb")
     return demo.Player(str(tmp_path), "a.ipynb")
@@ -184,7 +183,7 @@ def write_hook_response(player: demo.Player, text: str) -> None:
         },
         "systemMessage": "line",
     }
-    Path(player.target, ".claude/hooks/said").write_text(json.dumps(answer))
+    Path(player.target, ".claude/hooks/response").write_text(json.dumps(answer))
 
 
 @pytest.mark.parametrize(
@@ -208,14 +207,14 @@ def test_report_on_a_markdown_cell_stops_the_demo(player: demo.Player) -> None:
 def test_edit_is_written_and_sent_like_claude_code(player: demo.Player) -> None:
     write_hook_response(player, "stepper: Cell 1 ran ok")
     player.play("code", "é")
-    before = player.notebook.read_text()
+    original_file = player.notebook.read_text()
     player.play("code", "fixed", replace=True)
 
     cells = json.loads(player.notebook.read_text())["cells"]
     assert [cell["source"] for cell in cells] == [["# A problem"], "fixed"]
-    assert '   "source": "é"' in before and before.endswith(
-        "}\n"
-    )  # indent 1, letters as they are
+    # The file is indented by 1 and contains non-ASCII letters unescaped.
+    assert '   "source": "é"' in original_file
+    assert original_file.endswith("}\n")
     payload = json.loads(Path(player.target, ".claude/hooks/PostToolUse").read_text())
     assert payload["tool_input"] == {
         "notebook_path": str(player.notebook),
@@ -226,7 +225,7 @@ def test_edit_is_written_and_sent_like_claude_code(player: demo.Player) -> None:
     assert (response["old_source"], response["cell_id"], response["original_file"]) == (
         "é",
         cells[1]["id"],
-        before,
+        original_file,
     )
     batch = json.loads(Path(player.target, ".claude/hooks/PostToolBatch").read_text())
     assert batch["tool_calls"][0]["tool_use_id"] == payload["tool_use_id"]

@@ -23,13 +23,13 @@ FENCE = re.compile(r"(?ms)^```.*?^```$")
 CODE = re.compile(r"`[^`\n]+`")
 
 
-def links(page: Path) -> list[str]:
-    """Where a page's links lead, those in code left out."""
+def find_links(page: Path) -> list[str]:
+    """Return the targets of a page's links, except links in code."""
     return LINK.findall(CODE.sub("", FENCE.sub("", page.read_text())))
 
 
-def anchors(page: Path) -> set[str]:
-    """The names that GitHub gives a page's headings."""
+def find_anchors(page: Path) -> set[str]:
+    """Return the anchors that GitHub generates for a page's headings."""
     titles = re.findall(r"(?m)^#+ (.+)$", FENCE.sub("", page.read_text()))
     return {
         re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles
@@ -38,13 +38,13 @@ def anchors(page: Path) -> set[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_have_targets(page: Path) -> None:
-    for link in links(page):
+    for link in find_links(page):
         if link.startswith("https://"):
             continue
         name, _, anchor = link.partition("#")
         target = (page.parent / name).resolve() if name else page
         assert target.exists() and target.is_relative_to(ROOT), link
-        assert not anchor or anchor in anchors(target), link
+        assert not anchor or anchor in find_anchors(target), link
 
 
 def test_every_page_is_reachable_from_the_readme() -> None:
@@ -55,7 +55,7 @@ def test_every_page_is_reachable_from_the_readme() -> None:
             reached.add(page)
             queue += [
                 (page.parent / link.partition("#")[0]).resolve()
-                for link in links(page)
+                for link in find_links(page)
                 if not link.startswith("https:")
             ]
     assert set(PAGES) <= reached
@@ -75,13 +75,12 @@ def test_readme_fits_one_screen() -> None:
     assert "http" not in (ROOT / image).read_text().replace(
         "http://www.w3.org/2000/svg", ""
     ).replace("https://www.textualize.io", "")
-    assert (
-        "Approving an edit is approving its execution" in text
-    )  # essential information is not behind a link
+    # Essential information is not behind a link.
+    assert "Approving an edit is approving its execution" in text
 
 
-def commands(pattern: str) -> list[tuple[str, str]]:
-    """The lines of fences and the code spans that begin as `pattern` says, with their page."""
+def find_commands(pattern: str) -> list[tuple[str, str]]:
+    """Return (page, line) of code lines and code spans that match `pattern`."""
     results = []
     for page in PAGES:
         text = page.read_text()
@@ -93,7 +92,7 @@ def commands(pattern: str) -> list[tuple[str, str]]:
 
 
 def test_make_targets_named_in_pages_exist() -> None:
-    commands_in_pages = commands(r"make [a-z]")
+    commands_in_pages = find_commands(r"make [a-z]")
     assert len(commands_in_pages) > 5
     targets = {
         word
@@ -109,7 +108,7 @@ def test_install_options_named_in_pages_exist() -> None:
     pattern = (
         r"(\./install\.sh|install\.sh|(uvx |pipx run )?notebook-stepper install)\b"
     )
-    commands_in_pages = commands(pattern)
+    commands_in_pages = find_commands(pattern)
     assert {line.split()[0] for _, line in commands_in_pages} >= {
         "./install.sh",
         "uvx",
@@ -124,7 +123,7 @@ def test_install_options_named_in_pages_exist() -> None:
 
 
 def test_scripts_named_in_pages_exist() -> None:
-    commands_in_pages = commands(r"python [\w/]+\.py")
+    commands_in_pages = find_commands(r"python [\w/]+\.py")
     assert len(commands_in_pages) > 3
     for page, line in commands_in_pages:
         assert (ROOT / line.split()[1]).is_file(), (page, line)

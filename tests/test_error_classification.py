@@ -73,7 +73,7 @@ class FaultyResponses(BaseHTTPRequestHandler):
 
 
 class Server(ThreadingHTTPServer):
-    """It says nothing about connections that broke: that is what they are for."""
+    """Do not log broken connections, because the tests break them on purpose."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), FaultyResponses)

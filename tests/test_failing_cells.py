@@ -37,24 +37,25 @@ def test_example_notebooks_have_no_warnings_and_no_stops() -> None:
         assert "Warning: " not in result.report.text
 
 
-DEAR = ("recursion-error-cycle",)  # a quarter of the time of all others: by night
+# Takes a quarter of the time of all other cases together: nightly only.
+SLOW_CASES = ("recursion-error-cycle",)
 
 
 def sample(size: int = 8) -> list[Case]:
-    """A fixed part of each class, by its share of the corpus, spread over its file."""
-    complete = {
-        name: [case for case in cases if case.name not in DEAR]
+    """Return a fixed sample: evenly spaced cases of each class, by its size."""
+    cases_by_class = {
+        name: [case for case in cases if case.name not in SLOW_CASES]
         for name, cases in load().items()
     }
-    total = sum(map(len, complete.values()))
-    parts = {
+    total = sum(map(len, cases_by_class.values()))
+    sample_sizes = {
         name: max(1, round(size * len(cases) / total))
-        for name, cases in complete.items()
+        for name, cases in cases_by_class.items()
     }
     return [
-        cases[n * len(cases) // parts[name]]
-        for name, cases in complete.items()
-        for n in range(parts[name])
+        cases[n * len(cases) // sample_sizes[name]]
+        for name, cases in cases_by_class.items()
+        for n in range(sample_sizes[name])
     ]
 
 
@@ -74,7 +75,7 @@ def test_reports_contain_the_expected_fact(group: str) -> None:
     assert_most_facts_reported(list(run_corpus(python(), (group,))))
 
 
-# --- what a report says of a name's state, a key, an attribute: each sentence was read and judged by hand ----------------
+# --- reports on names, keys and attributes: each sentence was checked by hand ---------
 
 STATES = sorted(path.stem for path in (HERE / "states").glob("*.yaml"))
 
@@ -91,7 +92,7 @@ def test_sampled_state_reports_are_true() -> None:
     every = [case for group in load(folder="states").values() for case in group]
     bench = Bench(python())
     try:
-        is_true([bench.run(case) for case in every[:: len(every) // 5]])
+        assert_reports_true([bench.run(case) for case in every[:: len(every) // 5]])
     finally:
         bench.close()
 
@@ -100,15 +101,15 @@ def test_sampled_state_reports_are_true() -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("group", STATES)
 def test_state_reports_are_true(group: str) -> None:
-    is_true(list(run_corpus(python(), (group,), "states")))
+    assert_reports_true(list(run_corpus(python(), (group,), "states")))
 
 
-def is_true(results: list[CaseResult]) -> None:
-    """Each story went as it was written, and each report holds the fact and nothing that is known to be false."""
+def assert_reports_true(results: list[CaseResult]) -> None:
+    """Assert that each report has the fact and no statement known to be false."""
     assert [result.stopped for result in results if result.stopped] == []
     assert [
         result.case.name for result in results if result.ename != result.case.ename
-    ] == [], "it ended otherwise"
+    ] == [], "another exception was raised"
     wrong = {
         result.case.name: result.report.text for result in results if not result.passed
     }
@@ -117,24 +118,23 @@ def is_true(results: list[CaseResult]) -> None:
 
 
 def assert_most_facts_reported(results: list[CaseResult]) -> None:
-    """Three of four reports of a class hold the fact; no preparing cell is stopped, none is held that would have run."""
+    """Assert that 3 of 4 reports of a class have the fact, and no cell is blocked."""
     assert [result.stopped for result in results if result.stopped] == [], (
-        "a preparing cell did not run ok, or was stopped before"
+        "a preparing cell failed or did not run"
     )
     assert [
         result.case.name
         for result in results
         if result.blocked and result.ename != result.case.ename
-    ] == [], "it would have run"
+    ] == [], "the preflight check blocked a cell that would have run"
     missed = [result.case.name for result in results if not result.passed]
-    allowed = max(
-        1, len(results) // 4
-    )  # of a class; of all, 88 % must hold it, by `make faults`
+    # In each class; `make faults` requires 88 % of all reports.
+    allowed = max(1, len(results) // 4)
     assert len(missed) <= allowed, missed
     assert [result.swallowed for result in results if result.swallowed] == [], (
-        "the helper failed, and kept it quiet"
+        "the helper suppressed an error of its own"
     )
     assert max(len(result.report.text) for result in results) <= 6000
     assert [
         result.case.name for result in results if result.helper_seconds > 1.0
-    ] == [], "the look takes a second at most"
+    ] == [], "the inspection took more than a second"

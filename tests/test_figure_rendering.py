@@ -32,7 +32,7 @@ def use_python(project: Project, python: str) -> None:
 
 
 def test_only_figures_of_locally_run_cells_are_rendered(project: Project) -> None:
-    """A figure that came with the repository may load what it names: nothing of it goes into a browser."""
+    """A committed figure could load remote resources, so no browser renders it."""
     figure = {"output_type": "display_data", "metadata": {}, "data": {MIME: {}}}
     committed = {**code("show()", "a"), "outputs": [figure]}
     project.notebook("given.ipynb", [committed, code("1", "b")])
@@ -64,7 +64,7 @@ def test_render_command_without_kaleido_explains_the_requirement(
 def test_report_with_kaleido_names_the_render_command(
     project: Project,
 ) -> None:
-    """The step itself starts no browser; the command leaves none behind."""
+    """Running the cell starts no browser, and the command leaves none running."""
     use_python(
         project,
         environment(sys.executable, "ipykernel", "plotly<6", "kaleido==0.2.1"),

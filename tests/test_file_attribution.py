@@ -39,7 +39,7 @@ hooks = sum(
     params=["this Python", pytest.param("Python 3.9", marks=pytest.mark.nightly)],
 )
 def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
-    """A kernel in a folder of its own, whose files are the project's."""
+    """A kernel in its own folder, which is the project's folder."""
     if request.param == "Python 3.9":
         python = old_python()
         if not python:
@@ -54,7 +54,7 @@ def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
 
 @pytest.fixture
 def empty_folder_lab(lab: Lab) -> Lab:
-    """The kernel in an empty folder, in which two files lie."""
+    """The kernel in a new folder with two files, `a` and `b`."""
     lab.ok(
         "os.chdir(tempfile.mkdtemp(dir=HOME)) if 'HOME' in globals() else None\n"
         "HOME = globals().get('HOME', os.getcwd())\n"
@@ -64,8 +64,8 @@ def empty_folder_lab(lab: Lab) -> Lab:
     return lab
 
 
-def files_of(lab: Lab, source: str) -> dict[str, Any]:
-    """What the kernel tells of files after a cell that fails."""
+def run_and_get_files(lab: Lab, source: str) -> dict[str, Any]:
+    """Run a cell that fails; return the file facts of the kernel's helper."""
     result = lab.run(source + FAIL)
     assert result.fault is not None
     assert result.fault.ename == "ValueError", result.fault
@@ -76,8 +76,11 @@ def files_of(lab: Lab, source: str) -> dict[str, Any]:
 
 
 def changes(lab: Lab, source: str) -> dict[str, str]:
-    """What became of which file, by names in the case's folder; `~` before what may be another cell's."""
-    facts = files_of(lab, source)
+    """Run a cell that fails; return its file changes, by names in the case's folder.
+
+    `~` marks changes that another cell may have made.
+    """
+    facts = run_and_get_files(lab, source)
     folder = str(Path(lab.value("os.getcwd()")).resolve())
     return {
         str(Path(change["path"]).relative_to(folder)): ("" if change["own"] else "~")
@@ -86,10 +89,9 @@ def changes(lab: Lab, source: str) -> dict[str, str]:
     }
 
 
-# --- each way to change a file
-# ------------------------------------------------------------------------------------------
+# --- each way to change a file --------------------------------------------------------
 
-WAYS = {
+FILE_CHANGES = {
     "a new file": ("open('new', 'w').write('x')", {"new": "written"}),
     "other content": ("open('a', 'w').write('new a')", {"a": "written"}),
     "other content of another length": ("open('a', 'w')", {"a": "written"}),
@@ -152,7 +154,7 @@ WAYS = {
         {"a": "written", "new": "written"},
     ),
     "executed text": ('exec(\'open("new", "w")\')', {"new": "written"}),
-    # nothing that is this cell's
+    # not attributed to this cell
     "the same content": ("open('a', 'w').write('old a')", {"a": "same"}),
     "touched": ("Path('a').touch()", {"a": "same"}),
     "renamed there and back": ("os.rename('a', 'x'); os.rename('x', 'a')", {}),
@@ -169,11 +171,11 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("statement", WAYS)
+@pytest.mark.parametrize("statement", FILE_CHANGES)
 def test_file_changes_of_a_cell_are_recorded(
     empty_folder_lab: Lab, statement: str
 ) -> None:
-    source, expected = WAYS[statement]
+    source, expected = FILE_CHANGES[statement]
     expected = {name: change for name, change in expected.items() if change}
     changed = changes(empty_folder_lab, source)
     changed.pop(".h", None)
@@ -216,7 +218,7 @@ def test_writes_of_earlier_threads_and_tasks_are_not_attributed(
 def test_open_files_are_detected_without_audit_events(empty_folder_lab: Lab) -> None:
     """A library in C opens files without Python's knowledge."""
     empty_folder_lab.ok("held = open('held', 'w')")
-    facts = files_of(
+    facts = run_and_get_files(
         empty_folder_lab,
         "import ctypes, subprocess, sys, time\n"
         "libc = ctypes.CDLL(None)\n"
@@ -232,7 +234,7 @@ def test_open_files_are_detected_without_audit_events(empty_folder_lab: Lab) -> 
 
 
 def list_open_files(facts: dict[str, Any]) -> dict[str, bool]:
-    """The files that were open for writing, but for those of the kernel's own in which it tells why it died."""
+    """Return the files open for writing, except the kernel's own log files."""
     names = {Path(path).name: is_own for path, is_own in facts["open"]}
     return {
         name: is_own for name, is_own in names.items() if not name.startswith("kernel.")
@@ -246,7 +248,7 @@ def test_process_of_earlier_cell_is_not_attributed(empty_folder_lab: Lab) -> Non
         "child = subprocess.Popen(['sh', '-c', command], stdout=subprocess.PIPE)\n"
         "child.stdout.readline()"
     )
-    facts = files_of(empty_folder_lab, "subprocess.run(['true'])")
+    facts = run_and_get_files(empty_folder_lab, "subprocess.run(['true'])")
     empty_folder_lab.ok("child.kill(); child.wait()")
     assert list_open_files(facts) == {"by_child": False}
 
@@ -255,15 +257,14 @@ def test_file_of_previous_cell_is_not_an_external_change(
     empty_folder_lab: Lab,
 ) -> None:
     empty_folder_lab.ok("open('before', 'w').write('x')")
-    facts = files_of(empty_folder_lab, "pass")
+    facts = run_and_get_files(empty_folder_lab, "pass")
     assert [Path(path).name for path in facts["earlier"]][-1:] == ["before"]
     empty_folder_lab.ok("open('before', 'w').write('x')")
-    facts = files_of(empty_folder_lab, "os.system('echo more >> before')")
+    facts = run_and_get_files(empty_folder_lab, "os.system('echo more >> before')")
     assert facts["earlier"] == []
 
 
-# --- what it must not do
-# ------------------------------------------------------------------------------------------
+# --- safety ---------------------------------------------------------------------------
 
 
 def test_audit_hook_never_raises_or_calls_user_code(empty_folder_lab: Lab) -> None:
@@ -299,7 +300,7 @@ def test_audit_hook_keeps_no_user_objects(empty_folder_lab: Lab) -> None:
 
 
 def test_recorded_changes_are_bounded(empty_folder_lab: Lab) -> None:
-    facts = files_of(
+    facts = run_and_get_files(
         empty_folder_lab,
         "for n in range(2000): open(f'f{n}', 'w').close()\n"
         f"for n in range({file_writes.MAX_FOLDERS + 100}): os.mkdir(f'g{{n}}')\n",
@@ -339,8 +340,7 @@ def test_interrupted_cell_changes_are_recorded(empty_folder_lab: Lab) -> None:
     assert changed == ["new"]
 
 
-# --- the hook itself
-# ------------------------------------------------------------------------------------------
+# --- the audit hook -------------------------------------------------------------------
 
 
 def test_kernel_without_file_writes_has_no_audit_hook(fresh_project: Project) -> None:
@@ -391,8 +391,7 @@ def test_new_helper_takes_over_the_audit_hook(
     assert f"{CELL}wrote notebooks/b.txt (0 bytes)" in answer.text
 
 
-# --- reports
-# ------------------------------------------------------------------------------------------
+# --- reports --------------------------------------------------------------------------
 
 
 def notes(answer: Answer) -> list[str]:

@@ -77,9 +77,8 @@ def test_hook_without_installation_answers_only_edits(
     script: Path,
 ) -> None:
     answer = json.loads(run(script, "PostToolUse"))
-    assert (
-        "NOT run" in answer["systemMessage"] and "install.sh" in answer["systemMessage"]
-    )  # the person's line
+    user_line = answer["systemMessage"]
+    assert "NOT run" in user_line and "install.sh" in user_line
     hook_output = answer["hookSpecificOutput"]
     assert hook_output["hookEventName"] == "PostToolUse"
     assert (
@@ -128,7 +127,7 @@ def test_batch_or_turn_without_notebook_starts_no_python(
         assert not (env / "started").exists(), event
     (script.parents[2] / ".stepper" / "batch").touch()
     run(script, "PostToolBatch")
-    assert (env / "started").exists()  # the test can fail
+    assert (env / "started").exists()  # shows that the test can fail
 
 
 def test_events_of_a_read_reach_the_hook_process(script: Path) -> None:
@@ -189,8 +188,8 @@ def test_each_shell_runs_the_script(script: Path, shell: str) -> None:
 
 def test_script_prefers_the_compiled_client(script: Path) -> None:
     env = bare_env(Paths(str(script.parents[2])))
-    for name, word in (("python", "interpreted"), ("hook", "compiled")):
-        (env / "bin" / name).write_text(f"#!/bin/sh\nprintf '%s\\n' {word} \"$@\"\n")
+    for name, kind in (("python", "interpreted"), ("hook", "compiled")):
+        (env / "bin" / name).write_text(f"#!/bin/sh\nprintf '%s\\n' {kind} \"$@\"\n")
         (env / "bin" / name).chmod(0o755)
     (env / "packages").symlink_to(ROOT)
     expected = [
@@ -200,9 +199,8 @@ def test_script_prefers_the_compiled_client(script: Path) -> None:
     ]
     assert run(script, "PostToolUse").decode().splitlines() == expected
     (env / "bin" / "python").rename(env / "bin" / "gone")
-    answer = json.loads(
-        run(script, "PostToolUse")
-    )  # the Python that it was made of may go: that is said
+    # The interpreter of the environment was deleted.
+    answer = json.loads(run(script, "PostToolUse"))
     assert (
         "NOT run" in answer["systemMessage"]
         and "is incomplete" in answer["systemMessage"]
@@ -289,9 +287,9 @@ def test_socket_path_fits_and_depends_only_on_the_project(
     (tmp_path / "link").symlink_to(deep)
     assert Paths(str(tmp_path / "link")).socket == socket_path
     assert Paths(str(tmp_path)).socket != socket_path
-    assert (
-        fnv1a(b"") == "cbf29ce484222325" and fnv1a(b"a") == "af63dc4c8601ec8c"
-    )  # the published test vectors
+    # the published test vectors
+    assert fnv1a(b"") == "cbf29ce484222325"
+    assert fnv1a(b"a") == "af63dc4c8601ec8c"
 
 
 def make_payload(**options: object) -> bytes:
@@ -338,7 +336,7 @@ def test_payload_of_another_shape_is_unchanged(data: bytes) -> None:
     try:
         original = json.loads(data)
     except ValueError:
-        return  # what is no JSON stays none; the daemon says so
+        return  # the daemon reports invalid JSON
     reduced = json.loads(hook_json.remove_notebook_copies(data))
     for item in (original, reduced):
         if isinstance(item, dict) and "tool_response" in item:
@@ -347,16 +345,16 @@ def test_payload_of_another_shape_is_unchanged(data: bytes) -> None:
     assert reduced == original
 
 
-def wait_until(received: Callable[[], bool], seconds: float = 20.0) -> None:
-    """Wait for a condition; the time is a bound of hangs only."""
+def wait_until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+    """Wait for a condition; the timeout only prevents a hang."""
     deadline = time.monotonic() + seconds
-    while not received():
-        assert time.monotonic() < deadline, "it never came"
+    while not condition():
+        assert time.monotonic() < deadline, "timed out"
         time.sleep(0.05)
 
 
-def sleeping(project: Project) -> bytes:
-    """The payload of a cell that runs for long, below one that ran."""
+def make_sleep_payload(project: Project) -> bytes:
+    """Return the payload of a cell that sleeps, below a cell that has run."""
     notebook = project.new("One", "Sleep")
     notebook.insert("x = 1")
     return json.dumps(
@@ -364,8 +362,8 @@ def sleeping(project: Project) -> bytes:
     ).encode()
 
 
-def was_cancelled(project: Project) -> None:
-    """Assert that the cell ends by itself, without an attempt, and that the kernel's state is there."""
+def assert_cancelled(project: Project) -> None:
+    """Assert that the run is cancelled without an attempt and that `x` still exists."""
     wait_until(lambda: len(project.json("history")) == 2)
     assert project.json("history")[-1]["outcome"] == "cancelled"
     assert project.json("status")["steps"][1]["attempts"] == 0
@@ -378,7 +376,7 @@ def was_cancelled(project: Project) -> None:
 def test_hook_exits_when_its_output_is_closed(
     project: Project, pair: Callable[[], tuple[Any, Any]]
 ) -> None:
-    payload = sleeping(project)
+    payload = make_sleep_payload(project)
     reading_end, writing_end = pair()
     with subprocess.Popen(
         project.client("PostToolUse"), stdin=subprocess.PIPE, stdout=writing_end
@@ -390,7 +388,7 @@ def test_hook_exits_when_its_output_is_closed(
         assert hook.poll() is None
         close(reading_end)
         assert hook.wait(20) == 0
-    was_cancelled(project)
+    assert_cancelled(project)
 
 
 def close(stream: Any) -> None:
@@ -399,19 +397,19 @@ def close(stream: Any) -> None:
 
 @ONE_CLIENT
 def test_hook_exits_when_its_parent_is_dead(project: Project, tmp_path: Path) -> None:
-    (tmp_path / "payload").write_bytes(sleeping(project))
-    text = '"$@" <payload >said & wait'
+    (tmp_path / "payload").write_bytes(make_sleep_payload(project))
+    command = '"$@" <payload >response & wait'
     with subprocess.Popen(
-        ["sh", "-c", text, "sh", *project.client("PostToolUse")], cwd=tmp_path
+        ["sh", "-c", command, "sh", *project.client("PostToolUse")], cwd=tmp_path
     ) as parent:
         wait_until(lambda: project.json("status")["kernel"]["state"] == "busy")
         parent.kill()
-    was_cancelled(project)
-    assert (tmp_path / "said").read_bytes() == b""
+    assert_cancelled(project)
+    assert (tmp_path / "response").read_bytes() == b""
 
 
-def daemons(project: Project) -> int:
-    """How many daemons have listened so far."""
+def count_daemons(project: Project) -> int:
+    """Return how many daemons have listened so far."""
     return (project.folder / ".stepper/daemon.log").read_text().count(") is listening")
 
 
@@ -423,7 +421,7 @@ def daemons(project: Project) -> int:
 def test_hook_exiting_after_a_retry_cancels_the_cell(
     project: Project, number: signal.Signals
 ) -> None:
-    payload = sleeping(project)
+    payload = make_sleep_payload(project)
     with subprocess.Popen(
         project.client("PostToolUse"), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL
     ) as hook:
@@ -431,17 +429,17 @@ def test_hook_exiting_after_a_retry_cancels_the_cell(
         hook.stdin.close()
         wait_until(lambda: project.json("status")["kernel"]["state"] == "busy")
         project.kill_daemon()
-        wait_until(lambda: daemons(project) == 2)
+        wait_until(lambda: count_daemons(project) == 2)
         wait_until(lambda: project.json("status")["kernel"]["state"] == "busy")
         assert hook.poll() is None
         hook.send_signal(number)
-    was_cancelled(project)
+    assert_cancelled(project)
 
 
 @pytest.mark.nightly
 @ONE_CLIENT
 def test_hook_retries_once(project: Project) -> None:
-    payload = sleeping(project)
+    payload = make_sleep_payload(project)
     answers: list[str] = []
     thread = threading.Thread(
         target=lambda: answers.append(project.hook("PostToolUse", payload).text)
@@ -449,7 +447,7 @@ def test_hook_retries_once(project: Project) -> None:
     thread.start()
     wait_until(lambda: project.json("status")["kernel"]["state"] == "busy")
     project.kill_daemon()
-    wait_until(lambda: daemons(project) == 2)
+    wait_until(lambda: count_daemons(project) == 2)
     assert answers == []
     project.kill_daemon()
     thread.join(20)
@@ -458,7 +456,7 @@ def test_hook_retries_once(project: Project) -> None:
         and "the stepper daemon exited" in answers[0]
     )
     project.stepper("interrupt")
-    was_cancelled(project)
+    assert_cancelled(project)
 
 
 @pytest.mark.nightly
@@ -487,18 +485,16 @@ def test_connection_lost_to_an_exiting_daemon_is_retried(project: Project) -> No
 @ONE_CLIENT
 def test_hook_waits_if_the_daemon_backlog_is_full(project: Project) -> None:
     project.paths.create_runtime_folder()
-    with contextlib.ExitStack() as links:
-        listener = links.enter_context(socket.socket(socket.AF_UNIX))
+    with contextlib.ExitStack() as sockets:
+        listener = sockets.enter_context(socket.socket(socket.AF_UNIX))
         listener.bind(project.paths.socket)
         listener.listen(0)
-        with pytest.raises(
-            BlockingIOError
-        ):  # as many as the system lets wait without being taken
+        # Fill the listener's backlog.
+        with pytest.raises(BlockingIOError):
             for _ in range(10):
-                links.enter_context(other := socket.socket(socket.AF_UNIX)).setblocking(
-                    False
-                )
-                other.connect(project.paths.socket)
+                client = sockets.enter_context(socket.socket(socket.AF_UNIX))
+                client.setblocking(False)
+                client.connect(project.paths.socket)
         with subprocess.Popen(
             project.client("PostToolUse"), stdin=subprocess.PIPE, stdout=subprocess.PIPE
         ) as hook:
@@ -506,7 +502,7 @@ def test_hook_waits_if_the_daemon_backlog_is_full(project: Project) -> None:
             hook.stdin.close()
             with pytest.raises(subprocess.TimeoutExpired):
                 hook.wait(0.5)
-            links.enter_context(listener.accept()[0])
+            sockets.enter_context(listener.accept()[0])
             with listener.accept()[0] as connection:
                 assert connection.recv(1000).startswith(wire_format.MAGIC)
                 connection.sendall(wire_format.pack(wire_format.OK, b"its turn"))
@@ -534,7 +530,8 @@ def test_broken_stdin_or_stdout_is_not_a_failure(
             stderr=subprocess.PIPE,
         )
     assert (result.returncode, result.stderr) == (0, b"")
-    assert len(project.json("history")) == 1  # what could not be read was not asked for
+    # The request with unreadable input did not reach the daemon.
+    assert len(project.json("history")) == 1
 
 
 @pytest.mark.nightly
@@ -570,7 +567,7 @@ def test_clients_and_script_have_the_same_constants() -> None:
             wire_format.STALE,
             wire_format.FAILED,
         )
-    }  # all else is handed over
+    }  # the compiled client leaves other kinds to Python
     matches = re.findall(r'strcmp\(event, "(\w+)"\)', compiled)
     assert {*matches} == {
         *hook_process.ONLY_IN_PROGRESS,

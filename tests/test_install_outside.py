@@ -39,7 +39,7 @@ LINKS = [
 
 @pytest.fixture
 def treasure(tmp_path: Path) -> Path:
-    """A folder and a file of somebody's, with all that an installer might write, remove or take for its own."""
+    """A user's folder, with names that an installer might write, delete or adopt."""
     path = tmp_path / "treasure"
     for name in ("env/bin", "kernels", "hooks", "skills", "notebooks"):
         (path / name).mkdir(parents=True)
@@ -56,13 +56,14 @@ def test_symlinked_destination_is_refused(
     repo = tmp_path / "repo"
     path = repo / name
     path.parent.mkdir(parents=True)
-    folder = name in (".stepper", ".claude", "notebooks") or name.rpartition("/")[
-        2
-    ] in ("env", "hooks", "skills")
-    path.symlink_to(
-        treasure if folder or name.endswith("notebook") else treasure / "file"
+    last_part = name.rpartition("/")[2]
+    is_folder = (
+        name in (".stepper", ".claude", "notebooks")
+        or last_part in ("env", "hooks", "skills")
+        or name.endswith("notebook")
     )
-    before = snapshot(repo), snapshot(treasure)
+    path.symlink_to(treasure if is_folder else treasure / "file")
+    original = snapshot(repo), snapshot(treasure)
     kernel = script(tmp_path / "python", forward())
     with pytest.raises(StepperError, match=re.escape(str(path))) as refused:
         installer.apply(
@@ -72,16 +73,17 @@ def test_symlinked_destination_is_refused(
         str(treasure) in refused.value.message
         and "remove the link" in refused.value.hint
     )
+    # install.sh prints the plan before it creates an environment.
     with pytest.raises(StepperError, match=re.escape(str(path))):
         install_checks.print_plan(
             install_options.parse_arguments([str(repo), "--python", str(kernel)])
-        )  # before install.sh makes an environment
+        )
     if name != "notebooks":
         with pytest.raises(StepperError, match=re.escape(str(path))):
             uninstall.uninstall(
                 install_options.parse_arguments(["--uninstall", str(repo)])
             )
-    assert (snapshot(repo), snapshot(treasure)) == before
+    assert (snapshot(repo), snapshot(treasure)) == original
 
 
 @pytest.mark.nightly
@@ -103,8 +105,8 @@ def test_nothing_is_written_outside_the_target(tmp_path: Path, treasure: Path) -
     kernel = script(tmp_path / "python", forward())
     path = bin_folder(tmp_path / "bin", python3=forward(), uv=f'exec {uv} "$@"')
     repo = tmp_path / "around" / "repo"
-    before = select_outside(snapshot(tmp_path))
-    # the cache of the package manager is that one's: where it is, the person says
+    original = select_outside(snapshot(tmp_path))
+    # The user chooses the folder of uv's cache.
     env = environ(
         path,
         HOME=str(tmp_path / "home"),
@@ -118,28 +120,29 @@ def test_nothing_is_written_outside_the_target(tmp_path: Path, treasure: Path) -
         "XDG_CONFIG_HOME",
     ):
         env.pop(name, None)
-    for words in (["--allow", "--python", str(kernel)], [], ["--uninstall"]):
+    for options in (["--allow", "--python", str(kernel)], [], ["--uninstall"]):
         result = subprocess.run(
-            [clone / "install.sh", str(repo), *words],
+            [clone / "install.sh", str(repo), *options],
             env=env,
             capture_output=True,
             text=True,
             cwd="/",
         )
         assert result.returncode == 0, result.stderr
-        assert (repo / ".claude/settings.json").exists() == ("--uninstall" not in words)
-        assert select_outside(snapshot(tmp_path)) == before
+        is_installed = (repo / ".claude/settings.json").exists()
+        assert is_installed == ("--uninstall" not in options)
+        assert select_outside(snapshot(tmp_path)) == original
     assert os.listdir(repo) == [] and not (tmp_path / "home" / STATE).exists()
 
 
-def select_outside(results: dict[str, object]) -> dict[str, object]:
-    """Return what lies outside of TARGET and of stepper's own state folder."""
-    own = ("around/repo", f"home/{STATE}")
-    above = [
+def select_outside(files: dict[str, object]) -> dict[str, object]:
+    """Return the files outside TARGET and stepper's own state folder."""
+    written_folders = ("around/repo", f"home/{STATE}")
+    state_parents = [
         f"home/{STATE}"[: end.start()] for end in re.finditer("/", f"home/{STATE}")
     ][1:]
     return {
-        name: seen
-        for name, seen in results.items()
-        if not name.startswith(own) and name not in above
+        name: file
+        for name, file in files.items()
+        if not name.startswith(written_folders) and name not in state_parents
     }

@@ -32,7 +32,7 @@ VERSION = f"{sys.version_info[0]}.{sys.version_info[1]}"
 
 @pytest.fixture
 def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project of uv's that does not name ipykernel; `uv` writes down what it is asked, and makes a `--target`."""
+    """A uv project without ipykernel; a fake `uv` records calls and creates targets."""
     folder = tmp_path / "shop"
     folder.mkdir()
     (folder / "pyproject.toml").write_text(PYPROJECT)
@@ -67,7 +67,8 @@ def test_install_suggests_ipykernel_and_keeps_a_copy(
     assert first.startswith(
         f"pip install --python {shop}/.venv/bin/python --quiet --target {copy}.new --constraint "
     )
-    assert locked == ["packaging==23.2"]  # it is to go with what the project holds
+    # The copy must be compatible with the project's packages.
+    assert locked == ["packaging==23.2"]
     installer.apply(install_options.parse_arguments([str(shop)]))
     assert pop_uv_calls(shop) == []
     assert (shop / "pyproject.toml").read_text() == PYPROJECT
@@ -126,7 +127,7 @@ def test_unsupported_add_ipykernel_is_refused_before_any_change(
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "there"),
+    ("name", "text", "is_dependency"),
     [
         ("pyproject.toml", PYPROJECT, False),
         ("pyproject.toml", '[dependency-groups]\ndev = ["ipykernel>=7"]\n', True),
@@ -145,7 +146,7 @@ def test_unsupported_add_ipykernel_is_refused_before_any_change(
             "pyproject.toml",
             '[project.optional-dependencies]\nnb = ["ipykernel>=6"]\n',
             False,
-        ),  # no sync brings it
+        ),  # `uv sync` does not install it
         (
             "pyproject.toml",
             '[dependency-groups]\ndev = ["ruff"]\nnb = ["ipykernel"]\n',
@@ -160,23 +161,23 @@ def test_unsupported_add_ipykernel_is_refused_before_any_change(
     ],
 )
 def test_is_dependency_of_project(
-    tmp_path: Path, name: str, text: str, there: bool
+    tmp_path: Path, name: str, text: str, is_dependency: bool
 ) -> None:
     (tmp_path / name).write_text(text)
-    assert ipykernel_install.is_dependency(tmp_path) is there
+    assert ipykernel_install.is_dependency(tmp_path) is is_dependency
 
 
-# a kernel on the copy
+# --- a kernel that uses the copy ------------------------------------------------------
 
 
-def bare(folder: Path) -> Path:
+def make_bare_env(folder: Path) -> Path:
     """Make an environment without pip and ipykernel; return its site-packages."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
     return next((folder / "lib").glob("python*")) / "site-packages"
 
 
-def house() -> Path:
-    """The packages of an environment with ipykernel, which serve as stepper's copy."""
+def find_ipykernel_packages() -> Path:
+    """Return the packages of an environment with ipykernel, used as stepper's copy."""
     return next(
         Path(environment(sys.executable, "ipykernel>=7")).parent.parent.glob(
             "lib/python*/site-packages"
@@ -186,10 +187,10 @@ def house() -> Path:
 
 @pytest.fixture
 def project_without_ipykernel(project: Project) -> Project:
-    """A project whose interpreter lacks ipykernel, and holds a traitlets of its own."""
-    own = bare(project.folder / ".venv")
-    shutil.copytree(house() / "traitlets", own / "traitlets")
-    with (own / "traitlets/_version.py").open("a") as stream:
+    """A project whose interpreter has its own traitlets, but no ipykernel."""
+    packages = make_bare_env(project.folder / ".venv")
+    shutil.copytree(find_ipykernel_packages() / "traitlets", packages / "traitlets")
+    with (packages / "traitlets/_version.py").open("a") as stream:
         stream.write('\n__version__ = "5.14.0+ofproject"\n')
     (project.folder / "uv.lock").touch()
     project.config("python: .venv/bin/python\n")
@@ -202,7 +203,7 @@ def test_kernel_falls_back_to_the_ipykernel_copy(
 ) -> None:
     copy = Path(get_ipykernel_folder(project_without_ipykernel.paths.env, VERSION))
     copy.parent.mkdir(parents=True, exist_ok=True)
-    copy.symlink_to(house())
+    copy.symlink_to(find_ipykernel_packages())
     notebook = project_without_ipykernel.new()
     answer = notebook.insert(
         "import sys, traitlets, ipykernel; print(traitlets.__version__, ipykernel.__path__, sys.path[-1])"
@@ -217,7 +218,8 @@ def test_kernel_falls_back_to_the_ipykernel_copy(
     assert f"Note: {note}" in answer.text
     assert "ipykernel" not in notebook.insert("1 + 1")[1].text
     project_without_ipykernel.stepper("restart")
-    assert "ipykernel" not in notebook.insert("2 + 2")[1].text  # once
+    # The note is reported once.
+    assert "ipykernel" not in notebook.insert("2 + 2")[1].text
     line = next(
         line
         for line in project_without_ipykernel.stepper(
@@ -237,7 +239,7 @@ def test_kernel_falls_back_to_the_ipykernel_copy(
 def test_unusable_copy_keeps_the_error_message(
     project_without_ipykernel: Project, name: str
 ) -> None:
-    """It is for another Python, or breaks."""
+    """The copy is for another Python version, or cannot be imported."""
     copy = Path(project_without_ipykernel.paths.env, name)
     (copy / "ipykernel_launcher").mkdir(parents=True)
     (copy / "ipykernel_launcher/__main__.py").write_text(
@@ -257,7 +259,7 @@ def test_written_notebook_reports_the_fallback(
 ) -> None:
     copy = Path(get_ipykernel_folder(project_without_ipykernel.paths.env, VERSION))
     copy.parent.mkdir(parents=True, exist_ok=True)
-    copy.symlink_to(house())
+    copy.symlink_to(find_ipykernel_packages())
     cells = [
         {
             "cell_type": "code",
@@ -294,18 +296,18 @@ def test_written_notebook_reports_the_fallback(
 @pytest.mark.nightly
 @pytest.mark.timeout(600)
 def test_next_cell_runs_after_uv_sync_removed_ipykernel(tmp_path: Path) -> None:
-    """The whole way: a project of uv's with an older traitlets, install.sh, `uv sync`, a cell."""
+    """Test a uv project with an older traitlets: install.sh, `uv sync`, a cell."""
     uv = find_uv()
     if uv is None:
         pytest.skip("uv is neither beside this Python nor on the PATH")
     shop = tmp_path / "shop"
     shop.mkdir()
-    own = bin_folder(tmp_path / "bin", uv=f'exec {uv} "$@"')
-    env = environ(f"{own}{os.pathsep}{os.environ['PATH']}")
+    programs = bin_folder(tmp_path / "bin", uv=f'exec {uv} "$@"')
+    env = environ(f"{programs}{os.pathsep}{os.environ['PATH']}")
 
     def sh(*command: object) -> str:
         result = subprocess.run(
-            [str(word) for word in command],
+            [str(argument) for argument in command],
             cwd=shop,
             env=env,
             capture_output=True,

@@ -38,33 +38,39 @@ from stepper.policy.model import Death, Limits, Outcome
 from stepper.session.protocols import ExternalExecution, Kernel, LaunchConfig
 from tests.backend_cases import BASH_KERNEL
 from tests.conftest import Notebook, mark_nightly, scratch, text_of
-from tests.jupyterserver import TOKEN, VARIABLE, Line, Served, free_port
+from tests.jupyterserver import (
+    TOKEN,
+    VARIABLE,
+    ConnectionProxy,
+    JupyterServer,
+    free_port,
+)
 
 LIMITS = Limits(max_memory_percent=100, max_output_bytes=10_000_000)
-COUNTS = "import time\nfor n in range(12):\n    print(n)\n    time.sleep(0.2)\nn"
-COUNTED = "".join(f"{n}\n" for n in range(12))
+COUNTING_CELL = "import time\nfor n in range(12):\n    print(n)\n    time.sleep(0.2)\nn"
+COUNTING_OUTPUT = "".join(f"{n}\n" for n in range(12))
 
 
 @pytest.fixture(
     scope="module", params=mark_nightly(("server", "gateway", "enterprise"), "server")
 )
-def jupyter_server(request: pytest.FixtureRequest) -> Iterator[Served]:
-    server = Served(request.param, "--KernelRestarter.time_to_dead=0.5")
+def jupyter_server(request: pytest.FixtureRequest) -> Iterator[JupyterServer]:
+    server = JupyterServer(request.param, "--KernelRestarter.time_to_dead=0.5")
     yield server
     server.close()
 
 
-class Room:
-    """One notebook's kernel on that server, behind a line that can be cut, and the daemon that asks it."""
+class ServerHarness:
+    """A kernel on the server, behind a proxy, and an event loop in place of the daemon."""
 
-    def __init__(self, served: Served) -> None:
-        self.served, self.folder = served, Path(tempfile.mkdtemp(prefix="hub"))
-        self.line = Line(served.port)
+    def __init__(self, server: JupyterServer) -> None:
+        self.server, self.folder = server, Path(tempfile.mkdtemp(prefix="hub"))
+        self.proxy = ConnectionProxy(server.port)
         self.loop = asyncio.new_event_loop()
-        self.kernel: Kernel = self.begin(self.place())
+        self.kernel: Kernel = self.begin(self.backend_config())
 
-    def place(self, **options: Any) -> kernel_config.BackendConfig:
-        return self.served.place(self.line.url, **options)
+    def backend_config(self, **options: Any) -> kernel_config.BackendConfig:
+        return self.server.backend_config(self.proxy.url, **options)
 
     @property
     def record(self) -> Path:
@@ -91,22 +97,22 @@ class Room:
     def run(self, code: str, timeout: float = 30) -> Execution:
         return self.wait(self.kernel.execute(code, timeout, LIMITS))
 
-    def while_it_runs(
+    def run_with(
         self, code: str, *acts: tuple[float, Callable[[], object]], timeout: float = 60
     ) -> Execution:
-        """Run a cell; do something after so many seconds each."""
+        """Run a cell; meanwhile do each action, after waiting for its seconds."""
 
-        async def both() -> Execution:
+        async def run() -> Execution:
             running = asyncio.create_task(self.kernel.execute(code, timeout, LIMITS))
             for seconds, act in acts:
                 await asyncio.sleep(seconds)
                 act()
             return await running
 
-        return self.wait(both())
+        return self.wait(run())
 
-    def again(self) -> Kernel | Death | None:
-        """What the next daemon finds."""
+    def reattach(self) -> Kernel | Death | None:
+        """Detach and attach again, like the next daemon."""
         self.detach()
         kernel = self.wait(self.provider().attach())
         self.kernel = (
@@ -117,7 +123,7 @@ class Room:
         return kernel
 
     def detach(self) -> None:
-        """Let the kernel go as the daemon does, in the event loop: another test may have ended the thread's own."""
+        """Detach like the daemon, in the event loop of this harness."""
 
         async def detach() -> None:
             self.kernel.detach()
@@ -127,7 +133,9 @@ class Room:
     def pid(self) -> int:
         return int(text(self.run("import os\nprint(os.getpid())")))
 
-    def fails(self, at: kernel_config.BackendConfig, token: str = TOKEN) -> str:
+    def get_start_error(
+        self, at: kernel_config.BackendConfig, token: str = TOKEN
+    ) -> str:
         with pytest.raises(KernelError) as failed:
             self.begin(at, "wrong.json", token)
         assert (
@@ -139,17 +147,17 @@ class Room:
         self.wait(self.kernel.shutdown())
         self.wait(asyncio.sleep(0.1))
         self.loop.close()
-        self.line.close()
+        self.proxy.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
 @pytest.fixture(scope="module")
-def room(jupyter_server: Served) -> Iterator[Room]:
+def harness(jupyter_server: JupyterServer) -> Iterator[ServerHarness]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(VARIABLE, TOKEN)  # the next daemon's
-        room = Room(jupyter_server)
-        yield room
-        room.close()
+        patch.setenv(VARIABLE, TOKEN)  # read when a kernel is attached
+        harness = ServerHarness(jupyter_server)
+        yield harness
+        harness.close()
 
 
 def text(result: Execution) -> str:
@@ -165,54 +173,57 @@ def is_dead(pid: int) -> bool:
         return True
 
 
-# --- cells ----------------------------------------------------------------------------------------------------------
+# --- cells ----------------------------------------------------------------------------
 
 
-def test_cells_run_with_helper_data(room: Room) -> None:
-    result = room.run("x = 20\nprint(x)")
+def test_cells_run_with_helper_data(harness: ServerHarness) -> None:
+    result = harness.run("x = 20\nprint(x)")
     assert (
         result.outcome is Outcome.OK
         and text(result) == "20\n"
         and result.namespace.variables["x"]
     )
-    failed = room.run("print('before')\n1 / 0")
+    failed = harness.run("print('before')\n1 / 0")
     assert (
         failed.outcome is Outcome.ERROR
         and failed.fault is not None
         and failed.fault.line == 2
     )
-    about = room.kernel.describe()
+    about = harness.kernel.describe()
     assert (
-        about.location == f"kernel {room.kernel.id[:6]} on {room.line.url}"
+        about.location == f"kernel {harness.kernel.id[:6]} on {harness.proxy.url}"
         and not about.problem
     )
     assert (
-        about.python == f"python3 ({room.line.url})"
+        about.python == f"python3 ({harness.proxy.url})"
         and "does not limit memory" in about.limitation
     )
     assert (
         "python3"
-        in room.wait(check_backend(room.place(), {VARIABLE: TOKEN}, "")).offers[0]
+        in harness.wait(
+            check_backend(harness.backend_config(), {VARIABLE: TOKEN}, "")
+        ).offers[0]
     )
     assert (
-        TOKEN not in room.record.read_text() and room.record.stat().st_mode & 0o077 == 0
+        TOKEN not in harness.record.read_text()
+        and harness.record.stat().st_mode & 0o077 == 0
     )
 
 
 def test_external_execution_is_seen_but_belongs_to_no_cell(
-    room: Room,
+    harness: ServerHarness,
 ) -> None:
-    events, kernel = list[ExternalExecution](), room.kernel
+    events, kernel = list[ExternalExecution](), harness.kernel
     assert isinstance(kernel, KernelClient)
     assert isinstance(kernel.channels, WebsocketChannels)
     assert kernel.ensure_connection_file() == ""
     assert kernel.describe().url
     kernel.external_executions.on_finished = events.append
 
-    async def played() -> Execution:
-        other = WebsocketChannels(kernel.channels.server, kernel.id, "somebody")  # type: ignore[union-attr]
-        other.open()
-        asked = {
+    async def run_with_other_client() -> Execution:
+        client = WebsocketChannels(kernel.channels.server, kernel.id, "somebody")  # type: ignore[union-attr]
+        client.open()
+        request = {
             "code": "theirs = 7\nprint('not ours')",
             "silent": False,
             "store_history": True,
@@ -220,36 +231,36 @@ def test_external_execution_is_seen_but_belongs_to_no_cell(
             "allow_stdin": False,
             "stop_on_error": True,
         }
-        other.send("execute_request", asked)
-        end = time.monotonic() + 30
+        client.send("execute_request", request)
+        deadline = time.monotonic() + 30
         while not events:
-            assert time.monotonic() < end
+            assert time.monotonic() < deadline
             kernel.receive_pending()
             await asyncio.sleep(0.02)
-        other.close()
+        client.close()
         return await kernel.execute("print(theirs)", 30, LIMITS)
 
-    assert text(room.wait(played())) == "7\n"
+    assert text(harness.wait(run_with_other_client())) == "7\n"
     assert "theirs" in events[0].namespace.rebound
 
 
 @pytest.mark.nightly
-def test_timeout_interrupts_and_input_is_refused(room: Room) -> None:
-    outcome = room.run("import time\nprint('begun')\ntime.sleep(60)", timeout=0.5)
+def test_timeout_interrupts_and_input_is_refused(harness: ServerHarness) -> None:
+    outcome = harness.run("import time\nprint('begun')\ntime.sleep(60)", timeout=0.5)
     assert (
         outcome.outcome is Outcome.TIMEOUT
         and outcome.death is None
         and text(outcome) == "begun\n"
     )
-    result = room.run("input('name?')")
+    result = harness.run("input('name?')")
     assert (
         result.outcome is Outcome.ERROR
         and result.fault.ename == "StdinNotImplementedError"
     )
 
 
-def test_numbers_buffers_and_large_texts_are_unchanged(room: Room) -> None:
-    result = room.run(
+def test_numbers_buffers_and_large_texts_are_unchanged(harness: ServerHarness) -> None:
+    result = harness.run(
         "from IPython.display import display\nfrom comm import create_comm\n"
         "display({'application/json': {'n': 12345678901234567890}}, raw=True)\n"
         "create_comm('jupyter.widget', data={'state': {'_model_name': 'X'}, 'buffer_paths': [['value']]},"
@@ -263,9 +274,11 @@ def test_numbers_buffers_and_large_texts_are_unchanged(room: Room) -> None:
     )
 
 
-def test_output_dropped_by_server_rate_limit_is_recovered(room: Room) -> None:
-    """A server sends no more than 1 MB and 1000 messages a second, for three seconds; then it drops what comes."""
-    result = room.run(
+def test_output_dropped_by_server_rate_limit_is_recovered(
+    harness: ServerHarness,
+) -> None:
+    """Above 1 MB or 1000 messages per second for 3 s, the server drops messages."""
+    result = harness.run(
         "for n in range(40):\n    print('x' * 200_000, flush=True)\n1 / 0"
     )
     assert (
@@ -273,91 +286,95 @@ def test_output_dropped_by_server_rate_limit_is_recovered(room: Room) -> None:
         and result.fault is not None
         and result.fault.line == 3
     ), result.notes
-    whole = len(text(result)) == 40 * 200_001
-    assert (
-        whole
-        if room.served.kind == "enterprise"
-        else "above its limits" in result.notes[0]
-    ), result.notes
+    if harness.server.kind == "enterprise":
+        assert len(text(result)) == 40 * 200_001, result.notes
+    else:
+        assert "above its limits" in result.notes[0], result.notes
 
 
 def test_head_and_tail_of_oversized_text_are_recovered(
-    room: Room,
+    harness: ServerHarness,
 ) -> None:
-    result = room.run("print('begun', 'x' * 12_000_000, 'over')")
+    result = harness.run("print('begun', 'x' * 12_000_000, 'over')")
     assert result.outcome is Outcome.OK and result.death is None
     message = text(result)
     assert message.startswith("begun xxxx") and message.endswith("xxxx over\n"), (
         len(message),
         result.notes,
     )
-    if room.served.kind != "enterprise":  # older servers have no such limit
-        kept = message.count("x") - message.count(
-            "x", message.index("…"), message.rindex("…")
-        )
+    if harness.server.kind != "enterprise":  # older servers have no such limit
+        note_count = message.count("x", message.index("…"), message.rindex("…"))
+        recovered = message.count("x") - note_count
         missing = int(result.notes[0].partition(" ")[0].replace(",", ""))
         assert (
             "of output could not be recovered" in result.notes[0]
             and "above its limits" in result.notes[0]
         ), result.notes
-        assert missing + kept == 12_000_000 and kept > 900_000
+        assert missing + recovered == 12_000_000 and recovered > 900_000
 
 
-# --- the line -------------------------------------------------------------------------------------------------------
+# --- the connection -------------------------------------------------------------------
 
 
-def test_websocket_cut_twice_loses_no_output(room: Room) -> None:
-    result = room.while_it_runs(COUNTS, (0.6, room.line.cut), (0.8, room.line.cut))
-    assert result.outcome is Outcome.OK and text(result) == COUNTED and not result.notes
+def test_websocket_cut_twice_loses_no_output(harness: ServerHarness) -> None:
+    result = harness.run_with(
+        COUNTING_CELL, (0.6, harness.proxy.cut), (0.8, harness.proxy.cut)
+    )
+    assert (
+        result.outcome is Outcome.OK
+        and text(result) == COUNTING_OUTPUT
+        and not result.notes
+    )
     assert (
         result.outputs[-1]["data"]["text/plain"] == "11"
-        and room.kernel.process.disconnect_count >= 2
+        and harness.kernel.process.disconnect_count >= 2
     )
     assert result.namespace.variables["n"]
 
 
 @pytest.mark.nightly
 def test_server_replay_exceeding_the_kernel_record_is_complete(
-    room: Room,
+    harness: ServerHarness,
 ) -> None:
-    """The record holds 1 MB; what was heard here is not given up for it."""
+    """The kernel's record holds 1 MB; messages that were received are not lost."""
     source = "import time\nfor n in range(10):\n    print('y' * 200_000)\n    time.sleep(0.2)"
-    result = room.while_it_runs(source, (1.0, room.line.cut))
+    result = harness.run_with(source, (1.0, harness.proxy.cut))
     assert result.outcome is Outcome.OK and len(text(result)) == 2_000_010, result.notes
 
 
 @pytest.mark.nightly
 def test_output_is_recovered_from_kernel_record_without_server_replay(
-    room: Room,
+    harness: ServerHarness,
 ) -> None:
     def cut() -> None:
-        room.kernel.channels.session = (
-            "0" * 31 + "1"
-        )  # another session's buffer is given away
-        room.line.cut()
+        # The server does not replay messages for another session.
+        harness.kernel.channels.session = "0" * 31 + "1"
+        harness.proxy.cut()
 
-    result = room.while_it_runs(COUNTS, (0.7, cut))
+    result = harness.run_with(COUNTING_CELL, (0.7, cut))
     assert (
         result.outcome is Outcome.OK
-        and text(result) == COUNTED
+        and text(result) == COUNTING_OUTPUT
         and result.outputs[-1]["data"]["text/plain"] == "11"
     )
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("seconds", mark_nightly((1.6, 13.0), 1.6))
-def test_long_server_outage_is_not_a_kernel_death(room: Room, seconds: float) -> None:
-    """As long as its deadline, and ten seconds more; that waits."""
-    observed: list[str] = []
+def test_long_server_outage_is_not_a_kernel_death(
+    harness: ServerHarness, seconds: float
+) -> None:
+    """An outage of the cell's timeout, and one that is ten seconds longer."""
+    problems: list[str] = []
 
-    def look_at_it() -> None:
-        observed.append(room.kernel.describe().problem)
-        room.line.up()
+    def record_problem() -> None:
+        problems.append(harness.kernel.describe().problem)
+        harness.proxy.up()
 
     source = "import time\nfor n in range(3):\n    print(n)\n    time.sleep(0.3)"
     timeout = 1.2 if seconds < 10 else 5
-    result = room.while_it_runs(
-        source, (0.4, room.line.down), (seconds, look_at_it), timeout=timeout
+    result = harness.run_with(
+        source, (0.4, harness.proxy.down), (seconds, record_problem), timeout=timeout
     )
     assert result.outcome is Outcome.OK and text(result) == "0\n1\n2\n", result
     assert (
@@ -365,98 +382,102 @@ def test_long_server_outage_is_not_a_kernel_death(room: Room, seconds: float) ->
     )
     assert result.reconnected
     assert (
-        observed[0].startswith("the connection is down (")
-        and "can't be reached" in observed[0]
-    ), observed
+        problems[0].startswith("the connection is down (")
+        and "can't be reached" in problems[0]
+    ), problems
     assert (
-        room.kernel.describe().problem == ""
-        and room.wait(room.kernel.check_death()) is None
+        harness.kernel.describe().problem == ""
+        and harness.wait(harness.kernel.check_death()) is None
     )
 
 
-# --- daemons --------------------------------------------------------------------------------------------------------
+# --- daemons --------------------------------------------------------------------------
 
 
 @pytest.mark.nightly
-def test_new_daemon_finds_the_kernel_and_its_run(room: Room) -> None:
-    room.run("kept = 7")
-    room.again()
+def test_new_daemon_finds_the_kernel_and_its_run(harness: ServerHarness) -> None:
+    harness.run("kept = 7")
+    harness.reattach()
     assert (
-        room.wait(room.kernel.take_over()) is None
-        and text(room.run("print(kept)")) == "7\n"
+        harness.wait(harness.kernel.take_over()) is None
+        and text(harness.run("print(kept)")) == "7\n"
     )
 
-    async def left() -> None:
+    async def detach_during_run() -> None:
         running = asyncio.create_task(
-            room.kernel.execute(COUNTS, 60, LIMITS, request="a-request")
+            harness.kernel.execute(COUNTING_CELL, 60, LIMITS, request="a-request")
         )
         await asyncio.sleep(0.7)
-        room.kernel.detach()
+        harness.kernel.detach()
         running.cancel()
         await asyncio.wait([running])
 
-    room.wait(left())
-    room.again()
-    found = room.wait(room.kernel.await_earlier_request("a-request", 60, LIMITS))
-    assert found is not None and found.outcome is Outcome.OK and text(found) == COUNTED
+    harness.wait(detach_during_run())
+    harness.reattach()
+    result = harness.wait(harness.kernel.await_earlier_request("a-request", 60, LIMITS))
+    assert result is not None and result.outcome is Outcome.OK
+    assert text(result) == COUNTING_OUTPUT
     assert (
-        room.wait(room.kernel.await_earlier_request("never sent", 60, LIMITS)) is None
+        harness.wait(harness.kernel.await_earlier_request("never sent", 60, LIMITS))
+        is None
     )
 
 
-def test_new_daemon_starts_while_the_server_is_down(room: Room) -> None:
-    room.run("kept = 8")
-    room.detach()
-    room.line.down()
+def test_new_daemon_starts_while_the_server_is_down(harness: ServerHarness) -> None:
+    harness.run("kept = 8")
+    harness.detach()
+    harness.proxy.down()
     try:
-        kernel = room.wait(room.provider().attach())
+        kernel = harness.wait(harness.provider().attach())
         assert (
             kernel is not None
             and not isinstance(kernel, Death)
             and "the connection is down" in kernel.unreachable_reason
         )
     finally:
-        room.line.up()
-    room.again()
+        harness.proxy.up()
+    harness.reattach()
     assert (
-        room.wait(room.kernel.take_over()) is None
-        and text(room.run("print(kept)")) == "8\n"
+        harness.wait(harness.kernel.take_over()) is None
+        and text(harness.run("print(kept)")) == "8\n"
     )
 
 
 @pytest.mark.nightly
 def test_kernel_of_unanswered_start_is_deleted_before_the_next(
-    room: Room, monkeypatch: pytest.MonkeyPatch
+    harness: ServerHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    there = {*room.served.kernels()}
-    asked = JupyterLauncher._request_kernel
+    earlier_kernels = {*harness.server.kernels()}
+    request_kernel = JupyterLauncher._request_kernel
 
-    async def killed(self: JupyterLauncher, *values: Any) -> str:
-        await asked(self, *values)
+    async def request_and_die(self: JupyterLauncher, *values: Any) -> str:
+        await request_kernel(self, *values)
         raise GeneratorExit  # no handler catches it
 
-    monkeypatch.setattr(JupyterLauncher, "_request_kernel", killed)
+    monkeypatch.setattr(JupyterLauncher, "_request_kernel", request_and_die)
     with pytest.raises(GeneratorExit):
-        room.begin(room.place(), "other.json")
+        harness.begin(harness.backend_config(), "other.json")
     monkeypatch.undo()
-    (left,) = {*room.served.kernels()} - there
-    kernel = room.wait(
-        room.provider("other.json").attach()
-    )  # a gateway that takes an id has it by that
-    assert kernel is None or (room.served.kind == "enterprise" and kernel.id == left)
-    other = room.begin(room.place(), "other.json")
-    assert left not in room.served.kernels() and other.id in room.served.kernels()
-    room.wait(other.shutdown())
-    assert {*room.served.kernels()} == there
+    (lost_kernel,) = {*harness.server.kernels()} - earlier_kernels
+    kernel = harness.wait(harness.provider("other.json").attach())
+    # An Enterprise Gateway accepts an id, so the kernel is found by its id.
+    assert kernel is None or (
+        harness.server.kind == "enterprise" and kernel.id == lost_kernel
+    )
+    new_kernel = harness.begin(harness.backend_config(), "other.json")
+    kernels = harness.server.kernels()
+    assert lost_kernel not in kernels and new_kernel.id in kernels
+    harness.wait(new_kernel.shutdown())
+    assert {*harness.server.kernels()} == earlier_kernels
 
 
-# --- ends -----------------------------------------------------------------------------------------------------------
+# --- deaths and shutdown --------------------------------------------------------------
 
 
 @pytest.mark.nightly
-def test_kernel_restarted_by_the_server_is_lost(room: Room) -> None:
-    before = room.kernel.id
-    result = room.run(
+def test_kernel_restarted_by_the_server_is_lost(harness: ServerHarness) -> None:
+    kernel_id = harness.kernel.id
+    result = harness.run(
         "print('before', flush=True)\nimport os, time\ntime.sleep(0.3)\nos._exit(1)"
     )
     assert (
@@ -464,170 +485,192 @@ def test_kernel_restarted_by_the_server_is_lost(room: Room) -> None:
         and "the server started another" in result.death.reason
         and text(result) == "before\n"
     )
-    assert result.death.cause == ""  # the cell may have done it
-    assert before not in room.served.kernels() and not room.record.exists()
-    room.kernel = room.begin(room.place())
+    assert result.death.cause == ""  # the cell may be the cause
+    assert kernel_id not in harness.server.kernels() and not harness.record.exists()
+    harness.kernel = harness.begin(harness.backend_config())
 
 
 @pytest.mark.nightly
-def test_kernel_restarted_by_another_client_is_lost(room: Room) -> None:
-    room.run("kept = 1")
-    before = room.kernel.id
-    room.served.ask(f"kernels/{before}/restart", "POST")
-    result = room.run("import time\ntime.sleep(0.3)\nkept")
+def test_kernel_restarted_by_another_client_is_lost(harness: ServerHarness) -> None:
+    harness.run("kept = 1")
+    kernel_id = harness.kernel.id
+    harness.server.ask(f"kernels/{kernel_id}/restart", "POST")
+    result = harness.run("import time\ntime.sleep(0.3)\nkept")
     assert (
         result.outcome is Outcome.KERNEL_DIED
         and "the server started another" in result.death.reason
     )
-    assert before not in room.served.kernels() and result.death.cause == "EndedOutside"
-    room.kernel = room.begin(room.place())
+    assert kernel_id not in harness.server.kernels()
+    assert result.death.cause == "EndedOutside"
+    harness.kernel = harness.begin(harness.backend_config())
 
 
 @pytest.mark.nightly
-def test_kernel_death_without_daemon_is_detected(room: Room) -> None:
-    pid = room.pid()
-    room.detach()
+def test_kernel_death_without_daemon_is_detected(harness: ServerHarness) -> None:
+    pid = harness.pid()
+    harness.detach()
     os.kill(pid, signal.SIGKILL)
-    end = time.monotonic() + 20
-    while is_dead(pid) is False and time.monotonic() < end:
+    deadline = time.monotonic() + 20
+    while is_dead(pid) is False and time.monotonic() < deadline:
         time.sleep(0.1)
-    time.sleep(2)  # until the server has started the next one
-    room.again()
-    death = room.wait(room.kernel.take_over())
+    time.sleep(2)  # until the server has started another kernel
+    harness.reattach()
+    death = harness.wait(harness.kernel.take_over())
     assert death is not None and "the server started another" in death.reason, death
-    room.kernel = room.begin(room.place())
+    harness.kernel = harness.begin(harness.backend_config())
 
 
 @pytest.mark.nightly
-def test_cell_is_not_rerun_if_kernel_dies_while_disconnected(room: Room) -> None:
-    room.run("kept = 1")
-    pid, file = room.pid(), room.folder / "runs"
+def test_cell_is_not_rerun_if_kernel_dies_while_disconnected(
+    harness: ServerHarness,
+) -> None:
+    harness.run("kept = 1")
+    pid, file = harness.pid(), harness.folder / "runs"
     source = f"import time\nwith open({str(file)!r}, 'a') as f: f.write('x')\nfor n in range(100): time.sleep(0.1)"
 
     def die() -> None:
-        room.line.down()
+        harness.proxy.down()
         os.kill(pid, signal.SIGKILL)
 
-    result = room.while_it_runs(source, (0.5, die), (2.0, room.line.up))
+    result = harness.run_with(source, (0.5, die), (2.0, harness.proxy.up))
     assert result.outcome is Outcome.KERNEL_DIED and file.read_text() == "x", result
-    room.kernel = room.begin(room.place())
+    harness.kernel = harness.begin(harness.backend_config())
 
 
 def test_attached_kernel_is_kept_and_started_kernel_is_deleted(
-    room: Room,
+    harness: ServerHarness,
 ) -> None:
-    room.run("shared = 5")
-    other = room.begin(room.place(kernel_id=room.kernel.id), "other.json")
-    assert text(room.wait(other.execute("print(shared)", 30, LIMITS))) == "5\n"
-    room.wait(other.shutdown())
-    result = room.run("print(shared)")
-    assert text(result) == "5\n", (result.death, result)
-    assert room.kernel.id in room.served.kernels()
-    absent = room.place(kernel_id="0e000000-0000-4000-8000-000000000000")
-    assert "has no kernel 0e000000-" in room.fails(absent)
-    with pytest.raises(KernelError, match="has no kernel 0e000000-"):
-        room.wait(check_backend(absent, {VARIABLE: TOKEN}, ""))
-    named = room.place(kernel_id=room.kernel.id)
-    assert "python3" in room.wait(check_backend(named, {VARIABLE: TOKEN}, "")).offers[0]
-    pid, before = room.pid(), room.kernel.id
-    room.wait(room.kernel.shutdown())
-    assert (
-        before not in room.served.kernels()
-        and is_dead(pid)
-        and not room.record.exists()
+    harness.run("shared = 5")
+    attached = harness.begin(
+        harness.backend_config(kernel_id=harness.kernel.id), "other.json"
     )
-    assert room.again() is None
-    room.kernel = room.begin(room.place())
+    assert text(harness.wait(attached.execute("print(shared)", 30, LIMITS))) == "5\n"
+    harness.wait(attached.shutdown())
+    result = harness.run("print(shared)")
+    assert text(result) == "5\n", (result.death, result)
+    assert harness.kernel.id in harness.server.kernels()
+    absent = harness.backend_config(kernel_id="0e000000-0000-4000-8000-000000000000")
+    assert "has no kernel 0e000000-" in harness.get_start_error(absent)
+    with pytest.raises(KernelError, match="has no kernel 0e000000-"):
+        harness.wait(check_backend(absent, {VARIABLE: TOKEN}, ""))
+    named = harness.backend_config(kernel_id=harness.kernel.id)
+    assert (
+        "python3" in harness.wait(check_backend(named, {VARIABLE: TOKEN}, "")).offers[0]
+    )
+    pid = harness.pid()
+    kernel_id = harness.kernel.id
+    harness.wait(harness.kernel.shutdown())
+    assert (
+        kernel_id not in harness.server.kernels()
+        and is_dead(pid)
+        and not harness.record.exists()
+    )
+    assert harness.reattach() is None
+    harness.kernel = harness.begin(harness.backend_config())
 
 
 @pytest.mark.nightly
-def test_kernel_deleted_on_the_server_is_reported(room: Room) -> None:
-    room.served.ask(f"kernels/{room.kernel.id}", "DELETE")
-    room.kernel.process.checked_at = 0.0  # half a minute later
-    result = room.run("print('x')")
+def test_kernel_deleted_on_the_server_is_reported(harness: ServerHarness) -> None:
+    harness.server.ask(f"kernels/{harness.kernel.id}", "DELETE")
+    harness.kernel.process.checked_at = 0.0  # as if checked half a minute ago
+    result = harness.run("print('x')")
     assert (
         result.outcome is Outcome.KERNEL_DIED
-        and f"{room.line.url} no longer has the kernel" in result.death.reason
+        and f"{harness.proxy.url} no longer has the kernel" in result.death.reason
     )
     assert result.death.cause == "EndedOutside"
-    room.kernel = room.begin(room.place())
+    harness.kernel = harness.begin(harness.backend_config())
 
 
-# --- what is wrong --------------------------------------------------------------------------------------------------
+# --- errors ---------------------------------------------------------------------------
 
 
-def test_refused_requests_are_distinguished(room: Room) -> None:
-    refused = room.fails(room.place(), "wrong")
-    code = 403 if room.served.kind == "server" else 401
+def test_refused_requests_are_distinguished(harness: ServerHarness) -> None:
+    refused = harness.get_start_error(harness.backend_config(), "wrong")
+    code = 403 if harness.server.kind == "server" else 401
     assert (
-        f"{room.line.url} refuses the token that `token_env` names ({code})" in refused
+        f"{harness.proxy.url} refuses the token that `token_env` names ({code})"
+        in refused
         and VARIABLE in refused
     )
-    assert "refuses a request without a token" in room.fails(room.place(token_env=None))
-    assert f"{VARIABLE}, which should contain a token, is not set" in room.fails(
-        room.place(), ""
+    assert "refuses a request without a token" in harness.get_start_error(
+        harness.backend_config(token_env=None)
     )
-    assert "should contain a token" not in room.fails(
-        room.place(), "two\nlines"
-    ) and TOKEN not in room.fails(room.place(), f"{TOKEN}\nX-Other: 1")
-    assert "has no kernelspec 'cobol'; available: " in room.fails(
-        room.place(kernel="cobol")
+    assert (
+        f"{VARIABLE}, which should contain a token, is not set"
+        in harness.get_start_error(harness.backend_config(), "")
+    )
+    assert "should contain a token" not in harness.get_start_error(
+        harness.backend_config(), "two\nlines"
+    ) and TOKEN not in harness.get_start_error(
+        harness.backend_config(), f"{TOKEN}\nX-Other: 1"
+    )
+    assert "has no kernelspec 'cobol'; available: " in harness.get_start_error(
+        harness.backend_config(kernel="cobol")
     )
     with pytest.raises(
         KernelError, match=r"has no kernelspec 'cobol'; available: .*python3"
     ):
-        room.wait(check_backend(room.place(kernel="cobol"), {VARIABLE: TOKEN}, ""))
+        harness.wait(
+            check_backend(harness.backend_config(kernel="cobol"), {VARIABLE: TOKEN}, "")
+        )
     assert "can't be reached" in (
-        error_text := room.fails(room.served.place(f"http://127.0.0.1:{free_port()}/"))
+        error_text := harness.get_start_error(
+            harness.server.backend_config(f"http://127.0.0.1:{free_port()}/")
+        )
     )
     assert "curl -I http://127.0.0.1" in error_text
     assert (
         "is no Jupyter server"
-        in room.fails(room.served.place(f"{room.line.url}elsewhere/"))
+        in harness.get_start_error(
+            harness.server.backend_config(f"{harness.proxy.url}elsewhere/")
+        )
         or True
     )
-    if room.served.kind == "enterprise":
+    if harness.server.kind == "enterprise":
         assert (
-            "403" in (error_text := room.fails(room.place(env=None)))
+            "403"
+            in (error_text := harness.get_start_error(harness.backend_config(env=None)))
             and "KERNEL_USERNAME" in error_text
         )
 
 
-def test_token_from_file_or_command(room: Room) -> None:
-    file = room.folder / "token"
+def test_token_from_file_or_command(harness: ServerHarness) -> None:
+    file = harness.folder / "token"
     file.write_text(f"{TOKEN}\n")
     file.chmod(0o644)
-    at = room.place(token_env=None, token_file=str(file))
-    assert f"chmod 600 {file}" in room.fails(
+    at = harness.backend_config(token_env=None, token_file=str(file))
+    assert f"chmod 600 {file}" in harness.get_start_error(
         at
-    ) and "other users can read it" in room.fails(at)
+    ) and "other users can read it" in harness.get_start_error(at)
     file.chmod(0o600)
-    assert "python3" in room.wait(check_backend(at, {}, "")).offers[0]
-    told = room.place(token_env=None, token_command=f"cat {file}")
-    assert "python3" in room.wait(check_backend(told, {}, "")).offers[0]
-    asks = room.place(
+    assert "python3" in harness.wait(check_backend(at, {}, "")).offers[0]
+    by_command = harness.backend_config(token_env=None, token_command=f"cat {file}")
+    assert "python3" in harness.wait(check_backend(by_command, {}, "")).offers[0]
+    # The command gets the variables of the request, not those of the daemon.
+    by_variable = harness.backend_config(
         token_env=None, token_command="printenv WHERE_MY_KEYRING_IS"
-    )  # of who asks, not the daemon's
-    assert (
-        "python3"
-        in room.wait(check_backend(asks, {"WHERE_MY_KEYRING_IS": TOKEN}, "")).offers[0]
     )
+    facts = harness.wait(check_backend(by_variable, {"WHERE_MY_KEYRING_IS": TOKEN}, ""))
+    assert "python3" in facts.offers[0]
     file.write_text("")
-    assert "is empty" in room.fails(at) and "printed nothing" in room.fails(told)
+    assert "is empty" in harness.get_start_error(at)
+    assert "printed nothing" in harness.get_start_error(by_command)
     file.unlink()
-    assert "can't be read: No such file" in room.fails(
+    assert "can't be read: No such file" in harness.get_start_error(
         at
-    ) and "failed with exit code 1" in room.fails(told)
-    assert "could not be executed" in room.fails(
-        room.place(token_env=None, token_command="/no/such/keyring")
+    ) and "failed with exit code 1" in harness.get_start_error(by_command)
+    assert "could not be executed" in harness.get_start_error(
+        harness.backend_config(token_env=None, token_command="/no/such/keyring")
     )
 
 
 class Page(http.server.BaseHTTPRequestHandler):
-    """What a hub or a proxy may say in a server's place."""
+    """A hub or a proxy that responds instead of a Jupyter server."""
 
-    code, headers_sent = 200, {"Content-Type": "text/html"}
-    hub: tuple[int, Any] = (404, None)  # what it says of whose the token is
+    code = 200
+    headers_sent = {"Content-Type": "text/html"}
+    hub: tuple[int, Any] = (404, None)  # the response about the token's owner
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers.get("Content-Length") or 0))
@@ -652,7 +695,7 @@ class Page(http.server.BaseHTTPRequestHandler):
         )
 
     def log_message(self, *_: Any) -> None:
-        """Nothing."""
+        """Log nothing."""
 
 
 def test_response_of_a_non_jupyter_server_is_reported(tmp_path: Path) -> None:
@@ -707,7 +750,10 @@ def test_response_of_a_non_jupyter_server_is_reported(tmp_path: Path) -> None:
 
 
 def test_hub_responses_about_a_server_are_reported(tmp_path: Path) -> None:
-    """As a real one answers (`test_jupyterhub.py`): of a POST for a server that does not run with a page and 403."""
+    """A real hub responds to a POST for a stopped server with a page and 403.
+
+    See `test_jupyterhub.py`.
+    """
     loop = asyncio.new_event_loop()
     page = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Page)
     threading.Thread(target=page.serve_forever, daemon=True).start()
@@ -734,46 +780,48 @@ def test_hub_responses_about_a_server_are_reported(tmp_path: Path) -> None:
             )
         return failed.value.message, failed.value.hint
 
-    mine = {"name": "a da", "servers": {"": {"ready": True, "pending": None}}}
-    token, mend = "the token that `token_env` names", f"export {VARIABLE}=…"
+    user = {"name": "a da", "servers": {"": {"ready": True, "pending": None}}}
+    token = "the token that `token_env` names"
+    hint = f"export {VARIABLE}=…"
     try:
         for code in (302, 403):
             stopped = (
                 f"{name} is not running (reported by its hub)",
                 f"start the server at {root}/hub/spawn/a%20da/gpu",
             )
-            assert says((200, mine), code) == stopped
+            assert says((200, user), code) == stopped
             starting = {
-                **mine,
+                **user,
                 "servers": {"gpu": {"ready": False, "pending": "spawn"}},
             }
             assert says((200, starting), code) == (
                 f"{name} is not ready; its hub reports: spawn",
                 "",
             )
-            assert says((403, {}), code) == (f"{name} refuses {token} (403)", mend)
+            assert says((403, {}), code) == (f"{name} refuses {token} (403)", hint)
             for unknown in (
-                (200, {**mine, "name": "bob"}),
+                (200, {**user, "name": "bob"}),
                 (200, {"name": "a da"}),
                 (200, 3),
                 (500, {}),
             ):
-                why, where = says(unknown, code)
+                message, suggestion = says(unknown, code)
                 assert (
-                    why
+                    message
                     == f"the hub does not give access to {name}: the server is not running, or {token} is not valid for it"
                 )
-                assert where == f"your servers are listed at {root}/hub/home"
-        for whose in ("bob", "a da"):  # one that is not for servers, either
-            said = says((200, {**mine, "name": whose}), 403, "application/json")
-            assert said == (
-                f"{name} does not permit {whose}, the owner of {token}, to do this (403)",
-                mend,
+                assert suggestion == f"your servers are listed at {root}/hub/home"
+        # The token is also invalid for servers if it belongs to the server's user.
+        for owner in ("bob", "a da"):
+            error = says((200, {**user, "name": owner}), 403, "application/json")
+            assert error == (
+                f"{name} does not permit {owner}, the owner of {token}, to do this (403)",
+                hint,
             )
         at = backend_registry.parse_backends(
             {"hub": {"jupyter": {"url": root, "token_env": VARIABLE}}}
         )["hub"]
-        assert says((200, mine), 302)[0] == f"{root}/ is the URL of a hub"
+        assert says((200, user), 302)[0] == f"{root}/ is the URL of a hub"
     finally:
         loop.close()
         page.shutdown()
@@ -792,11 +840,11 @@ def test_message_formats_are_decoded_strictly() -> None:
         channel == "iopub" and plain["content"] == {"a": 1} and plain["buffers"] == []
     )
     frames = [json.dumps(fields).encode(), b"one", b"two"]
-    places = [12 + 4 + sum(map(len, frames[:n])) for n in range(3)]
+    offsets = [12 + 4 + sum(map(len, frames[:n])) for n in range(3)]
     data = b"".join(
         [
             len(frames).to_bytes(4, "big"),
-            *(backend.to_bytes(4, "big") for backend in places),
+            *(offset.to_bytes(4, "big") for offset in offsets),
             *frames,
         ]
     )
@@ -836,16 +884,16 @@ def test_message_formats_are_decoded_strictly() -> None:
         assert decode_json(odd)[1] == [] and decode_binary(odd)[1] == []
     for cut in range(len(data)):
         decode_json(data[:cut])
-    whole = encode_binary("iopub", parts)
-    for cut in range(len(whole)):
-        decode_binary(whole[:cut])
+    message = encode_binary("iopub", parts)
+    for cut in range(len(message)):
+        decode_binary(message[:cut])
 
 
-# --- TLS ------------------------------------------------------------------------------------------------------------
+# --- TLS ------------------------------------------------------------------------------
 
 
-def authority(folder: Path) -> tuple[str, str, str]:
-    """An authority of our own: its certificate, a server's and its key."""
+def create_certificates(folder: Path) -> tuple[str, str, str]:
+    """Create an authority; return its certificate, a server's certificate and its key."""
     names = folder / "names"
     names.write_text("subjectAltName=IP:127.0.0.1\n")
     make = [
@@ -900,15 +948,15 @@ def authority(folder: Path) -> tuple[str, str, str]:
 @pytest.mark.nightly
 def test_tls_with_a_custom_ca(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, TOKEN)
-    ca, certificate, key = authority(tmp_path)
-    served = Served("server", certificate=(certificate, key), authority=ca)
+    ca, certificate, key = create_certificates(tmp_path)
+    server = JupyterServer("server", certificate=(certificate, key), authority=ca)
     try:
 
         def begin(url: str = "", **options: Any) -> Kernel:
             provider = NotebookLauncher(
                 str(tmp_path / "kernel.json"), str(tmp_path), {}
             )
-            at = served.place(url, **options)
+            at = server.backend_config(url, **options)
             return loop.run_until_complete(
                 provider.start(LaunchConfig("", "/", {VARIABLE: TOKEN}, backend=at))
             )
@@ -919,7 +967,7 @@ def test_tls_with_a_custom_ca(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
             kernel.execute("print('over TLS')", 30, LIMITS)
         )
         assert text(result) == "over TLS\n" and kernel.describe().location.endswith(
-            served.url
+            server.url
         )
         loop.run_until_complete(kernel.shutdown())
         with pytest.raises(
@@ -933,12 +981,12 @@ def test_tls_with_a_custom_ca(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         ):
             begin(ca_file="/nowhere.pem")
         with pytest.raises(KernelError, match="be reached"):
-            begin(served.url.replace("https", "http"))
+            begin(server.url.replace("https", "http"))
     finally:
-        served.close()
+        server.close()
 
 
-# --- servers of their own ---------------------------------------------------------------------------------------------
+# --- separate servers -----------------------------------------------------------------
 
 
 @pytest.mark.nightly
@@ -946,27 +994,27 @@ def test_server_restart_without_kernels_is_reported(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv(VARIABLE, TOKEN)
-    served = Served("server")
-    room = Room(served)
-    observed: list[str] = []
+    server = JupyterServer("server")
+    harness = ServerHarness(server)
+    problems: list[str] = []
 
-    def look_at_it() -> None:
-        observed.append(room.kernel.describe().problem)
-        threading.Thread(target=served.start).start()
+    def record_problem() -> None:
+        problems.append(harness.kernel.describe().problem)
+        threading.Thread(target=server.start).start()
 
     try:
-        result = room.while_it_runs(
-            "import time\ntime.sleep(60)", (1.0, served.stop), (1.5, look_at_it)
+        result = harness.run_with(
+            "import time\ntime.sleep(60)", (1.0, server.stop), (1.5, record_problem)
         )
         assert (
             result.outcome is Outcome.KERNEL_DIED
-            and result.death.reason == f"{room.line.url} no longer has the kernel"
+            and result.death.reason == f"{harness.proxy.url} no longer has the kernel"
         ), result
-        assert observed[0].startswith("the connection is down (")
-        room.kernel = room.begin(room.place())
+        assert problems[0].startswith("the connection is down (")
+        harness.kernel = harness.begin(harness.backend_config())
     finally:
-        room.close()
-        served.close()
+        harness.close()
+        server.close()
 
 
 @pytest.mark.nightly
@@ -981,36 +1029,40 @@ def test_servers_without_replay_or_with_the_older_protocol(
     flag: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(VARIABLE, TOKEN)
-    served = Served("server", f"--{flag}")
-    room = Room(served)
+    server = JupyterServer("server", f"--{flag}")
+    harness = ServerHarness(server)
     try:
-        result = room.while_it_runs(COUNTS, (0.6, room.line.cut), (0.8, room.line.cut))
+        result = harness.run_with(
+            COUNTING_CELL, (0.6, harness.proxy.cut), (0.8, harness.proxy.cut)
+        )
         assert (
             result.outcome is Outcome.OK
-            and text(result) == COUNTED
+            and text(result) == COUNTING_OUTPUT
             and not result.notes
         ), result
-        test_numbers_buffers_and_large_texts_are_unchanged(room)
+        test_numbers_buffers_and_large_texts_are_unchanged(harness)
     finally:
-        room.close()
-        served.close()
+        harness.close()
+        server.close()
 
 
-# --- whole ----------------------------------------------------------------------------------------------------------
+# --- with hook and command line -------------------------------------------------------
 
 
 def test_killed_daemon_reconnects_and_token_is_never_stored(
-    room: Room, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    harness: ServerHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if room.served.kind != "server":
-        pytest.skip("the same daemon, whatever the server")
-    there = set(room.served.kernels())
+    if harness.server.kind != "server":
+        pytest.skip("the daemon behaves the same with each server")
+    earlier_kernels = set(harness.server.kernels())
     file = tmp_path / "token"
     file.write_text(TOKEN)
     file.chmod(0o600)
     monkeypatch.delenv(VARIABLE)
     for project in scratch(tmp_path / "repo"):
-        definition = room.place(token_env=None, token_file=str(file)).definition
+        definition = harness.backend_config(
+            token_env=None, token_file=str(file)
+        ).definition
         project.config(f"kernels: {json.dumps({'hub': definition})}\n")
         assert project.json("kernels")[1]["reachable"] is None
         project.stepper("trust", "--yes")
@@ -1024,12 +1076,13 @@ def test_killed_daemon_reconnects_and_token_is_never_stored(
         )
         assert project.json("context")["variables"]["x"]
         project.kill_daemon()
-        assert "| 4" in (second := notebook.insert("print(x + 1)")[1]).text
-        assert "does not limit memory" not in second.text
-        (mine,) = set(room.served.kernels()) - there
+        second_report = notebook.insert("print(x + 1)")[1].text
+        assert "| 4" in second_report
+        assert "does not limit memory" not in second_report
+        (kernel_id,) = set(harness.server.kernels()) - earlier_kernels
         assert (
             project.json("status")["kernel"]["where"]
-            == f"kernel {mine[:6]} on {room.line.url}"
+            == f"kernel {kernel_id[:6]} on {harness.proxy.url}"
         )
         payload = notebook.edited(
             "insert", "import time\nprint('begun')\ntime.sleep(3)\nprint('over')"
@@ -1053,8 +1106,8 @@ def test_killed_daemon_reconnects_and_token_is_never_stored(
         ), died
         assert project.json("status")["kernel"]["state"] == "none"
         ended = project.stepper("shutdown").stdout
-        assert set(room.served.kernels()) == there
-        texts = [text, died, ended, output, *(str(line) for line in listed.values())]
+        assert set(harness.server.kernels()) == earlier_kernels
+        texts = [text, died, ended, output, *(str(proxy) for proxy in listed.values())]
         for folder in (project.folder, Path(os.environ["XDG_STATE_HOME"])):
             for path in folder.rglob("*"):
                 texts += (
@@ -1068,21 +1121,21 @@ def test_killed_daemon_reconnects_and_token_is_never_stored(
 
 @pytest.mark.nightly
 def test_attached_kernel_and_other_language_are_reported(
-    room: Room, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    harness: ServerHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if room.served.kind != "server":
-        pytest.skip("the same daemon, whatever the server")
-    bash = room.served.folder / "data/kernels/bash/kernel.json"
+    if harness.server.kind != "server":
+        pytest.skip("the daemon behaves the same with each server")
+    bash = harness.server.folder / "data/kernels/bash/kernel.json"
     bash.parent.mkdir(parents=True, exist_ok=True)
     bash.write_text(json.dumps(BASH_KERNEL))
-    theirs = room.served.ask("kernels", "POST", {"name": "python3"})["id"]
+    kernel_id = harness.server.ask("kernels", "POST", {"name": "python3"})["id"]
     monkeypatch.setenv(VARIABLE, TOKEN)
     for project in scratch(tmp_path / "repo"):
-        shell, mine = (
-            room.place(kernel="bash").definition,
-            room.place(kernel_id=theirs).definition,
+        shell = harness.backend_config(kernel="bash").definition
+        attached = harness.backend_config(kernel_id=kernel_id).definition
+        project.config(
+            json.dumps({"kernels": {"sh": dict(shell), "mine": dict(attached)}})
         )
-        project.config(json.dumps({"kernels": {"sh": dict(shell), "mine": dict(mine)}}))
         assert (
             "was not accepted by you"
             in project.stepper("new", "Look", "--kernel", "sh", check=1).stderr
@@ -1112,11 +1165,12 @@ def test_attached_kernel_and_other_language_are_reported(
             "keeps running with its variables"
             in project.stepper("shutdown", notebook.path.stem).stdout
         )
-        again = notebook.insert("print(x)")[1].text
-        assert "| 3" in again and "lost" not in again and "fresh" not in again, again
+        report = notebook.insert("print(x)")[1].text
+        assert "| 3" in report, report
+        assert "lost" not in report and "fresh" not in report, report
         project.stepper("use", notebook.path.stem, "--kernel", "local")
         assert (
             "started a new kernel"
             in project.stepper("restart", notebook.path.stem).stdout
         )
-        assert theirs in room.served.kernels()
+        assert kernel_id in harness.server.kernels()

@@ -25,7 +25,7 @@ from stepper.hook.daemon_client import send_request
 from stepper.install import install_options, installer
 from tests.conftest import make_env
 from tests.environments import environment
-from tests.jupyterserver import TOKEN, VARIABLE, Line, Served
+from tests.jupyterserver import TOKEN, VARIABLE, ConnectionProxy, JupyterServer
 from tests.slurm.lab import Lab
 from tests.test_queued_kernel import QUEUED, WHY, Full
 
@@ -345,7 +345,7 @@ def test_slurm_with_queue_killed_daemon_walltime_and_node_failure(
 def test_jupyter_server_with_websocket_cut_twice(
     project: Path, scripted_model: Model, interactive_claude: InteractiveFactory
 ) -> None:
-    served = Served("server")
+    served = JupyterServer("server")
     served.kernelspec("house", python())
     spec = served.folder / "data" / "kernels" / "house" / "kernel.json"
     there = [
@@ -356,7 +356,7 @@ def test_jupyter_server_with_websocket_cut_twice(
     ]  # else its kernels run in their own folder
     data = json.loads(spec.read_text())
     spec.write_text(json.dumps(data | {"argv": [*there, *data["argv"]]}))
-    line = Line(served.port)
+    line = ConnectionProxy(served.port)
     with (
         contextlib.closing(served),
         contextlib.closing(line),
