@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import psutil
 import pytest
@@ -669,7 +669,7 @@ class Page(http.server.BaseHTTPRequestHandler):
     """A hub or a proxy that responds instead of a Jupyter server."""
 
     code = 200
-    headers_sent = {"Content-Type": "text/html"}
+    headers_sent: ClassVar[dict[str, str]] = {"Content-Type": "text/html"}
     hub: tuple[int, Any] = (404, None)  # the response about the token's owner
 
     def do_POST(self) -> None:
