@@ -82,7 +82,7 @@ def run_peers(pairs_to_check: Sequence[Pair]) -> dict[str, list[bool]]:
             [python, "-m", "pip", "install", "--quiet", "nbdime", "nbval"], check=True
         )
     request = {
-        "pairs": [[each.then, each.now] for each in pairs_to_check],
+        "pairs": [[each.recorded, each.fresh] for each in pairs_to_check],
         "sanitizer": SANITIZER,
     }
     command = [python, "-c", PEERS]
@@ -100,7 +100,10 @@ def run_peers(pairs_to_check: Sequence[Pair]) -> dict[str, list[bool]]:
 def is_flagged(pair: Pair) -> bool:
     """Return whether stepper flags a pair."""
     return not compare_outputs(
-        CellOutputs(pair.then), CellOutputs(pair.now), (), image_diff.compare_pixels
+        CellOutputs(pair.recorded),
+        CellOutputs(pair.fresh),
+        (),
+        image_diff.compare_pixels,
     ).verdict.reproduces
 
 
@@ -115,7 +118,7 @@ def main() -> None:
         f"| {'tool':<18} | pairs | harmless ones flagged | real ones missed | missed |\n| --- | --- | --- | --- | --- |"
     )
     for name, flagged in flags.items():
-        for half, chosen in (("seen", pairs.SEEN), ("held out", pairs.HELD)):
+        for half, chosen in (("seen", pairs.DEVELOPMENT), ("held out", pairs.HELD_OUT)):
             marked = [
                 (pair, flag)
                 for pair, flag in zip(pairs_to_check, flagged, strict=True)

@@ -1003,13 +1003,14 @@ def test_reading_a_page_does_not_render_the_whole_notebook(
 @settings(deadline=None, max_examples=50)
 @given(st.lists(st.text("ab \n", max_size=40).map(lambda text: text * 500), max_size=3))
 def test_pages_contain_long_cells_completely(texts: list[str]) -> None:
-    from stepper.messages import mcp_cells as words
+    from stepper.messages import mcp_cells
 
     read = [
-        words.CellRead(f"id{n}", n, n + 1, "code", text) for n, text in enumerate(texts)
+        mcp_cells.CellRead(f"id{n}", n, n + 1, "code", text)
+        for n, text in enumerate(texts)
     ]
-    pages = words.split_pages(
-        [part for cell in read for part in words.split_cell(cell)]
+    pages = mcp_cells.split_pages(
+        [part for cell in read for part in mcp_cells.split_cell(cell)]
     )
     for cell in read:
         assert (
@@ -1022,10 +1023,10 @@ def test_pages_contain_long_cells_completely(texts: list[str]) -> None:
             == cell.source
         )
     assert all(
-        len(words.format_page("a.ipynb", page, 1, 2)) <= 10_000 for page in pages
+        len(mcp_cells.format_page("a.ipynb", page, 1, 2)) <= 10_000 for page in pages
     )
     assert not any(
-        "left out" in words.format_page("a.ipynb", page, 1, 2) for page in pages
+        "left out" in mcp_cells.format_page("a.ipynb", page, 1, 2) for page in pages
     )
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from stepper.diagnosis import ipython_syntax
 from stepper.kernels.in_kernel import value_fingerprints
-from stepper.messages import stale_cells as words
+from stepper.messages import stale_cells
 from stepper.policy.changed_cells import hash_source
 from stepper.policy.dataflow import cell_dependencies, name_analysis
 from stepper.policy.dataflow.binding_table import BindingTable
@@ -482,11 +482,11 @@ def test_provider_that_is_no_longer_code() -> None:
         notebook.format_stale()
         dependencies = cell_dependencies.find_dependencies(cells, notebook.past)
         assert (
-            words.format_hidden(dependencies.hidden)
+            stale_cells.format_hidden(dependencies.hidden)
             == "Hidden state: cell 2 read `x` from cell 1, which is no longer run."
         )
         message = "cell 2 reads `x`, which was defined in cell 1, which no longer runs."
-        assert words.format_order(
+        assert stale_cells.format_order(
             cell_dependencies.find_unresolved_names(cells, notebook.past), 0
         ).endswith(message)
 
@@ -532,14 +532,14 @@ def test_names_observed_by_the_kernel_are_bound() -> None:
 def test_execution_order_is_reproducible() -> None:
     notebook = Played(a="import os", b="x + y", c="x = 1", d="y = 2").run("c", "d", "b")
     notebook.past.catch_up(notebook.runs, notebook.hashes)
-    assert words.format_order(
+    assert stale_cells.format_order(
         cell_dependencies.find_unresolved_names(notebook.cells, notebook.past), 0
     ) == (
         "Running the cells from top to bottom will not reproduce these results: cell 2 reads `x`, which is defined only below, in cell 3;"
         " cell 2 reads `y`, which is defined only below, in cell 4."
     )
     del notebook.sources["d"]
-    message = words.format_order(
+    message = stale_cells.format_order(
         cell_dependencies.find_unresolved_names(notebook.cells, notebook.past), 1
     )
     assert message.endswith(
@@ -565,7 +565,7 @@ def test_execution_order_is_reproducible() -> None:
         == ""
     )
     notebook.sources = {"c": "x = 1", "d": "y = 2", "b": "x + y + left_over"}
-    message = words.format_order(
+    message = stale_cells.format_order(
         cell_dependencies.find_unresolved_names(notebook.cells, notebook.past),
         0,
         cell_dependencies.find_unbound_names(notebook.cells, notebook.past),
@@ -577,7 +577,7 @@ def test_execution_order_is_reproducible() -> None:
     notebook.sources = {"c": "x = 1", "d": "y = 2", "b": "x + y"}
     assert cell_dependencies.find_unbound_names(notebook.cells, notebook.past) == []
     assert (
-        words.format_order(
+        stale_cells.format_order(
             cell_dependencies.find_unresolved_names(notebook.cells, notebook.past), 0
         )
         == "Running the cells from top to bottom should reproduce these results."
@@ -612,8 +612,8 @@ def test_stale_cells_report_line() -> None:
             filter(
                 None,
                 [
-                    words.format_stale(dependencies.stale),
-                    words.format_hidden(dependencies.hidden),
+                    stale_cells.format_stale(dependencies.stale),
+                    stale_cells.format_hidden(dependencies.hidden),
                 ],
             )
         )

@@ -42,16 +42,15 @@ PACKAGES = (
     "pycrdt==0.14.13",
 )
 TOKEN = uuid.uuid4().hex
-pytestmark = (
-    pytest.mark.nightly
-)  # a server of some hundred packages; the exchange itself is test_notebook.py's
-ROOM = Path(__file__).with_name("jupyter_room.py")
+# The server needs about a hundred packages. test_notebook.py tests the file exchange.
+pytestmark = pytest.mark.nightly
+CLIENT_SCRIPT = Path(__file__).with_name("collaboration_client.py")
 ROUNDS = 5
 
 
 @dataclass
 class Lab:
-    """A running JupyterLab; all that it writes of its own lies in `home`."""
+    """A running JupyterLab, whose own files are in `home`."""
 
     url: str
     root: Path
@@ -127,17 +126,19 @@ def is_responding(lab: Lab) -> bool:
 
 @pytest.fixture
 def tmp_path(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that the server shows; the project's daemon finds that server's record as the person's own."""
+    """A folder that the server serves. The project's daemon finds the server's record."""
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(lab.home / "runtime"))
     folder = lab.root / uuid.uuid4().hex[:8]
     folder.mkdir()
     return folder
 
 
-def wait_until_true(true: Callable[[], Any], what: str, seconds: float = 30) -> None:
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, f"waited in vain for {what}"
+def wait_until_true(
+    condition: Callable[[], Any], description: str, seconds: float = 30
+) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"timed out waiting for {description}"
         time.sleep(0.02)
 
 
@@ -147,13 +148,16 @@ def source(raw: dict[str, Any], cell_id: str) -> str:
     )
 
 
-def valid(raw: dict[str, Any]) -> None:
+def validate(raw: dict[str, Any]) -> None:
     nbformat.validate(nbformat.from_dict(raw))
 
 
 @dataclass
 class Autosave:
-    """A notebook in JupyterLab without collaboration; it saves as `Context._maybeSave` of docregistry does."""
+    """A notebook in JupyterLab without collaboration.
+
+    It saves like `Context._maybeSave` of @jupyterlab/docregistry.
+    """
 
     lab: Lab
     path: str
@@ -162,14 +166,15 @@ class Autosave:
     conflicts: int = 0
 
     def open(self) -> None:
-        told = self.lab.ask(
+        response = self.lab.ask(
             "GET", f"api/contents/{self.path}?type=notebook&content=1&hash=1"
         )
-        self.model, self.hash = told["content"], told["hash"]
-        valid(self.model)
+        self.model = response["content"]
+        self.hash = response["hash"]
+        validate(self.model)
 
-    def unchanged(self) -> bool:
-        """What a save asks first; where the file has changed, the person is asked."""
+    def is_unchanged(self) -> bool:
+        """Whether the file is unchanged; if not, a save asks the user what to do."""
         return (
             self.lab.ask("GET", f"api/contents/{self.path}?content=0&hash=1")["hash"]
             == self.hash
@@ -190,10 +195,10 @@ class Autosave:
         cell["source"] = "".join(cell["source"]) + text
 
     def edit(self, cell_id: str, text: str) -> None:
-        """Type, and save; the person answers "Revert" where the file has changed, and types it once more."""
+        """Type and save; if the file has changed, the user reverts and types again."""
         while True:
             self.type(cell_id, text)
-            if self.unchanged():
+            if self.is_unchanged():
                 return self.put()
             self.conflicts += 1
             self.open()
@@ -201,13 +206,13 @@ class Autosave:
 
 @contextlib.contextmanager
 def repeat_in_background(work: Callable[[int], None]) -> Iterator[None]:
-    """Do the work again and again in a thread of its own; what it raises is raised here."""
-    over = threading.Event()
+    """Repeat the work in a thread; raise its exception in this one."""
+    stop_event = threading.Event()
 
     def loop() -> None:
         for number in count():
             work(number)
-            if over.is_set():
+            if stop_event.is_set():
                 return
 
     with ThreadPoolExecutor(1) as pool:
@@ -215,34 +220,34 @@ def repeat_in_background(work: Callable[[int], None]) -> Iterator[None]:
         try:
             yield
         finally:
-            over.set()
+            stop_event.set()
         running.result(60)
 
 
-def insert(notebook: Notebook, text: str, quiet: threading.Lock) -> str:
-    """Insert a cell as Claude Code does, and run its hook; the client's own edit meets no save of Jupyter's."""
-    with quiet:
+def insert(notebook: Notebook, text: str, save_lock: threading.Lock) -> str:
+    """Insert a cell like Claude Code and run its hook; the edit overlaps no save."""
+    with save_lock:
         payload = notebook.edited("insert", text, notebook.raw["cells"][-1]["id"])
     assert "ok" in notebook.project.hook("PostToolUse", payload).text
     return payload["tool_response"]["cell_id"]
 
 
-class Whole(type(Path())):
-    """A path that is written in one go: the agent's edits here must not show Jupyter half a file."""
+class AtomicPath(type(Path())):
+    """A path that is written atomically: Jupyter must not see half of an edit."""
 
-    def write_text(self, *values: Any, **how: Any) -> int:
-        written = Path(f"{self}.edit").write_text(*values, **how)
+    def write_text(self, *values: Any, **options: Any) -> int:
+        length = Path(f"{self}.edit").write_text(*values, **options)
         os.replace(f"{self}.edit", self)
-        return written
+        return length
 
 
-def open_notebook(project: Project) -> Notebook:
+def create_test_notebook(project: Project) -> Notebook:
     cells = [
         {"cell_type": "markdown", "id": "hers", "metadata": {}, "source": "notes"},
         code("x = 1", "first"),
     ]
     notebook = project.notebook("n.ipynb", cells)
-    notebook.path = Whole(notebook.path)
+    notebook.path = AtomicPath(notebook.path)
     return notebook
 
 
@@ -250,60 +255,62 @@ def make_lines(count: int) -> str:
     return "notes" + "".join(f"\nline {number}" for number in range(count))
 
 
-def outputs_are_there(raw: dict[str, Any], ran: dict[str, str]) -> bool:
+def has_outputs(raw: dict[str, Any], expected_outputs: dict[str, str]) -> bool:
     texts = {
         cell["id"]: text_of(cell)
         for cell in raw["cells"]
         if cell["cell_type"] == "code" and cell["outputs"]
     }
-    return texts == ran
+    return texts == expected_outputs
 
 
 def test_autosave_and_stepper_on_one_notebook(project: Project, lab: Lab) -> None:
-    notebook = open_notebook(project)
+    notebook = create_test_notebook(project)
     jupyter = Autosave(lab, str(notebook.path.relative_to(lab.root)))
     jupyter.open()
-    quiet, typed, ran = threading.Lock(), [], {}
+    save_lock, typed, expected_outputs = threading.Lock(), [], {}
 
-    def person(number: int) -> None:
-        with quiet:
+    def type_repeatedly(number: int) -> None:
+        with save_lock:
             jupyter.edit("hers", f"\nline {number}")
         typed.append(number)
         time.sleep(0.02)
 
-    def reader(number: int) -> None:
-        with quiet:
-            valid(json.loads(notebook.path.read_bytes()))
-            valid(
+    def read_repeatedly(number: int) -> None:
+        with save_lock:
+            validate(json.loads(notebook.path.read_bytes()))
+            validate(
                 lab.ask("GET", f"api/contents/{jupyter.path}?type=notebook&content=1")[
                     "content"
                 ]
             )
 
-    with repeat_in_background(person), repeat_in_background(reader):
+    with repeat_in_background(type_repeatedly), repeat_in_background(read_repeatedly):
         for number in range(ROUNDS):
-            ran[insert(notebook, f"print({number})", quiet)] = f"{number}\n"
+            expected_outputs[insert(notebook, f"print({number})", save_lock)] = (
+                f"{number}\n"
+            )
     assert jupyter.conflicts >= 1, "a save noticed what stepper had written"
-    wait_until_true(lambda: outputs_are_there(notebook.raw, ran), "the outputs")
+    wait_until_true(lambda: has_outputs(notebook.raw, expected_outputs), "the outputs")
     assert source(notebook.raw, "hers") == make_lines(len(typed))
     assert len(typed) > ROUNDS
 
 
 def test_save_started_before_outputs_were_written(project: Project, lab: Lab) -> None:
-    """It lands after them and drops them: they are put again, and the save's edit stays."""
-    notebook = open_notebook(project)
+    """The save removes the outputs. They are written again, and its edit stays."""
+    notebook = create_test_notebook(project)
     jupyter = Autosave(lab, str(notebook.path.relative_to(lab.root)))
-    ran = {insert(notebook, "print(1)", threading.Lock()): "1\n"}
+    expected_outputs = {insert(notebook, "print(1)", threading.Lock()): "1\n"}
     payload = notebook.edited("insert", "print(2)")
     jupyter.open()
     jupyter.type("hers", "\nline 0")
-    assert jupyter.unchanged()
+    assert jupyter.is_unchanged()
     project.hook("PostToolUse", payload)
-    ran[payload["tool_response"]["cell_id"]] = "2\n"
-    assert outputs_are_there(notebook.raw, ran)
+    expected_outputs[payload["tool_response"]["cell_id"]] = "2\n"
+    assert has_outputs(notebook.raw, expected_outputs)
     jupyter.put()
-    assert not outputs_are_there(jupyter.model, ran)
-    wait_until_true(lambda: outputs_are_there(notebook.raw, ran), "the outputs")
+    assert not has_outputs(jupyter.model, expected_outputs)
+    wait_until_true(lambda: has_outputs(notebook.raw, expected_outputs), "the outputs")
     assert source(notebook.raw, "hers") == make_lines(1)
 
 
@@ -314,7 +321,7 @@ def test_outputs_cleared_by_the_user_stay_cleared(project: Project, lab: Lab) ->
     jupyter.open()
     cell = next(cell for cell in jupyter.model["cells"] if cell["id"] == cell_id)
     cell |= {"outputs": [], "execution_count": None}
-    del cell["metadata"]["execution"]  # "Clear Outputs" does that
+    del cell["metadata"]["execution"]  # as "Clear Outputs" does
     jupyter.put()
     answer = insert(notebook, "print(2)", threading.Lock())
     with pytest.raises(AssertionError):
@@ -324,11 +331,11 @@ def test_outputs_cleared_by_the_user_stay_cleared(project: Project, lab: Lab) ->
     assert text_of(notebook.cell(answer)) == "2\n"
 
 
-class Room:
-    """The document open in a collaboration room: see jupyter_room.py."""
+class CollaborationRoom:
+    """The document in a collaboration room: see collaboration_client.py."""
 
     def __init__(self, lab: Lab, path: str) -> None:
-        command = [lab.python, str(ROOM), lab.url, TOKEN, path]
+        command = [lab.python, str(CLIENT_SCRIPT), lab.url, TOKEN, path]
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
@@ -340,14 +347,14 @@ class Room:
             self.process.stdin.write(json.dumps(request) + "\n")
             self.process.stdin.flush()
             assert select.select([self.process.stdout], [], [], 30)[0], (
-                "the room keeps silent"
+                "no response from the room"
             )
             data = json.loads(self.process.stdout.readline())
-        valid(data["notebook"])
+        validate(data["notebook"])
         self.saved = data["saved"]
         return data["notebook"]
 
-    def __enter__(self) -> Room:
+    def __enter__(self) -> CollaborationRoom:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -356,26 +363,27 @@ class Room:
 
 
 def test_collaboration_and_stepper_on_one_notebook(project: Project, lab: Lab) -> None:
-    notebook = open_notebook(project)
-    quiet, typed, dropped, ran = threading.Lock(), [], [], {}
-    with Room(lab, str(notebook.path.relative_to(lab.root))) as room:
+    notebook = create_test_notebook(project)
+    save_lock, typed, dropped, expected_outputs = threading.Lock(), [], [], {}
+    with CollaborationRoom(lab, str(notebook.path.relative_to(lab.root))) as room:
         assert source(room.ask(), "hers") == "notes"
 
-        def person(number: int) -> None:
-            """Type a line; it counts once Jupyter has saved it. Jupyter may drop it before: then it is typed again.
+        def type_repeatedly(number: int) -> None:
+            """Type a line until Jupyter has saved it; Jupyter may drop unsaved input.
 
-            It is typed once the room knows the agent's new cell: a room that learns of it in the middle of a save may
-            write the notebook without it, whoever had written it (`FileLoader.maybe_notify`).
+            Wait first until the room has the agent's new cell: during a save, the room
+            may write the notebook without it (`FileLoader.maybe_notify`).
             """
-            with quiet:
+            with save_lock:
                 wait_until_true(
-                    lambda: ids(room.ask()) == ids(notebook.raw),
+                    lambda: list_ids(room.ask()) == list_ids(notebook.raw),
                     "the new cell in the room",
                 )
-                line, end = f"\nline {number}", time.monotonic() + 60
+                line = f"\nline {number}"
+                deadline = time.monotonic() + 60
                 room.ask(type=line, cell="hers")
                 while not is_saved(notebook.path, line, room):
-                    assert time.monotonic() < end, lab.log.read_text()[-3000:]
+                    assert time.monotonic() < deadline, lab.log.read_text()[-3000:]
                     if line not in source(room.ask(), "hers"):
                         dropped.append(line)
                         room.ask(type=line, cell="hers")
@@ -384,14 +392,18 @@ def test_collaboration_and_stepper_on_one_notebook(project: Project, lab: Lab) -
             time.sleep(0.02)
 
         with (
-            repeat_in_background(person),
-            repeat_in_background(lambda number: valid(room.ask())),
+            repeat_in_background(type_repeatedly),
+            repeat_in_background(lambda number: validate(room.ask())),
         ):
             for number in range(ROUNDS):
-                ran[insert(notebook, f"print({number})", quiet)] = f"{number}\n"
-        wait_until_true(lambda: outputs_are_there(notebook.raw, ran), "the outputs")
+                expected_outputs[insert(notebook, f"print({number})", save_lock)] = (
+                    f"{number}\n"
+                )
         wait_until_true(
-            lambda: outputs_are_there(room.ask(), ran), "the outputs in the room"
+            lambda: has_outputs(notebook.raw, expected_outputs), "the outputs"
+        )
+        wait_until_true(
+            lambda: has_outputs(room.ask(), expected_outputs), "the outputs in the room"
         )
         assert (
             source(notebook.raw, "hers")
@@ -403,38 +415,42 @@ def test_collaboration_and_stepper_on_one_notebook(project: Project, lab: Lab) -
     assert "Error loading content" not in log and "Traceback" not in log, log[-3000:]
 
 
-def ids(raw: dict[str, Any]) -> list[str]:
+def list_ids(raw: dict[str, Any]) -> list[str]:
     return [cell["id"] for cell in raw["cells"]]
 
 
-def is_saved(path: Path, line: str, room: Room) -> bool:
-    """Whether the file holds the line, and Jupyter is through with the save: it looks at the file once more."""
-    data, settled = path.read_bytes(), time.time() - path.stat().st_mtime > 1
+def is_saved(path: Path, line: str, room: CollaborationRoom) -> bool:
+    """Whether the file has the line and Jupyter has finished the save.
+
+    Jupyter reads the file again at the end of a save.
+    """
+    data = path.read_bytes()
+    is_old = time.time() - path.stat().st_mtime > 1
     with contextlib.suppress(ValueError):  # half a file, in the middle of a save
-        there = f"{line}\n" in source(json.loads(data), "hers") + "\n"
-        return there and (settled or room.saved == hashlib.sha256(data).hexdigest())
+        has_line = f"{line}\n" in source(json.loads(data), "hers") + "\n"
+        return has_line and (is_old or room.saved == hashlib.sha256(data).hexdigest())
     return False
 
 
 def test_collaboration_room_loads_outputs_before_message_end(
     project: Project, lab: Lab
 ) -> None:
-    """The time stays, for Claude Code, within the millisecond; Jupyter sees that it grew."""
-    notebook = open_notebook(project)
-    with Room(lab, str(notebook.path.relative_to(lab.root))) as room:
+    """The mtime grows by less than a millisecond: only Jupyter sees the change."""
+    notebook = create_test_notebook(project)
+    with CollaborationRoom(lab, str(notebook.path.relative_to(lab.root))) as room:
         payload = notebook.edited("insert", "print(1)")
-        before = time.time_ns() // 1_000_000 * 1_000_000 + 500_000
-        os.utime(notebook.path, ns=(before, before))
+        edit_time = time.time_ns() // 1_000_000 * 1_000_000 + 500_000
+        os.utime(notebook.path, ns=(edit_time, edit_time))
         cell_id = payload["tool_response"]["cell_id"]
         wait_until_true(
             lambda: any(cell["id"] == cell_id for cell in room.ask()["cells"]),
             "the cell in the room",
         )
         project.hook("PostToolUse", payload)
-        after = notebook.path.stat().st_mtime_ns
-        assert before < after < before + 100_000
+        write_time = notebook.path.stat().st_mtime_ns
+        assert edit_time < write_time < edit_time + 100_000
         wait_until_true(
-            lambda: outputs_are_there(room.ask(), {cell_id: "1\n"}),
+            lambda: has_outputs(room.ask(), {cell_id: "1\n"}),
             "the outputs in the room",
         )
 

@@ -27,20 +27,20 @@ from stepper.policy.model import Limits, Outcome
 from stepper.session.protocols import LaunchConfig
 from tests.environments import environment, old_python
 
+# the oldest versions that the helper supports
 OLD = (
     "ipykernel==6.29.5",
     "ipython==8.18.1",
     "pandas>=2.2,<3",
-)  # the oldest that the helper must run on
+)
 
 
 class Lab:
-    """A kernel for many cells, on an event loop of its own."""
+    """A kernel for many cells, with its own event loop."""
 
     def __init__(self, python: str, **environ: str) -> None:
-        self.folder = Path(
-            tempfile.mkdtemp(prefix="lab")
-        )  # short: a socket's path has at most 107 bytes
+        # Short, because a socket's path has at most 107 bytes.
+        self.folder = Path(tempfile.mkdtemp(prefix="lab"))
         self.loop = asyncio.new_event_loop()
         self.kernels = LocalLauncher(
             str(self.folder / "kernel.json"), str(self.folder), diagnosis.PARTS
@@ -50,13 +50,19 @@ class Lab:
             for name, value in os.environ.items()
             if not name.lower().endswith("_proxy")
         }
-        self.place = LaunchConfig(python, str(self.folder), {**inherited, **environ})
-        self.kernel = self.loop.run_until_complete(self.kernels.start(self.place))
+        self.launch_config = LaunchConfig(
+            python, str(self.folder), {**inherited, **environ}
+        )
+        self.kernel = self.loop.run_until_complete(
+            self.kernels.start(self.launch_config)
+        )
 
     def revive(self) -> None:
-        """Start the kernel again where a test that failed has lost it."""
+        """Start a new kernel if a failed test has lost it."""
         if self.loop.run_until_complete(self.kernel.check_death()) is not None:
-            self.kernel = self.loop.run_until_complete(self.kernels.start(self.place))
+            self.kernel = self.loop.run_until_complete(
+                self.kernels.start(self.launch_config)
+            )
 
     def run(
         self, code: str, timeout: float = 30, max_memory_percent: float = 100
@@ -66,14 +72,14 @@ class Lab:
         return self.loop.run_until_complete(self.kernel.execute(code, timeout, limits))
 
     def ok(self, code: str) -> Execution:
-        """Run a cell that must end well, and of which the helper must have told."""
+        """Run a cell that must succeed and on which the helper must report."""
         result = self.run(code)
         assert result.outcome is Outcome.OK, result.fault
-        assert "namespace" in result.diagnosis_data, "the helper said nothing"
+        assert "namespace" in result.diagnosis_data, "no data from the helper"
         return result
 
     def names(self, code: str = "") -> dict[str, Any]:
-        """The namespace in short, after a cell."""
+        """Run a cell; return the helper's data about the namespace."""
         result = self.ok(code)
         lasting = vars(result.namespace.lasting) if result.namespace.lasting else {}
         return {
@@ -83,19 +89,19 @@ class Lab:
         }
 
     def value(self, expression: str) -> Any:
-        """What an expression is in the kernel, by way of JSON."""
+        """Return the value of an expression in the kernel, converted by JSON."""
         result = self.ok(f"import json as _json; print(_json.dumps({expression}))")
         return json.loads(text(result))
 
     def close(self) -> None:
-        """End the kernel."""
+        """Shut down the kernel and remove its folder."""
         self.loop.run_until_complete(self.kernel.shutdown())
         self.loop.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def text(result: Execution) -> str:
-    """All that a cell printed."""
+    """Return the text that a cell printed."""
     return "".join(
         out["text"] for out in result.outputs if out["output_type"] == "stream"
     )
@@ -106,7 +112,7 @@ def text(result: Execution) -> str:
     params=["this Python", pytest.param("Python 3.9", marks=pytest.mark.nightly)],
 )
 def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
-    """A kernel of this Python with the newest ipykernel, and one of Python 3.9 with ipykernel 6.29 and IPython 8."""
+    """Kernels of this Python with the newest ipykernel, and of Python 3.9 with `OLD`."""
     if request.param == "Python 3.9":
         python = old_python()
         if not python:
@@ -120,21 +126,21 @@ def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
 
 @pytest.fixture
 def live(lab: Lab) -> Lab:
-    """The kernel, alive whatever an earlier test did to it."""
+    """The kernel, restarted if an earlier test ended it."""
     lab.revive()
     return lab
 
 
 @pytest.fixture
 def clean(live: Lab) -> Lab:
-    """The kernel without the names of former cells."""
+    """The kernel without the names of earlier cells."""
     live.ok(
         "from IPython import get_ipython\nget_ipython().run_line_magic('reset', '-f')"
     )
     return live
 
 
-# hidden
+# --- user code does not see the helper ------------------------------------------------
 
 
 def test_helper_is_invisible_to_the_user(lab: Lab) -> None:
@@ -173,13 +179,13 @@ def test_error_modules_are_preloaded_while_idle(lab: Lab) -> None:
         fresh.ok(
             "class Lazy(type(sys)):\n    asked = []\n    def __getattr__(self, name): self.asked.append(name)"
         )
-        assert fresh.value(loaded) == [], "not before it has rested"
-        before = fresh.value(
+        assert fresh.value(loaded) == [], "not before the kernel is idle"
+        names = fresh.value(
             "(sys.modules.__setitem__('lazy', Lazy('lazy')), [name for name in globals() if name[:1] != '_'])[1]"
         )
         memory = fresh.value("int(open('/proc/self/statm').read().split()[1]) * 4096")
-        until = time.monotonic() + 30
-        while time.monotonic() < until and not fresh.value(
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline and not fresh.value(
             "'pandas' in inspect._filesbymodname"
         ):
             time.sleep(1.5)
@@ -190,7 +196,7 @@ def test_error_modules_are_preloaded_while_idle(lab: Lab) -> None:
             < 8_000_000
         )
         assert fresh.value("Lazy.asked") == [], "nobody's code ran"
-        assert fresh.value("[name for name in globals() if name[:1] != '_']") == before
+        assert fresh.value("[name for name in globals() if name[:1] != '_']") == names
         assert fresh.value("hasattr(sys, 'last_value')") is False
         assert "swallowed" not in fresh.ok("1").diagnosis_data
     finally:
@@ -212,7 +218,7 @@ def test_helper_keeps_no_exception_alive(clean: Lab) -> None:
         "held = Held(); seen = weakref.ref(held)\ndef f(x): raise ValueError(x)\nf(held)"
     )
     assert failed.fault and failed.fault.ename == "ValueError"
-    # IPython keeps the last exception in sys.last_*; that is not the helper's doing
+    # IPython, not the helper, keeps the last exception in sys.last_*.
     clean.ok(
         "del held\n"
         "for name in ('last_value', 'last_traceback', 'last_type', 'last_exc'):\n"
@@ -229,7 +235,7 @@ def test_helper_keeps_no_exception_alive(clean: Lab) -> None:
     assert clean.value("seen() is None") is True
 
 
-# tells
+# --- the helper's data ----------------------------------------------------------------
 
 
 def test_helper_lists_the_namespace(clean: Lab) -> None:
@@ -316,18 +322,18 @@ COLUMNS = {
 
 
 def test_data_frame_change_is_detected_for_each_dtype(clean: Lab) -> None:
-    made = ", ".join(f"'{name}': {values}" for name, (values, _) in COLUMNS.items())
-    before = clean.names(
+    columns = ", ".join(f"'{name}': {values}" for name, (values, _) in COLUMNS.items())
+    variables = clean.names(
         f"import pandas as pd\ndf = pd.DataFrame({{{made}}})\nsame = df.copy()"
     )["variables"]
-    assert before["df"]["bytes"] == clean.value("int(df.memory_usage().sum())")
-    assert before["df"]["print"] == before["same"]["print"] != ""
+    assert variables["df"]["bytes"] == clean.value("int(df.memory_usage().sum())")
+    assert variables["df"]["print"] == variables["same"]["print"] != ""
     for name, (_, value) in COLUMNS.items():
-        told = clean.names(
+        namespace = clean.names(
             f"df.loc[0, {name!r}] = pd.Timestamp({value!r}) if {name == 'date'} else "
             f"pd.Timedelta({value!r}) if {name == 'span'} else {value!r}"
         )
-        assert told["rebound"] == ["df"], name
+        assert namespace["rebound"] == ["df"], name
     assert clean.names("df.index = ['a', 'b']")["rebound"] == ["df"]
     assert clean.names("df.columns = range(len(df.columns))")["rebound"] == ["df"]
     assert clean.names("df.iloc[0, 0] = df.iloc[0, 0]")["rebound"] == []
@@ -342,8 +348,14 @@ def test_ipython_history_names_are_not_listed(
     clean: Lab,
 ) -> None:
     clean.ok("_i7x = __12a = _ii1 = 1")
-    *_, before, after = [clean.names(str(number))["names"] for number in range(5)]
-    assert {*after} == {*before} > {"_i7x", "__12a", "_ii1", "_", "__", "___", "_iii"}
+    *_, earlier_names, names = [
+        clean.names(str(number))["names"] for number in range(5)
+    ]
+    assert (
+        {*names}
+        == {*earlier_names}
+        > {"_i7x", "__12a", "_ii1", "_", "__", "___", "_iii"}
+    )
     assert re.search(r"\b_i\d+\b", clean.ok("print(*globals())").outputs[0]["text"])
 
 
@@ -371,7 +383,7 @@ def test_redefined_builtins_do_not_break_the_helper(clean: Lab, code: str) -> No
     )
 
 
-# never fails a cell, and takes no time
+# --- hostile objects: no cell fails, and the inspection is fast -----------------------
 
 HOSTILE = """
 import collections, time, types
@@ -415,7 +427,7 @@ def test_module_without_name_is_listed_by_alias(clean: Lab) -> None:
 def test_hostile_objects(clean: Lab, act: str) -> None:
     began = time.monotonic()
     names = clean.names(HOSTILE.format(act=act))
-    assert time.monotonic() - began < 25  # each would sleep for 30
+    assert time.monotonic() - began < 25  # each object would sleep for 30 s
     variables = names["variables"]
     assert variables["fine"]["type"] == "int"
     assert variables["hostile"] == {"type": "__main__.Hostile"}
@@ -436,9 +448,10 @@ def test_hostile_objects(clean: Lab, act: str) -> None:
         and failed.fault
         and failed.fault.ename == "NameError"
     )
+    # Remove the objects, or else IPython calls them.
     clean.ok(
         "[globals().pop(name) for name in [*globals()] if name[0] in 'hHlkpPnN'] and None"
-    )  # IPython would call them
+    )
 
 
 @pytest.mark.nightly_after(2)
@@ -482,7 +495,7 @@ def test_namespace_listing_is_bounded_in_time_and_size(clean: Lab, code: str) ->
 
 
 def test_user_post_execute_callbacks_do_not_see_the_helper(clean: Lab) -> None:
-    """What IPython prints of a callback that fails would stand in the cell's outputs."""
+    """The cell's outputs would contain what IPython prints about a failing callback."""
     result = clean.run(
         "class Bad(Exception):\n    def __str__(self): raise SystemExit\nraise Bad('x')"
     )
@@ -492,19 +505,19 @@ def test_user_post_execute_callbacks_do_not_see_the_helper(clean: Lab) -> None:
     ]
 
 
-# errors
+# --- errors ---------------------------------------------------------------------------
 
 
-def failing(lab: Lab, code: str) -> Execution:
-    """Run a cell that must fail, with the helper's word on it."""
+def run_failing(lab: Lab, code: str) -> Execution:
+    """Run a cell that must fail and on which the helper must report."""
     result = lab.run(code)
     assert result.fault is not None and "fault" in result.diagnosis_data, (
-        "the helper said nothing"
+        "no data from the helper"
     )
     return result
 
 
-# IPython 8 shows these errors itself and ends well: no frame of the cell is on the way.
+# IPython 8 shows these errors itself and replies `ok`; no frame belongs to the cell.
 WITHOUT_LINE = {"%time 1 / 0", "a = 1\n%time int('x')"}
 
 
@@ -512,7 +525,7 @@ WITHOUT_LINE = {"%time 1 / 0", "a = 1\n%time int('x')"}
     ("code", "line", "inner"),
     [
         ("a = 1\n1 / 0\nb = 2", 2, (2, "<module>")),
-        ("\n\n  \n1 / 0", 4, (4, "<module>")),  # IPython cuts the blank lines
+        ("\n\n  \n1 / 0", 4, (4, "<module>")),  # IPython removes the blank lines
         ("# a comment\n\n1 / 0", 3, (3, "<module>")),
         ("    a = 1\n    1 / 0", 2, (2, "<module>")),  # … and the indentation
         ("x = (1,\n     2,\n     1 / 0,\n)", 3, (3, "<module>")),
@@ -576,7 +589,7 @@ def test_failing_line(
     request: pytest.FixtureRequest,
 ) -> None:
     (live.folder / "broken_module.py").write_text("a = 1\nb = = 2\n")
-    fault = failing(live, code).fault
+    fault = run_failing(live, code).fault
     if "Python 3.9" in request.node.name and (code in WITHOUT_LINE or "'''" in code):
         return
     assert fault is not None and fault.line == line
@@ -590,8 +603,8 @@ def test_failing_line(
 def test_error_shown_by_a_magic_is_reported_despite_ok_reply(
     live: Lab, code: str
 ) -> None:
-    """%%capture always, %time and %%time of IPython 8: they show it and end well."""
-    fault = failing(live, code).fault
+    """Always with %%capture; with IPython 8 also with %time and %%time."""
+    fault = run_failing(live, code).fault
     assert (
         fault
         and fault.ename == "ZeroDivisionError"
@@ -608,21 +621,24 @@ def test_error_shown_by_a_magic_is_reported_despite_ok_reply(
 
 
 def test_frame_in_an_earlier_cell(live: Lab) -> None:
-    made = live.ok("\n\ndef scale(a):\n    b = a\n    return b * FACTOR")
-    fault = failing(live, "y = 2\nscale(y)").fault
+    definition = live.ok("\n\ndef scale(a):\n    b = a\n    return b * FACTOR")
+    fault = run_failing(live, "y = 2\nscale(y)").fault
     assert fault and fault.line == 2
     last = fault.frames[-1]
-    assert (last.cell, last.line, last.function) == (made.execution_count, 5, "scale")
+    assert (last.cell, last.line, last.function) == (
+        definition.execution_count,
+        5,
+        "scale",
+    )
     assert dict(last.context)[5] == "    return b * FACTOR"
 
 
 @pytest.mark.parametrize("code", ["g()", "f(150)"])
 def test_recursion_error_is_bounded_and_fast(live: Lab, code: str) -> None:
     live.ok("def f(n): return f(n - 1) if n else 1 / 0\ndef g(): return g()")
-    live.ok(
-        "import sys; limit = sys.getrecursionlimit(); sys.setrecursionlimit(300)"
-    )  # IPython needs seconds for 1000
-    result = failing(live, code)
+    # IPython needs seconds for a recursion of 1000.
+    live.ok("import sys; limit = sys.getrecursionlimit(); sys.setrecursionlimit(300)")
+    result = run_failing(live, code)
     live.ok("sys.setrecursionlimit(limit)")
     assert result.diagnosis_data["seconds"] < 0.2
     assert result.fault and result.fault.line == 1
@@ -656,14 +672,14 @@ def test_recursion_error_is_bounded_and_fast(live: Lab, code: str) -> None:
 def test_exception_facts(
     live: Lab, code: str, ename: str, facts: dict[str, Any]
 ) -> None:
-    fault = failing(live, code).fault
+    fault = run_failing(live, code).fault
     assert (
         fault and fault.ename == ename and fault.mro[-2:] == ("BaseException", "object")
     )
-    told = dict(fault.attributes)
-    told.pop("name", None) if "name" not in facts else None
-    told.pop("path", None)
-    assert told == facts
+    attributes = dict(fault.attributes)
+    attributes.pop("name", None) if "name" not in facts else None
+    attributes.pop("path", None)
+    assert attributes == facts
 
 
 @pytest.mark.parametrize(
@@ -690,7 +706,7 @@ def test_broken_exceptions(live: Lab, body: str, message: str | None) -> None:
     result = live.run(
         f"class Odd(Exception):\n    {body}\n\nraise Odd('a')", timeout=30
     )
-    assert time.monotonic() - began < 25  # one would sleep for 30
+    assert time.monotonic() - began < 25  # one of them would sleep for 30 s
     assert (
         result.outcome is Outcome.ERROR
         and result.fault is not None
@@ -706,7 +722,7 @@ def test_broken_exceptions(live: Lab, body: str, message: str | None) -> None:
 
 
 def stream(text: str) -> bytes:
-    """A message's content as ipykernel sends it."""
+    """Return the content of a stream message in ipykernel's format."""
     return json.dumps(
         {"name": "stdout", "text": text}, ensure_ascii=False, separators=(",", ":")
     ).encode()
@@ -728,15 +744,15 @@ def stream(text: str) -> bytes:
     ],
     ids=ascii,
 )
-@pytest.mark.parametrize("room", [0, 1000, 300_001])
-def test_record_keeps_head_and_tail_of_long_text(unit: str, room: int) -> None:
+@pytest.mark.parametrize("space", [0, 1000, 300_001])
+def test_record_keeps_head_and_tail_of_long_text(unit: str, space: int) -> None:
     text, empty = unit * (2_000_000 // len(unit.encode())), len(stream(""))
-    first, last, lost = iopub_buffer.split_long_stream(stream(text), room)
+    first, last, lost = iopub_buffer.split_long_stream(stream(text), space)
     head, tail = json.loads(first)["text"] if first else "", json.loads(last)["text"]
     assert text.startswith(head) and text.endswith(tail)
     assert len(stream(text[len(head) : len(text) - len(tail)])) - empty == lost > 0
-    assert room - 6 < len(stream(head)) - empty <= room
-    if unit == "\\":  # of nothing but backslashes nobody knows where one begins
+    assert space - 6 < len(stream(head)) - empty <= space
+    if unit == "\\":  # in a row of backslashes, the start of an escape is unknown
         assert tail == ""
     else:
         assert iopub_buffer.TAIL - 10 < len(last) <= iopub_buffer.TAIL + empty

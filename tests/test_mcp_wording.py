@@ -39,12 +39,12 @@ DECISIONS = re.compile(r"\bstepper (?:continue|fix|skip)\b(?![^`\n]*`, in a term
 
 # --- every text in the sources --------------------------------------------------------
 
-ROOMS = (
+PACKAGES = (
     *("common", "daemon", "diagnosis", "kernels", "messages", "notebooks", "policy"),
     "session",
 )
-# Texts of hooks and of the terminal alone.
-ELSEWHERE = {
+# Texts that only hooks and terminals show.
+NOT_FOR_MCP = {
     "daemon/claude_code_json.py",
     "daemon/hook_events.py",
     "messages/digest/notebook_digest.py",  # for reads of Claude Code
@@ -56,49 +56,55 @@ ELSEWHERE = {
 
 
 COMMANDS = CommandLines("a.ipynb")
-WRITES = {
+RENDERERS = {
     "shell": COMMANDS.shell,
     "terminal": COMMANDS.terminal,
     "slash": COMMANDS.slash,
 }
 
 
-def command(node: ast.AST) -> str:
-    """Return the command that a call of `CommandLines` writes, '' for any other node."""
+def render_command(node: ast.AST) -> str:
+    """Return the command that a call of `CommandLines` renders, '' for other nodes."""
     if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
         return ""
-    given = [arg.value if isinstance(arg, ast.Constant) else "3" for arg in node.args]
-    if node.func.attr not in WRITES or not given or not isinstance(given[0], str):
+    arguments = [
+        arg.value if isinstance(arg, ast.Constant) else "3" for arg in node.args
+    ]
+    if (
+        node.func.attr not in RENDERERS
+        or not arguments
+        or not isinstance(arguments[0], str)
+    ):
         return ""
-    name = given[0].split()[0]
-    return WRITES[node.func.attr](*map(str, given)) if name != "3" else ""
+    name = arguments[0].split()[0]
+    return RENDERERS[node.func.attr](*map(str, arguments)) if name != "3" else ""
 
 
 def render_inserted(node: ast.AST, commands: dict[str, str]) -> str:
-    """Return what an f-string inserts: a command, or a notebook's name for all else."""
+    """Return an example of what an f-string inserts: a command or a notebook's name."""
     if isinstance(node, ast.FormattedValue):
         node = node.value
     if isinstance(node, ast.Name) and node.id in commands:
         return commands[node.id]
-    return command(node) or "a.ipynb"
+    return render_command(node) or "a.ipynb"
 
 
-def literals(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield a module's texts without its docstrings; what an f-string inserts becomes a command or a notebook's name."""
+def find_texts(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield a module's texts, except docstrings; f-strings are filled with examples."""
     tree = ast.parse(path.read_text())
-    passed = set[int]()
+    ignored_nodes = set[int]()
     commands = {
-        target.id: command(node.value)
+        target.id: render_command(node.value)
         for node in ast.walk(tree)
-        if isinstance(node, ast.Assign) and command(node.value)
+        if isinstance(node, ast.Assign) and render_command(node.value)
         for target in node.targets
         if isinstance(target, ast.Name)
     }
     for node in ast.walk(tree):
         if isinstance(node, ast.JoinedStr):
-            passed.update(id(value) for value in node.values)
+            ignored_nodes.update(id(value) for value in node.values)
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-            passed.add(id(node.value))
+            ignored_nodes.add(id(node.value))
     for node in ast.walk(tree):
         if isinstance(node, ast.JoinedStr):
             parts = [
@@ -108,29 +114,29 @@ def literals(path: Path) -> Iterator[tuple[int, str]]:
                 for value in node.values
             ]
             yield node.lineno, "".join(parts)
-        elif isinstance(node, ast.Constant) and id(node) not in passed:
+        elif isinstance(node, ast.Constant) and id(node) not in ignored_nodes:
             yield node.lineno, str(node.value)
-        elif isinstance(node, ast.Call) and command(node):
-            yield node.lineno, command(node)
+        elif isinstance(node, ast.Call) and render_command(node):
+            yield node.lineno, render_command(node)
 
 
 def test_every_daemon_message_is_translated() -> None:
-    seen, remaining = 0, []
-    for room in ROOMS:
-        for path in sorted((ROOT / "stepper" / room).rglob("*.py")):
+    match_count, remaining = 0, []
+    for package in PACKAGES:
+        for path in sorted((ROOT / "stepper" / package).rglob("*.py")):
             name = path.relative_to(ROOT / "stepper").as_posix()
-            if name in ELSEWHERE:
+            if name in NOT_FOR_MCP:
                 continue
-            for line, text in literals(path):
-                seen += bool(FOREIGN.search(text))
+            for line, text in find_texts(path):
+                match_count += bool(FOREIGN.search(text))
                 if FOREIGN.search(translate(text)):
                     remaining.append(f"{name}:{line}: {translate(text)}")
-    assert seen > 5  # else this looks at nothing
+    assert match_count > 5  # or else the test checks nothing
     assert remaining == []
 
 
-def commands(path: Path) -> Iterator[tuple[int, str, str]]:
-    """Yield the commands for which a module has `CommandLines` write the line: shell or slash, and which."""
+def find_commands(path: Path) -> Iterator[tuple[int, str, str]]:
+    """Yield line, kind (shell or slash) and command of a module's `CommandLines` calls."""
     for node in ast.walk(ast.parse(path.read_text())):
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
             continue
@@ -143,21 +149,21 @@ def commands(path: Path) -> Iterator[tuple[int, str, str]]:
 @pytest.mark.nightly_after(1)
 @pytest.mark.parametrize("notebook", ["notebooks/an a.ipynb", "a.ipynb", ""])
 def test_every_command_line_is_translated(notebook: str) -> None:
-    lines, seen, remaining = CommandLines(notebook), 0, []
-    for room in ROOMS:
-        for path in sorted((ROOT / "stepper" / room).rglob("*.py")):
-            for number, kind, command in commands(path):
+    lines, match_count, remaining = CommandLines(notebook), 0, []
+    for package in PACKAGES:
+        for path in sorted((ROOT / "stepper" / package).rglob("*.py")):
+            for number, kind, command in find_commands(path):
                 line = getattr(lines, kind)(command)
                 for text in (f"Then `{line}` runs it.", line, f"{line}  # does that"):
-                    seen += bool(FOREIGN.search(text))
+                    match_count += bool(FOREIGN.search(text))
                     if FOREIGN.search(translate(text)):
                         remaining.append(f"{path.name}:{number}: {translate(text)}")
-    assert seen > 40
+    assert match_count > 40
     assert remaining == []
 
 
 @pytest.mark.parametrize(
-    ("message", "here"),
+    ("message", "translated"),
     [
         (
             "Replace that cell (edit_mode replace, cell_id 0e968c97) or delete it",
@@ -203,7 +209,7 @@ def test_every_command_line_is_translated(notebook: str) -> None:
         ),
         ("stepper skip [REASON]", "`lift_stop` (skip [REASON])"),
         ("stepper: eval FAILED after 1 s", "stepper: The code FAILED after 1 s"),
-        # no tool does these, or they are no commands
+        # no tool replaces these, or they are not commands
         ("stepper plan reopen 3", "stepper plan reopen 3"),
         (
             "(stepper plan reopen --notebook a.ipynb 3)",
@@ -219,9 +225,9 @@ def test_every_command_line_is_translated(notebook: str) -> None:
         ("| /fix # stepper run a.ipynb", "| /fix # stepper run a.ipynb"),
     ],
 )
-def test_message_is_translated(message: str, here: str) -> None:
-    assert translate(message) == here
-    assert translate(here) == here
+def test_message_is_translated(message: str, translated: str) -> None:
+    assert translate(message) == translated
+    assert translate(translated) == translated
 
 
 def test_user_data_is_not_translated() -> None:
@@ -248,27 +254,27 @@ def test_user_data_is_not_translated() -> None:
 
 
 class Reader:
-    """A client that gathers all that the server says, by where it said it."""
+    """A client that collects all texts of the server with their sources."""
 
     def __init__(self, client: Client) -> None:
         self.client = client
-        self.read: list[tuple[str, str]] = []
+        self.texts: list[tuple[str, str]] = []
 
     async def call(self, tool: str, **arguments: Any) -> str:
-        """Call a tool; return the text that it answers."""
+        """Call a tool; return the text of its result."""
         result = await self.client.call_tool(tool, arguments)
         text = str(result.content[0].text)
-        where = f"{tool} {arguments}"
-        self.read.append((where, text))
+        source = f"{tool} {arguments}"
+        self.texts.append((source, text))
         if result.structured_content is not None:
             data = json.dumps(result.structured_content, ensure_ascii=False)
-            self.read.append((f"{where} as data", data))
+            self.texts.append((f"{source} as data", data))
         return text
 
-    async def offered(self) -> None:
-        """Read what is offered: instructions, tools, prompts, resources."""
+    async def read_offered_texts(self) -> None:
+        """Read the instructions and the lists of tools, prompts and resources."""
         client = self.client
-        self.read.append(("instructions", str(client.instructions)))
+        self.texts.append(("instructions", str(client.instructions)))
         listed = [
             await client.list_tools(),
             await client.list_prompts(),
@@ -277,41 +283,46 @@ class Reader:
         ]
         for entry in listed:
             text = json.dumps(entry.model_dump(mode="json"), ensure_ascii=False)
-            self.read.append((type(entry).__name__, text))
+            self.texts.append((type(entry).__name__, text))
 
-    async def standing(self) -> None:
-        """Read all prompts and resources as they are now, and what the tools that read answer."""
+    async def read_current_texts(self) -> None:
+        """Read all prompts and resources, and the results of the reading tools."""
         for name, prompt in prompts.PROMPTS.items():
-            call_arguments = {prompt.argument: "words"} if prompt.argument else {}
+            call_arguments = {prompt.argument: "a text"} if prompt.argument else {}
             for arguments in (call_arguments, {}):
                 if prompt.required and not arguments:
                     continue
-                got = await self.client.get_prompt(name, arguments)
-                self.read.append((f"prompt {name}", got.messages[0].content.text))
+                prompt_text = await self.client.get_prompt(name, arguments)
+                self.texts.append(
+                    (f"prompt {name}", prompt_text.messages[0].content.text)
+                )
         for resource in (await self.client.list_resources()).resources:
             content = await self.client.read_resource(resource.uri)
-            self.read.append((str(resource.uri), content.contents[0].text))
+            self.texts.append((str(resource.uri), content.contents[0].text))
         await self.call("notebook_status")
         await self.call("list_notebooks")
         await self.call("plan")
         await self.call("read_notebook")
 
-    async def refused(self, uri: str) -> None:
-        """Read a resource that is not there."""
+    async def read_missing_resource(self, uri: str) -> None:
+        """Read a resource that does not exist; the error is recorded."""
         with pytest.raises(MCPError) as caught:
             await self.client.read_resource(uri)
-        self.read.append((uri, str(caught.value)))
+        self.texts.append((uri, str(caught.value)))
 
-    def check(self, terminal: tuple[str, ...] = ()) -> None:
-        """Fail on what names a command; only the calls in `terminal` may name those that resume a notebook."""
-        for where, text in self.read:
+    def assert_only_mcp_tools(self, terminal: tuple[str, ...] = ()) -> None:
+        """Assert that no text names a command that a tool replaces.
+
+        Only calls in `terminal` may name the user's commands that resume a notebook.
+        """
+        for source, text in self.texts:
             lines = [
                 line for line in text.splitlines() if not line.startswith(("| ", "{"))
             ]
-            message = text if where.endswith("as data") else "\n".join(lines)
-            assert not FOREIGN.search(message), (where, text)
-            if not where.startswith(terminal or "no call"):
-                assert not DECISIONS.search(message), (where, text)
+            message = text if source.endswith("as data") else "\n".join(lines)
+            assert not FOREIGN.search(message), (source, text)
+            if not source.startswith(terminal or "no call"):
+                assert not DECISIONS.search(message), (source, text)
 
 
 @pytest.mark.nightly
@@ -320,18 +331,18 @@ def test_notebook_lifecycle_texts_name_mcp_tools(quick: Quick) -> None:
 
     async def story(client: Client) -> None:
         reader = Reader(client)
-        await reader.offered()
+        await reader.read_offered_texts()
         await reader.call("notebook_status")
         nothing = await reader.call("run_cell", source="1")
         assert nothing.endswith("\nTo fix this, call `create_notebook`"), nothing
         await reader.call("kernel", action="start")
         await reader.call("read_notebook", notebook="nowhere")
-        await reader.refused("stepper://notebooks/nowhere")
-        await reader.refused("stepper://nothing")
+        await reader.read_missing_resource("stepper://notebooks/nowhere")
+        await reader.read_missing_resource("stepper://nothing")
 
         steps = ["Load :: n == 2", "Clean", "Plot", "Check"]
         await reader.call("create_notebook", problem="a life", steps=steps)
-        await reader.standing()
+        await reader.read_current_texts()
         doubted = await reader.call("run_cell", source="n = 1")
         assert "action: confirm" in doubted
         await reader.call("plan", action="edit", id=1, title="Fetch")
@@ -349,7 +360,7 @@ def test_notebook_lifecycle_texts_name_mcp_tools(quick: Quick) -> None:
         stale = await reader.call("run_cell", cell_id=1, source="n = 3")
         assert "`run_notebook` with `which: stale`" in stale
         await reader.call("change_cells", action="delete", cell_ids=[1])
-        await reader.standing()
+        await reader.read_current_texts()
         await reader.call("verify", once=True)
         await reader.call("verify", place="nowhere")
         await reader.call("kernel", action="start", place="nowhere")
@@ -360,10 +371,10 @@ def test_notebook_lifecycle_texts_name_mcp_tools(quick: Quick) -> None:
         lost = await reader.call("notebook_status")
         assert "lost" in lost
         await reader.call("run_cell", source="k = 1")
-        await reader.standing()
+        await reader.read_current_texts()
         await reader.call("run_notebook", notebook="old")
         await reader.call("execute_code", code="1 / 0", notebook="old")
-        reader.check()
+        reader.assert_only_mcp_tools()
 
     run_scenario(quick, story)
 
@@ -380,19 +391,18 @@ def test_stop_texts_name_mcp_tools(quick: Quick) -> None:
         await reader.call("create_notebook", problem="a stop", steps=["Load", "Plot"])
         source = "raise RuntimeError('STOP: which column?')"
         await reader.call("run_cell", source=source)
-        refused = await reader.call("run_cell", source="1")
-        assert "Only the user can resume the notebook: `lift_stop` asks them" in refused
+        refusal = await reader.call("run_cell", source="1")
+        assert "Only the user can resume the notebook: `lift_stop` asks them" in refusal
         await reader.call("run_notebook", which="all")
         await reader.call("run_notebook", which="restore")
         await reader.call("execute_code", code="1 / 0")
         status = await reader.call("notebook_status")
         assert "`lift_stop` (continue [ANSWER])" in status
-        await reader.standing()
+        await reader.read_current_texts()
         response = await reader.call("lift_stop")
-        assert DECISIONS.search(response), (
-            response
-        )  # the user's command if the client declines
-        reader.check(terminal=("lift_stop",))
+        # The response names the user's command, because the client declines.
+        assert DECISIONS.search(response), response
+        reader.assert_only_mcp_tools(terminal=("lift_stop",))
         (question,) = requests
         assert "which column?" in question
         assert not FOREIGN.search(question), question
@@ -408,11 +418,11 @@ def test_kernel_death_texts_name_mcp_tools(quick: Quick) -> None:
         await reader.call("create_notebook", problem="a death", steps=["Load", "Plot"])
         await reader.call("run_cell", source="x = 1")
         await reader.call("run_cell", source="die()")
-        await reader.standing()
+        await reader.read_current_texts()
         await reader.call("run_cell", source="1")
         await reader.call("run_notebook", which="restore")
         await reader.call("lift_stop")  # which this client can't ask about
-        reader.check(terminal=("lift_stop",))
+        reader.assert_only_mcp_tools(terminal=("lift_stop",))
 
         # while no cell was running
         await reader.call("create_notebook", problem="another", steps=["Load", "Plot"])
@@ -421,23 +431,23 @@ def test_kernel_death_texts_name_mcp_tools(quick: Quick) -> None:
         kernel = quick.left[name["notebook"]]
         kernel.ends("SIGKILL")
         status = ""
-        for _ in range(100):  # the daemon looks once a second
+        for _ in range(100):  # the daemon checks once a second
             status = await reader.call("notebook_status")
             if "KernelDied" in status:
                 break
             await asyncio.sleep(0.1)
         assert "`run_notebook` with `which: restore`" in status
-        await reader.standing()
-        refused = await reader.call("run_cell", source="y = 1")
-        assert "`run_notebook` with `which: restore`" in refused
+        await reader.read_current_texts()
+        refusal = await reader.call("run_cell", source="y = 1")
+        assert "`run_notebook` with `which: restore`" in refusal
         await reader.call("run_notebook", which="restore")
-        reader.check(terminal=("lift_stop",))
+        reader.assert_only_mcp_tools(terminal=("lift_stop",))
 
     run_scenario(quick, story)
 
 
 def test_tool_descriptions_name_only_mcp_tools() -> None:
-    named = {*tools.TOOLS, *tools.TOOL_BY_PEER}
-    words = re.findall(r"\b[a-z]+_[a-z_]+\(", tools.INSTRUCTIONS)
-    assert words
-    assert {word.rstrip("(") for word in words} <= named
+    names = {*tools.TOOLS, *tools.TOOL_BY_PEER}
+    calls = re.findall(r"\b[a-z]+_[a-z_]+\(", tools.INSTRUCTIONS)
+    assert calls
+    assert {call.rstrip("(") for call in calls} <= names

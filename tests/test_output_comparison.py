@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from stepper.kernels.outputs import image_diff, output_images
-from stepper.messages.verification import verify_report as words
+from stepper.messages.verification import verify_report
 from stepper.policy.comparison import (
     ignored_differences,
     output_comparison,
@@ -31,11 +31,13 @@ from stepper.policy.comparison.verify_results import (
 from tests.verify.pairs import PAIRS, Outputs, Pair, html, make_result, make_stream, png
 
 
-def compare(then: Outputs, now: Outputs, *again: Outputs, **options: Any) -> Difference:
+def compare(
+    recorded: Outputs, fresh: Outputs, *further: Outputs, **options: Any
+) -> Difference:
     return output_comparison.compare_outputs(
-        CellOutputs(then),
-        CellOutputs(now),
-        [*map(CellOutputs, again)],
+        CellOutputs(recorded),
+        CellOutputs(fresh),
+        [*map(CellOutputs, further)],
         image_diff.compare_pixels,
         **options,
     )
@@ -43,9 +45,9 @@ def compare(then: Outputs, now: Outputs, *again: Outputs, **options: Any) -> Dif
 
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.name)
 def test_harmless_differences_reproduce_and_real_ones_do_not(pair: Pair) -> None:
-    assert compare(pair.then, pair.now).verdict.reproduces is not pair.real
-    assert compare(pair.now, pair.then).verdict.reproduces is not pair.real, (
-        "the other way round"
+    assert compare(pair.recorded, pair.fresh).verdict.reproduces is not pair.real
+    assert compare(pair.fresh, pair.recorded).verdict.reproduces is not pair.real, (
+        "in the opposite direction"
     )
 
 
@@ -53,31 +55,31 @@ def test_harmless_differences_reproduce_and_real_ones_do_not(pair: Pair) -> None
 def test_every_ignored_difference_row_is_needed(
     row: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A row that none of the pairs needs has no place in the table."""
+    """The table has no row that no pair needs."""
     rules = [
         rule
-        for rule, known in zip(
+        for rule, other_row in zip(
             ignored_differences.RULES, ignored_differences.IGNORED, strict=True
         )
-        if known is not row
+        if other_row is not row
     ]
     monkeypatch.setattr(ignored_differences, "RULES", rules)
     wrong = [
         pair
         for pair in PAIRS
-        if compare(pair.then, pair.now).verdict.reproduces is pair.real
+        if compare(pair.recorded, pair.fresh).verdict.reproduces is pair.real
     ]
     assert wrong
 
 
 def test_changed_lines_are_counted_and_shown() -> None:
-    found = compare(make_stream("a\nb\nc\n"), make_stream("a\nX\nY\nc\n"))
-    assert (found.verdict, found.text) == (ReplayVerdict.CHANGED, "-1 +2")
-    assert found.lines == ("- b", "+ X", "+ Y")
+    difference = compare(make_stream("a\nb\nc\n"), make_stream("a\nX\nY\nc\n"))
+    assert (difference.verdict, difference.text) == (ReplayVerdict.CHANGED, "-1 +2")
+    assert difference.lines == ("- b", "+ X", "+ Y")
 
 
 @pytest.mark.parametrize(
-    "then, now, close",
+    "recorded, fresh, close",
     [
         ("0.30000000000000004", "0.3", True),
         ("1.0000001", "1.0", True),
@@ -100,8 +102,10 @@ def test_changed_lines_are_counted_and_shown() -> None:
         ("[0.1 0.2]", "[0.1 0.2 0.3]", False),
     ],
 )
-def test_numbers_within_a_millionth_are_close(then: str, now: str, close: bool) -> None:
-    assert compare(make_result(then), make_result(now)).verdict is (
+def test_numbers_within_a_millionth_are_close(
+    recorded: str, fresh: str, close: bool
+) -> None:
+    assert compare(make_result(recorded), make_result(fresh)).verdict is (
         ReplayVerdict.CLOSE if close else ReplayVerdict.CHANGED
     )
 
@@ -121,60 +125,65 @@ def test_array_with_different_line_breaks_is_close() -> None:
 
 
 def test_two_fresh_runs_detect_nondeterminism() -> None:
-    then, now, again = (
+    recorded, fresh, second_fresh = (
         make_stream("a 1\nsum 5\n"),
         make_stream("a 2\nsum 5\n"),
         make_stream("a 3\nsum 5\n"),
     )
-    assert compare(then, now, again).verdict is ReplayVerdict.UNSTABLE
-    both = compare(then, make_stream("a 2\nsum 6\n"), make_stream("a 3\nsum 6\n"))
+    assert compare(recorded, fresh, second_fresh).verdict is ReplayVerdict.UNSTABLE
+    both = compare(recorded, make_stream("a 2\nsum 6\n"), make_stream("a 3\nsum 6\n"))
     assert (both.verdict, both.text, both.lines) == (
         ReplayVerdict.CHANGED,
         "-1 +1",
         ("- sum 5", "+ sum 6"),
     )
-    assert compare(then, now, now).text == "-1 +1"
+    assert compare(recorded, fresh, fresh).text == "-1 +1"
 
 
 @pytest.mark.parametrize(
-    "then, now, again",
+    "recorded, fresh, second_fresh",
     [
-        ("a\nb\nc\n", "b\na\nc\n", "a\nc\nb\n"),  # in an order of its own
-        ("a\n", "a\nb\n", "a\n"),  # a line that comes at times
+        ("a\nb\nc\n", "b\na\nc\n", "a\nc\nb\n"),  # random order
+        ("a\n", "a\nb\n", "a\n"),  # a line that is sometimes printed
         ("a\nb\n", "a\n", "a\nb\nb\n"),
         ("x\n" * 3, "x\n" * 5, "x\n" * 7),
         ("{'a', 'b'}\n", "{'b', 'a'}\n", "{'a', 'b'}\n"),
-        ("h\n3\n7\n1\n", "h\n4\n3\n6\n", "h\n5\n8\n2\n"),  # of a sample, a line each
+        ("h\n3\n7\n1\n", "h\n4\n3\n6\n", "h\n5\n8\n2\n"),  # lines of a random sample
+        # lines of a set; some agree by chance
         (
             "z\nx\nq\ny\nr\n",
             "y\nx\nz\nq\nr\n",
             "y\nq\nz\nx\nr\n",
-        ),  # of a set, a line each: some agree by chance
+        ),
     ],
 )
 def test_intermittent_output_is_nondeterministic(
-    then: str, now: str, again: str
+    recorded: str, fresh: str, second_fresh: str
 ) -> None:
     assert (
-        compare(make_stream(then), make_stream(now), make_stream(again)).verdict
+        compare(
+            make_stream(recorded), make_stream(fresh), make_stream(second_fresh)
+        ).verdict
         is ReplayVerdict.UNSTABLE
     )
 
 
 def test_third_run_decides_after_chance_agreement() -> None:
+    # lines of a random sample
     drawn = (
         make_stream("3\n7\n1\n"),
         make_stream("4\n5\n6\n"),
         make_stream("4\n8\n6\n"),
-    )  # of a sample, a line each
-    found = compare(*drawn)
-    assert found.verdict is ReplayVerdict.CHANGED and found.doubtful
+    )
+    difference = compare(*drawn)
+    assert difference.verdict is ReplayVerdict.CHANGED and difference.doubtful
     assert compare(*drawn, make_stream("0\n5\n2\n")).verdict is ReplayVerdict.UNSTABLE
+    # a set of two elements
     pair = (
         make_stream("{'b', 'a'}\n"),
         make_stream("{'a', 'b'}\n"),
         make_stream("{'a', 'b'}\n"),
-    )  # a set of two
+    )
     assert (
         compare(*pair).doubtful
         and compare(*pair, pair[1]).verdict is ReplayVerdict.CHANGED
@@ -182,17 +191,17 @@ def test_third_run_decides_after_chance_agreement() -> None:
     assert compare(*pair, pair[0]).verdict is ReplayVerdict.UNSTABLE
     assert not compare(
         make_stream("a 1\n"), make_stream("a 2\n"), make_stream("a 2\n")
-    ).doubtful, "two runs settle it"
+    ).doubtful, "two equal fresh runs are sufficient"
     assert not compare(make_stream("1\n"), [], []).doubtful
 
 
 def test_change_next_to_a_set_is_detected() -> None:
-    found = compare(
+    difference = compare(
         make_stream("a\nb\ntop 1\n"),
         make_stream("b\na\ntop 2\n"),
         make_stream("a\nb\ntop 2\n"),
     )
-    assert (found.verdict, found.lines) == (
+    assert (difference.verdict, difference.lines) == (
         ReplayVerdict.CHANGED,
         ("- top 1", "+ top 2"),
     )
@@ -213,8 +222,8 @@ def test_change_next_to_a_set_is_detected() -> None:
 
 
 def test_stderr_difference_is_reported() -> None:
-    found = compare(make_stream("1\n", "stderr"), make_stream("1\n2\n", "stderr"))
-    assert (found.verdict, found.text) == (
+    difference = compare(make_stream("1\n", "stderr"), make_stream("1\n2\n", "stderr"))
+    assert (difference.verdict, difference.text) == (
         ReplayVerdict.SAME,
         "stderr differs (1 line then, 2 now); stderr is not compared",
     )
@@ -235,38 +244,40 @@ def test_images_are_compared_by_bytes_pixels_and_facts() -> None:
     assert (
         compare(png(edge="#fefffd"), png(edge="#fffffe")).verdict is ReplayVerdict.SAME
     ), "another machine's rounding"
-    then, now = png("Rain"), png("Snow")
-    assert "% of its pixels differ" in compare(then, now).text
+    recorded, fresh = png("Rain"), png("Snow")
+    assert "% of its pixels differ" in compare(recorded, fresh).text
     facts = [
         {
             output_comparison.hash_picture(
                 "".join(item[0]["data"]["image/png"].split())
             ): name
         }
-        for item, name in ((then, 'title "Rain"'), (now, 'title "Snow"'))
+        for item, name in ((recorded, 'title "Rain"'), (fresh, 'title "Snow"'))
     ]
-    found = output_comparison.compare_outputs(
-        CellOutputs(then, facts[0]),
-        CellOutputs(now, facts[1]),
+    difference = output_comparison.compare_outputs(
+        CellOutputs(recorded, facts[0]),
+        CellOutputs(fresh, facts[1]),
         (),
         image_diff.compare_pixels,
     )
-    assert found.text == '-1 +1; figure 1: title "Rain" then, title "Snow" now'
+    assert difference.text == '-1 +1; figure 1: title "Rain" then, title "Snow" now'
     same = [dict.fromkeys(fact, "a plot") for fact in facts]
     for redrawn, verdict in (
         (False, ReplayVerdict.CHANGED),
         (True, ReplayVerdict.CLOSE),
     ):
-        given = (
-            CellOutputs(then, same[0]),
-            CellOutputs(now, same[1]),
+        arguments = (
+            CellOutputs(recorded, same[0]),
+            CellOutputs(fresh, same[1]),
             (),
             image_diff.compare_pixels,
             redrawn,
         )
-        assert output_comparison.compare_outputs(*given).verdict is verdict
-    assert compare(then, now, png("Hail")).verdict is ReplayVerdict.UNSTABLE
-    assert compare(then, now, png("Snow", level=1)).verdict is ReplayVerdict.CHANGED
+        assert output_comparison.compare_outputs(*arguments).verdict is verdict
+    assert compare(recorded, fresh, png("Hail")).verdict is ReplayVerdict.UNSTABLE
+    assert (
+        compare(recorded, fresh, png("Snow", level=1)).verdict is ReplayVerdict.CHANGED
+    )
 
 
 def test_image_hash_matches_the_kernel_key() -> None:
@@ -278,15 +289,16 @@ def test_image_hash_matches_the_kernel_key() -> None:
 
 def test_same_format_of_an_image_is_compared() -> None:
     def shot(colour: tuple[int, int, int], *forms: str) -> Outputs:
-        more = {f"image__{form}": picture(form, colour) for form in forms}
-        return make_result("<PIL.Image.Image image mode=RGB size=40x40>", **more)
+        images = {f"image__{form}": picture(form, colour) for form in forms}
+        return make_result("<PIL.Image.Image image mode=RGB size=40x40>", **images)
 
-    then = shot((10, 20, 30), "png", "jpeg")
+    recorded = shot((10, 20, 30), "png", "jpeg")
     assert (
-        compare(then, shot((10, 20, 30), "jpeg", "png")).verdict is ReplayVerdict.SAME
+        compare(recorded, shot((10, 20, 30), "jpeg", "png")).verdict
+        is ReplayVerdict.SAME
     )
     assert (
-        compare(then, shot((10, 20, 31), "jpeg", "png")).verdict
+        compare(recorded, shot((10, 20, 31), "jpeg", "png")).verdict
         is ReplayVerdict.CHANGED
     )
     assert (
@@ -296,19 +308,25 @@ def test_same_format_of_an_image_is_compared() -> None:
 
 
 def test_all_frames_of_an_animation_are_compared() -> None:
-    then, now = (
+    recorded, fresh = (
         make_result("<Image>", image__gif=picture("gif", (200, 0, 0), (0, 0, blue)))
         for blue in (200, 90)
     )
-    assert compare(then, then).verdict is ReplayVerdict.SAME
-    assert compare(then, now).verdict is ReplayVerdict.CHANGED
+    assert compare(recorded, recorded).verdict is ReplayVerdict.SAME
+    assert compare(recorded, fresh).verdict is ReplayVerdict.CHANGED
 
 
 def picture(form: str, *colours: tuple[int, int, int]) -> str:
     buffer = io.BytesIO()
-    first, *more = [Image.new("RGB", (40, 40), colour) for colour in colours]
+    first, *further_frames = [Image.new("RGB", (40, 40), colour) for colour in colours]
     first.save(
-        buffer, form, **({"save_all": True, "append_images": more} if more else {})
+        buffer,
+        form,
+        **(
+            {"save_all": True, "append_images": further_frames}
+            if further_frames
+            else {}
+        ),
     )
     return base64.b64encode(buffer.getvalue()).decode()
 
@@ -338,8 +356,10 @@ def test_random_ids_are_ignored_but_visible_text_is_not() -> None:
         is ReplayVerdict.CHANGED
     )
     for item, other in (("5", "6"), ("rain", "snow")):
-        then, now = (page(f'<h2 id="{entry}">{entry}</h2>') for entry in (item, other))
-        assert compare(then, now).verdict is ReplayVerdict.CHANGED
+        recorded, fresh = (
+            page(f'<h2 id="{entry}">{entry}</h2>') for entry in (item, other)
+        )
+        assert compare(recorded, fresh).verdict is ReplayVerdict.CHANGED
 
 
 def test_repr_without_content_is_ignored() -> None:
@@ -355,37 +375,37 @@ def test_repr_without_content_is_ignored() -> None:
 
 
 def test_json_numbers_are_compared_as_a_browser_saves_them() -> None:
-    then, now = (
+    recorded, fresh = (
         make_result("Figure()", **{"application/vnd.plotly.v1+json": {"y": y}})
         for y in ([1, 2.5], [1.0, 2.5])
     )
-    assert compare(then, now).verdict is ReplayVerdict.SAME
+    assert compare(recorded, fresh).verdict is ReplayVerdict.SAME
 
 
 def test_informative_formats_of_a_display_are_compared() -> None:
     chart = {"application/vnd.vegalite.v5+json": {"mark": "bar", "width": 3.0000000001}}
-    other = {"application/vnd.vegalite.v5+json": {"width": 3.0, "mark": "bar"}}
-    line = {"application/vnd.vegalite.v5+json": {"width": 3.0, "mark": "line"}}
+    same_chart = {"application/vnd.vegalite.v5+json": {"width": 3.0, "mark": "bar"}}
+    other_chart = {"application/vnd.vegalite.v5+json": {"width": 3.0, "mark": "line"}}
     assert (
         compare(
             make_result("alt.Chart(...)", **chart),
-            make_result("alt.Chart(...)", **other),
+            make_result("alt.Chart(...)", **same_chart),
         ).verdict
         is ReplayVerdict.CLOSE
     )
     assert (
         compare(
-            make_result("alt.Chart(...)", **other),
-            make_result("alt.Chart(...)", **line),
+            make_result("alt.Chart(...)", **same_chart),
+            make_result("alt.Chart(...)", **other_chart),
         ).verdict
         is ReplayVerdict.CHANGED
     )
     widget = {"application/vnd.jupyter.widget-view+json": {"model_id": "a"}}
-    again = {"application/vnd.jupyter.widget-view+json": {"model_id": "b"}}
+    other_widget = {"application/vnd.jupyter.widget-view+json": {"model_id": "b"}}
     assert (
         compare(
             make_result("IntSlider(value=7)", **widget),
-            make_result("IntSlider(value=7)", **again),
+            make_result("IntSlider(value=7)", **other_widget),
         ).verdict
         is ReplayVerdict.SAME
     )
@@ -421,18 +441,23 @@ def test_invalid_outputs_are_tolerated(odd: Outputs) -> None:
 @pytest.mark.nightly
 def test_large_texts_are_compared_in_bounded_time() -> None:
     lines = [f"line {number} {number * 0.7}" for number in range(20_000)]
-    other = [line if number % 2 else f"{line}!" for number, line in enumerate(lines)]
+    changed_lines = [
+        line if number % 2 else f"{line}!" for number, line in enumerate(lines)
+    ]
     began = time.monotonic()
-    text = compare(
+    difference = compare(
         make_stream("\n".join(lines)),
-        make_stream("\n".join(other)),
+        make_stream("\n".join(changed_lines)),
         make_stream("\n".join(lines[1:])),
     )
     assert (
-        text.verdict is ReplayVerdict.CHANGED or text.verdict is ReplayVerdict.UNSTABLE
+        difference.verdict is ReplayVerdict.CHANGED
+        or difference.verdict is ReplayVerdict.UNSTABLE
     )
     assert (
-        compare(make_stream("\n".join(lines)), make_stream("\n".join(other))).text
+        compare(
+            make_stream("\n".join(lines)), make_stream("\n".join(changed_lines))
+        ).text
         == "-10000 +10000"
     )
     assert (
@@ -471,10 +496,10 @@ def test_verify_report_text() -> None:
         (2, ReplayVerdict.UNSTABLE, "two fresh runs differ as well (no seed?)"),
         (5, ReplayVerdict.CHANGED, "-4 +6"),
         (6, ReplayVerdict.FAILED, failed),
-        files=[words.create_file_change("by_month.csv", "same", 3, 3)],
+        files=[verify_report.create_file_change("by_month.csv", "same", 3, 3)],
         packages=[PackageChange("pandas", "3.1.0", "3.1.1")],
     )
-    assert words.format_verify(result).splitlines() == [
+    assert verify_report.format_verify(result).splitlines() == [
         "made_up.ipynb: DOES NOT REPRODUCE · 3 of 6 cells as recorded · 2.2 s in 2 fresh kernels;"
         " the live kernel was not touched",
         "  ~ cell 2 (id id2) unstable: two fresh runs differ as well (no seed?)",
@@ -483,7 +508,7 @@ def test_verify_report_text() -> None:
         "  · file by_month.csv: rewritten with the same content",
         "  · package pandas: 3.1.0 then, 3.1.1 now",
     ]
-    well = words.format_verify(
+    well = verify_report.format_verify(
         make_verify_result(
             (1, ReplayVerdict.SAME, ""),
             (2, ReplayVerdict.CLOSE, "numbers within 1e-6"),
@@ -500,17 +525,19 @@ def test_verify_report_text() -> None:
 
 def test_headline_counts_recorded_failures_and_open_steps() -> None:
     same = (1, ReplayVerdict.SAME, "")
-    head = words.format_verdict(make_verify_result(same, failing=1, open_steps=2))
+    head = verify_report.format_verdict(
+        make_verify_result(same, failing=1, open_steps=2)
+    )
     assert head.startswith(
         "made_up.ipynb: REPRODUCES; the only cell fails as recorded; 2 steps open · 1 of 1 cells as recorded"
     )
     many = [(number, ReplayVerdict.SAME, "") for number in range(1, 104)]
-    head = words.format_verdict(make_verify_result(*many, failing=102))
+    head = verify_report.format_verdict(make_verify_result(*many, failing=102))
     assert "REPRODUCES; 102 of 103 cells fail as recorded · 103 of 103 " in head
-    head = words.format_verdict(make_verify_result(*many, failing=103))
+    head = verify_report.format_verdict(make_verify_result(*many, failing=103))
     assert "REPRODUCES; all 103 cells fail as recorded · " in head
     changed = (104, ReplayVerdict.CHANGED, "-1 +1")
-    head = words.format_verdict(make_verify_result(*many, changed, failing=1))
+    head = verify_report.format_verdict(make_verify_result(*many, changed, failing=1))
     assert "DOES NOT REPRODUCE; 1 of 104 cells fails as recorded · 103 of " in head
 
 
@@ -525,7 +552,7 @@ def make_changed_cells(count: int) -> VerifyResult:
 
 
 def test_every_changed_cell_has_a_line() -> None:
-    lines = words.format_verify(make_changed_cells(60)).splitlines()
+    lines = verify_report.format_verify(make_changed_cells(60)).splitlines()
     rows = [line for line in lines if line.startswith("  ✗ cell ")]
     assert [int(row.split()[2]) for row in rows] == [*range(1, 61)]
     assert max(map(len, lines)) < 250
@@ -533,7 +560,7 @@ def test_every_changed_cell_has_a_line() -> None:
     assert lines[-1] == (
         "  · the differing lines of 57 cells are not shown (`--json` prints them)"
     )
-    thousand = words.format_verify(make_changed_cells(1000)).splitlines()
+    thousand = verify_report.format_verify(make_changed_cells(1000)).splitlines()
     assert len(thousand) == 1 + 100 + 18 + 2
     assert "  ✗ cells 101–1000 changed" in thousand
 
@@ -549,7 +576,7 @@ def test_report_names_cells_in_their_order() -> None:
         *[(number, ReplayVerdict.NOT_RUN, "") for number in range(6, 40)],
         (40, ReplayVerdict.SAME, "fails, as recorded: KeyError: 1"),
     ]
-    lines = words.format_verify(make_verify_result(*cells)).splitlines()
+    lines = verify_report.format_verify(make_verify_result(*cells)).splitlines()
     starts = ["✗ cell 1:", "≈ cell 2:", "✗ cell 3 ", "· cells 4, 40: fails, as"]
     starts += ["✗ cell 5 (id id5) failed: the kernel died", "· cells 6–39: not run, "]
     for line, start in zip(lines[1:], starts, strict=True):
@@ -567,12 +594,15 @@ def test_report_lines_contain_no_control_characters() -> None:
             ],
         }
     )
-    text = words.format_verify(forged).splitlines()
+    text = verify_report.format_verify(forged).splitlines()
     assert text[1:] == ["  ✗ cell 1 (id a) changed: -1", "      | - red", "      | + x"]
 
 
 def test_changed_packages() -> None:
-    then, now = {"pandas": "3.1.0", "gone": "1"}, {"pandas": "3.1.1", "new": "2"}
-    assert verify_results.find_changed_packages(then, now) == [
+    recorded_packages, fresh_packages = (
+        {"pandas": "3.1.0", "gone": "1"},
+        {"pandas": "3.1.1", "new": "2"},
+    )
+    assert verify_results.find_changed_packages(recorded_packages, fresh_packages) == [
         PackageChange("pandas", "3.1.0", "3.1.1")
     ]

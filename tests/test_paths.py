@@ -1,4 +1,4 @@
-"""Paths that lead elsewhere are refused, also if they are swapped after the check."""
+"""Paths that lead to other files are refused, even if swapped after the check."""
 
 from __future__ import annotations
 
@@ -30,68 +30,68 @@ TEXT = json.dumps(
 )
 
 
-def link_out(path: Path, elsewhere: Path) -> None:
-    path.symlink_to(elsewhere)
+def make_outside_link(path: Path, target: Path) -> None:
+    path.symlink_to(target)
 
 
-def link_to_nothing(path: Path, elsewhere: Path) -> None:
+def make_broken_link(path: Path, target: Path) -> None:
     path.symlink_to("nothing.ipynb")
 
 
-def loop(path: Path, elsewhere: Path) -> None:
+def make_link_loop(path: Path, target: Path) -> None:
     path.symlink_to("other.ipynb")
     path.with_name("other.ipynb").symlink_to(path.name)
 
 
-def hard_link(path: Path, elsewhere: Path) -> None:
-    os.link(elsewhere, path)
+def make_hard_link(path: Path, target: Path) -> None:
+    os.link(target, path)
 
 
-def fifo(path: Path, elsewhere: Path) -> None:
+def make_fifo(path: Path, target: Path) -> None:
     os.mkfifo(path)
 
 
-def a_socket(path: Path, elsewhere: Path) -> None:
-    here = os.getcwd()
-    os.chdir(path.parent)  # the path may be too long for one
-    with contextlib.closing(socket.socket(socket.AF_UNIX)) as made:
-        made.bind(path.name)
-    os.chdir(here)
+def make_socket(path: Path, target: Path) -> None:
+    working_folder = os.getcwd()
+    os.chdir(path.parent)  # the absolute path may be too long for a socket
+    with contextlib.closing(socket.socket(socket.AF_UNIX)) as unix_socket:
+        unix_socket.bind(path.name)
+    os.chdir(working_folder)
 
 
-def device(path: Path, elsewhere: Path) -> None:
+def make_device(path: Path, target: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root makes devices")
     os.mknod(path, 0o600 | 0o020000, os.makedev(1, 3))  # /dev/null
 
 
-def folder(path: Path, elsewhere: Path) -> None:
+def make_folder(path: Path, target: Path) -> None:
     path.mkdir()
 
 
-def write_plain_file(path: Path, elsewhere: Path) -> None:
+def write_plain_file(path: Path, target: Path) -> None:
     path.write_text(TEXT)
 
 
 REFUSED = [
     (
-        link_out,
+        make_outside_link,
         "odd.ipynb",
         "does not match `notebooks:` (notebooks/)",
         "move the notebook to a path",
     ),
     (
-        link_to_nothing,
+        make_broken_link,
         "odd.ipynb",
         "is a symbolic link to",
         "rm ",
     ),
-    (loop, "odd.ipynb", "is a symbolic link (to ", "rm "),
-    (hard_link, "odd.ipynb", "has 2 names (hard links)", "cp "),
-    (fifo, "odd.ipynb", "is a FIFO, not a regular file", "rm "),
-    (a_socket, "odd.ipynb", "is a socket, not a regular file", "rm "),
-    (device, "odd.ipynb", "is a device, not a regular file", "rm "),
-    (folder, "odd.ipynb", "is a folder, not a notebook", "ls -ld "),
+    (make_link_loop, "odd.ipynb", "is a symbolic link (to ", "rm "),
+    (make_hard_link, "odd.ipynb", "has 2 names (hard links)", "cp "),
+    (make_fifo, "odd.ipynb", "is a FIFO, not a regular file", "rm "),
+    (make_socket, "odd.ipynb", "is a socket, not a regular file", "rm "),
+    (make_device, "odd.ipynb", "is a device, not a regular file", "rm "),
+    (make_folder, "odd.ipynb", "is a folder, not a notebook", "ls -ld "),
     (
         write_plain_file,
         "../odd.ipynb",
@@ -131,8 +131,8 @@ REFUSED = [
 ]
 
 
-def call(project: Project, path: str) -> dict:
-    """The edit of a notebook that Claude Code reports."""
+def make_edit_payload(project: Project, path: str) -> dict:
+    """Return the payload of an edit of a notebook."""
     tool_input = {
         "notebook_path": path,
         "new_source": "1",
@@ -140,36 +140,36 @@ def call(project: Project, path: str) -> dict:
         "edit_mode": "replace",
         "cell_id": "abc",
     }
-    answered = {**tool_input, "error": ""}
+    tool_response = {**tool_input, "error": ""}
     return Notebook(project, project.folder).payload(
-        "PostToolUse", "NotebookEdit", tool_input, tool_response=answered
+        "PostToolUse", "NotebookEdit", tool_input, tool_response=tool_response
     )
 
 
 @pytest.mark.nightly
 def test_non_regular_notebook_file_is_refused(project: Project, tmp_path: Path) -> None:
-    elsewhere = tmp_path / "elsewhere.ipynb"
-    elsewhere.write_text(TEXT)
-    before = elsewhere.stat().st_mtime_ns
-    for number, (make, name, says, mend) in enumerate(REFUSED):
+    target = tmp_path / "elsewhere.ipynb"
+    target.write_text(TEXT)
+    mtime = target.stat().st_mtime_ns
+    for number, (make, name, problem, fix) in enumerate(REFUSED):
         target_path = project.folder / "notebooks" / str(number)
         target_path.mkdir()
         path = Path(
             os.path.join(target_path, f"../{name}" if name.startswith("../") else name)
         )
         path.parent.mkdir(parents=True, exist_ok=True)
-        make(path, elsewhere)
-        answer = project.hook("PostToolUse", call(project, str(path)))
+        make(path, target)
+        answer = project.hook("PostToolUse", make_edit_payload(project, str(path)))
         assert "the cell was NOT run" in answer.text, make
-        assert says in answer.text and mend in answer.text, answer.text
+        assert problem in answer.text and fix in answer.text, answer.text
         assert not NAME_CONTROLS.search(answer.text.replace("\n", "")), answer.text
         assert "\nstepper: cell 1 ok" not in answer.text
         output = project.stepper("run", str(path), check=None).stderr
-        assert says in " ".join(output.split()), output
+        assert problem in " ".join(output.split()), output
         assert not NAME_CONTROLS.search(output.replace("\n", "")), output
-        if make in (hard_link, link_out):
-            path.unlink()  # for those that follow
-    assert (elsewhere.read_text(), elsewhere.stat().st_mtime_ns) == (TEXT, before)
+        if make in (make_hard_link, make_outside_link):
+            path.unlink()  # the next cases use the same target
+    assert (target.read_text(), target.stat().st_mtime_ns) == (TEXT, mtime)
     assert not list(Path(project.paths.kernels).rglob("*.json"))  # no cell ran
 
 
@@ -217,16 +217,16 @@ def test_foreign_state_links_are_not_followed(project: Project, tmp_path: Path) 
     outside = tmp_path / "outside.ipynb"
     outside.write_text(TEXT)
     (tmp_path / "outside.jsonl").write_text("precious")
-    before = sorted(os.listdir(tmp_path))
-    home, name = project.folder / ".stepper", "../outside.ipynb"
-    (home / "state.json").write_text(
+    names = sorted(os.listdir(tmp_path))
+    state_folder, name = project.folder / ".stepper", "../outside.ipynb"
+    (state_folder / "state.json").write_text(
         json.dumps({"current": name, "sessions": {"session-1": name}})
     )
-    (home / "active").touch()
-    (home / "batch").write_text(json.dumps({str(outside): "session-1"}))
+    (state_folder / "active").touch()
+    (state_folder / "batch").write_text(json.dumps({str(outside): "session-1"}))
     times = outside.stat().st_mtime_ns
-    said = project.stepper("status", check=None)
-    assert "outside.ipynb does not match `notebooks:`" in said.stderr
+    result = project.stepper("status", check=None)
+    assert "outside.ipynb does not match `notebooks:`" in result.stderr
     project.hook(
         "SessionStart", Notebook(project, outside).payload("SessionStart", "", {})
     )
@@ -250,41 +250,45 @@ def test_foreign_state_links_are_not_followed(project: Project, tmp_path: Path) 
     project.new()
     assert (outside.read_text(), outside.stat().st_mtime_ns) == (TEXT, times)
     assert (
-        sorted(os.listdir(tmp_path)) == before
+        sorted(os.listdir(tmp_path)) == names
         and (tmp_path / "outside.jsonl").read_text() == "precious"
     )
 
 
-# --- between check and use ---------------------------------------------------------------------------------------
+# --- swapped between check and use ----------------------------------------------------
 
 
 @pytest.fixture
-def room(tmp_path: Path) -> tuple[IpynbFile, Path, Callable[[], None]]:
-    """A notebook that was checked, another user's treasure of the same name, and the check that it is as it was."""
+def swap_case(tmp_path: Path) -> tuple[IpynbFile, Path, Callable[[], None]]:
+    """A checked notebook, another user's file of the same name, and its assertion."""
     for name in ("notebooks", "treasure"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "n.ipynb").write_text(TEXT)
     treasure = tmp_path / "treasure" / "n.ipynb"
     os.utime(treasure, ns=(10**18, 10**18))
 
-    def untouched() -> None:
+    def assert_untouched() -> None:
         assert (treasure.read_text(), treasure.stat().st_mtime_ns) == (TEXT, 10**18)
         assert [path.name for path in treasure.parent.iterdir()] == ["n.ipynb"]
 
-    return IpynbFile(str(tmp_path / "notebooks" / "n.ipynb")), treasure, untouched
+    return (
+        IpynbFile(str(tmp_path / "notebooks" / "n.ipynb")),
+        treasure,
+        assert_untouched,
+    )
 
 
-def file_swapped(path: Path, treasure: Path) -> None:
+def swap_file(path: Path, treasure: Path) -> None:
     path.unlink()
     path.symlink_to(treasure)
 
 
-def folder_swapped(path: Path, treasure: Path) -> None:
+def swap_folder(path: Path, treasure: Path) -> None:
     path.parent.rename(path.parent.with_name("moved"))
     path.parent.symlink_to(treasure.parent)
 
 
-def hard_link_swapped(path: Path, treasure: Path) -> None:
+def swap_hard_link(path: Path, treasure: Path) -> None:
     path.unlink()
     os.link(treasure, path)
 
@@ -298,13 +302,13 @@ def make_execution() -> Execution:
     )
 
 
-@pytest.mark.parametrize("how", [file_swapped, folder_swapped, hard_link_swapped])
+@pytest.mark.parametrize("swap_path", [swap_file, swap_folder, swap_hard_link])
 def test_path_swapped_before_use_is_refused(
-    room, how: Callable[[Path, Path], None]
+    swap_case, swap_path: Callable[[Path, Path], None]
 ) -> None:
-    file, treasure, untouched = room
+    file, treasure, assert_untouched = swap_case
     cell = file.read().cells[0]
-    how(Path(file.path), treasure)
+    swap_path(Path(file.path), treasure)
     for use in (
         lambda: file.write_execution(cell, make_execution(), None, keep_time=True),
         lambda: file.add_tag(cell, "tag"),
@@ -313,68 +317,68 @@ def test_path_swapped_before_use_is_refused(
         with pytest.raises(NotebookError) as refused:
             use()
         assert "link" in refused.value.message and refused.value.hint
-    if how is not hard_link_swapped:  # a time is all that could be set there
+    if swap_path is not swap_hard_link:  # `touch` can only set its time
         with contextlib.suppress(NotebookError):
             file.touch()
-    untouched()
+    assert_untouched()
 
 
-@pytest.mark.parametrize("how", [file_swapped, folder_swapped])
+@pytest.mark.parametrize("swap_path", [swap_file, swap_folder])
 def test_path_swapped_during_a_write_writes_nothing_outside(
-    room, how, monkeypatch: pytest.MonkeyPatch
+    swap_case, swap_path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file, treasure, untouched = room
-    cell, swap, done = file.read().cells[0], adapter.exchange_files, []
+    file, treasure, assert_untouched = swap_case
+    cell, exchange, swaps = file.read().cells[0], adapter.exchange_files, []
 
-    def late(item: str, other: str, place: int) -> bool:
-        if not done:
-            how(Path(file.path), treasure)
-        done.append(how)
-        return swap(item, other, place)
+    def swap_then_exchange(first: str, second: str, folder_fd: int) -> bool:
+        if not swaps:
+            swap_path(Path(file.path), treasure)
+        swaps.append(swap_path)
+        return exchange(first, second, folder_fd)
 
-    monkeypatch.setattr(adapter, "exchange_files", late)
+    monkeypatch.setattr(adapter, "exchange_files", swap_then_exchange)
     with contextlib.suppress(NotebookError):
         file.write_execution(cell, make_execution(), None, keep_time=True)
-    assert done
-    untouched()
+    assert swaps
+    assert_untouched()
 
 
-def test_new_notebook_is_not_created_through_a_symlink(room) -> None:
-    file, treasure, untouched = room
-    folder_swapped(Path(file.path), treasure)
+def test_new_notebook_is_not_created_through_a_symlink(swap_case) -> None:
+    file, treasure, assert_untouched = swap_case
+    swap_folder(Path(file.path), treasure)
     with pytest.raises(OSError, match="symbolic link"):
         new_notebook.create_notebook(
             os.path.join(os.path.dirname(file.path), "new.ipynb"), adapter.Plan("p")
         )
-    untouched()
+    assert_untouched()
 
 
-def test_swapping_paths_concurrently_never_escapes(room, tmp_path: Path) -> None:
-    file, treasure, untouched = room
-    cell, path, over = file.read().cells[0], Path(file.path), threading.Event()
+def test_swapping_paths_concurrently_never_escapes(swap_case, tmp_path: Path) -> None:
+    file, treasure, assert_untouched = swap_case
+    cell, path, stop = file.read().cells[0], Path(file.path), threading.Event()
     (tmp_path / "link").symlink_to(treasure)
 
-    def swapping() -> None:
-        while not over.is_set():
+    def swap_repeatedly() -> None:
+        while not stop.is_set():
             shutil.copy(treasure, tmp_path / "copy")
             os.replace(tmp_path / "copy", path)
             os.symlink(treasure, tmp_path / "new")
             os.replace(tmp_path / "new", path)
 
-    thread = threading.Thread(target=swapping)
+    thread = threading.Thread(target=swap_repeatedly)
     thread.start()
-    until, put = time.monotonic() + 1.0, 0
+    deadline, write_count = time.monotonic() + 1.0, 0
     try:
-        while time.monotonic() < until:
+        while time.monotonic() < deadline:
             with contextlib.suppress(NotebookError):
                 file.write_execution(cell, make_execution(), None, keep_time=False)
-                put += 1
+                write_count += 1
             with contextlib.suppress(NotebookError):
                 file.touch()
     finally:
-        over.set()
+        stop.set()
         thread.join()
-    untouched()
+    assert_untouched()
 
 
 def test_missing_paths_are_accepted(tmp_path: Path) -> None:

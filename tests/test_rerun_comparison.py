@@ -30,11 +30,11 @@ def project(module_project: Project) -> Iterator[Project]:
     yield from reuse_project(module_project)
 
 
-def is_different(then: str, now: str, run: RunTime = QUIET) -> bool:
+def is_different(recorded: str, fresh: str, run: RunTime = QUIET) -> bool:
     """Return whether texts differ, as printed output and as the value of a cell."""
     differences = {
         rerun_comparison.find_difference(
-            CellOutputs(make(then)), CellOutputs(make(now)), run, lambda *_: None
+            CellOutputs(make(recorded)), CellOutputs(make(fresh)), run, lambda *_: None
         )
         is not None
         for make in (make_stream, make_result)
@@ -44,7 +44,7 @@ def is_different(then: str, now: str, run: RunTime = QUIET) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("then", "now"),
+    ("recorded", "fresh"),
     [
         ("2026-11-23 08:00:00.123456", "2026-11-24 10:15:31.000000"),
         ("run at 2026-11-23T08:00:00+00:00, 3 rows", "run at 2026-11-24T11:15:30+01:00, 3 rows"),
@@ -61,12 +61,12 @@ def is_different(then: str, now: str, run: RunTime = QUIET) -> bool:
         ("0.1000000001", "0.1"),
     ],
 )  # fmt: skip
-def test_always_different_output_is_not_reported(then: str, now: str) -> None:
-    assert not is_different(then, now)
+def test_always_different_output_is_not_reported(recorded: str, fresh: str) -> None:
+    assert not is_different(recorded, fresh)
 
 
 @pytest.mark.parametrize(
-    ("then", "now"),
+    ("recorded", "fresh"),
     [
         ("2026-11-23 08:00:00", "2026-11-22 08:00:00"),  # dates in the data
         ("last order 2024-03-31", "last order 2024-04-30"),
@@ -80,12 +80,12 @@ def test_always_different_output_is_not_reported(then: str, now: str) -> None:
         ("took 1.5 s", "took 1.5 s\nmore"),
     ],
 )
-def test_different_values_are_reported(then: str, now: str) -> None:
-    assert is_different(then, now)
+def test_different_values_are_reported(recorded: str, fresh: str) -> None:
+    assert is_different(recorded, fresh)
 
 
 @pytest.mark.parametrize(
-    ("then", "now", "expected"),
+    ("recorded", "fresh", "expected"),
     [
         ("took 1.52 s", "took 13.1 s", False),
         ("elapsed: 1.52", "elapsed: 2.61", False),
@@ -99,10 +99,10 @@ def test_different_values_are_reported(then: str, now: str) -> None:
     ],
 )
 def test_durations_of_a_cell_that_reads_the_clock(
-    then: str, now: str, expected: bool
+    recorded: str, fresh: str, expected: bool
 ) -> None:
-    assert is_different(then, now, TIMED) is expected
-    assert is_different(then, now, QUIET)
+    assert is_different(recorded, fresh, TIMED) is expected
+    assert is_different(recorded, fresh, QUIET)
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.name)
@@ -112,7 +112,10 @@ def test_pairs_of_verify_without_a_second_fresh_run(
 ) -> None:
     run = RunTime(time.time(), 1.0, reads_clock)
     difference = rerun_comparison.find_difference(
-        CellOutputs(pair.then), CellOutputs(pair.now), run, image_diff.compare_pixels
+        CellOutputs(pair.recorded),
+        CellOutputs(pair.fresh),
+        run,
+        image_diff.compare_pixels,
     )
     assert (difference is not None) is pair.real
 

@@ -16,7 +16,7 @@ import pytest
 
 from stepper.common.paths import Paths
 from stepper.install import statusline_setting
-from stepper.messages import statusline as words
+from stepper.messages import statusline
 from stepper.policy import journal_events
 from stepper.policy.model import Outcome, Plan, Step, Verdict
 from stepper.policy.namespace_model import UNKNOWN_NAMESPACE, Namespace, Variable
@@ -75,7 +75,7 @@ def state(*result: int, running: int | None = None) -> State:
     [
         (
             state(1, 2, running=3),
-            {"clock": words.format_clock(12.4, 30)},
+            {"clock": statusline.format_clock(12.4, 30)},
             "▶ 3/3 Clean · 12 s of 30 · df 1,461×7 · 156 MB",
         ),
         (state(1), {}, "· 2/3 Look · df 1,461×7 · 156 MB"),
@@ -87,7 +87,7 @@ def state(*result: int, running: int | None = None) -> State:
         ),
         (
             State(),
-            {"clock": words.format_clock(700, 3600), "running": "cell 4"},
+            {"clock": statusline.format_clock(700, 3600), "running": "cell 4"},
             "▶ cell 4 · 12 min of 60 min · df 1,461×7 · 156 MB",
         ),
     ],
@@ -95,7 +95,7 @@ def state(*result: int, running: int | None = None) -> State:
 def test_status_line_text(of: State, values: dict[str, str], line: str) -> None:
     data = {"running": "", "clock": "", "queued": "", **values}
     assert (
-        words.format_status_line(
+        statusline.format_status_line(
             of, namespace=FRAMES, frame="df", memory=156_400_000, **data
         )
         == line
@@ -110,17 +110,19 @@ def test_stop_and_unusual_titles() -> None:
     run_state.stop = journal_events.Stopped(
         at=AT, key=2, cell_id="c", block="b", error="KeyError: \x1b]0;'x'\x07"
     )
-    line = words.format_status_line(run_state, "", "", "", UNKNOWN_NAMESPACE, "", 0)
+    line = statusline.format_status_line(
+        run_state, "", "", "", UNKNOWN_NAMESPACE, "", 0
+    )
     assert line == "■ 2/2 Look · stopped: KeyError:"
     assert line.isprintable()
 
 
 def test_choose_frame() -> None:
-    assert words.choose_frame(FRAMES, "") == "df"  # bound last
+    assert statusline.choose_frame(FRAMES, "") == "df"  # bound last
     rested = Namespace(variables=FRAMES.variables)
-    assert words.choose_frame(rested, "df") == "df"
-    assert words.choose_frame(rested, "gone") == "big"
-    assert words.choose_frame(UNKNOWN_NAMESPACE, "df") == ""
+    assert statusline.choose_frame(rested, "df") == "df"
+    assert statusline.choose_frame(rested, "gone") == "big"
+    assert statusline.choose_frame(UNKNOWN_NAMESPACE, "df") == ""
 
 
 # --- the file and the script ----------------------------------------------------------

@@ -1,8 +1,8 @@
 """Invented pairs of recorded and fresh outputs, with harmless and real differences.
 
-The pairs were written before the rules. `HELD` pairs were held out until the rules were
-finished; docs/development/verify.md has the results of the first run. `again` is the
-output of a second new kernel, if it differs from the first one.
+The pairs were written before the rules. `HELD_OUT` pairs were held out until the rules
+were finished; docs/development/verify.md has the results of the first run.
+`second_fresh` is the output of a second new kernel, if it differs from the first one.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ Outputs = list[dict[str, Any]]
 
 @dataclass(frozen=True)
 class Pair:
-    """What a cell showed then, and shows now."""
+    """The recorded outputs of a cell and the outputs of a fresh run."""
 
     name: str
     real: bool
-    then: Outputs
-    now: Outputs
-    again: Outputs | None = None
+    recorded: Outputs
+    fresh: Outputs
+    second_fresh: Outputs | None = None
 
 
 def make_stream(text: str, name: str = "stdout") -> Outputs:
@@ -322,7 +322,7 @@ def _pairs() -> list[Pair]:
 
 
 FIRST = _pairs()
-SEEN, HELD = FIRST[::2], FIRST[1::2]
+DEVELOPMENT, HELD_OUT = FIRST[::2], FIRST[1::2]
 # Written after the rules, for rows that no pair above needs.
 LATER = [
     Pair(
