@@ -324,7 +324,7 @@ COLUMNS = {
 def test_data_frame_change_is_detected_for_each_dtype(clean: Lab) -> None:
     columns = ", ".join(f"'{name}': {values}" for name, (values, _) in COLUMNS.items())
     variables = clean.names(
-        f"import pandas as pd\ndf = pd.DataFrame({{{made}}})\nsame = df.copy()"
+        f"import pandas as pd\ndf = pd.DataFrame({{{columns}}})\nsame = df.copy()"
     )["variables"]
     assert variables["df"]["bytes"] == clean.value("int(df.memory_usage().sum())")
     assert variables["df"]["print"] == variables["same"]["print"] != ""
