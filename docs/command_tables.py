@@ -39,6 +39,7 @@ LINKS = {
     "mcp": "[Other agents](mcp.md)",
     "output": "[Outputs](outputs.md)",
     "run": "[Stale cells](reports.md#stale-cells)",
+    "undo": "[When a cell runs again](reports.md#when-a-cell-runs-again)",
     "statusline": "[Status line](attach.md#the-status-line)",
     "trust": "[Security](security.md)",
     "verify": "[Verify](verify.md)",

@@ -21,6 +21,7 @@ from typing import Any
 from stepper.mcp import tools
 from stepper.messages.stale_cells import Mark
 from stepper.policy.comparison.verify_results import VerifyResult
+from stepper.policy.undo.requested_undo import UndoReach
 from stepper.session import mcp_responses, responses
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -30,6 +31,7 @@ NAMES = {
     "CellRunResponse": mcp_responses.CellRunResponse,
     "Mark": Mark,
     "Resources": mcp_responses.Resources,
+    "UndoReach": UndoReach,
 }
 TYPES = {str: "string", int: "integer", float: "number", bool: "boolean"}
 TEXT = {"type": "string", "description": "The same, as text."}

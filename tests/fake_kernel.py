@@ -26,7 +26,7 @@ from typing import Any
 from stepper.policy.execution_result import Execution
 from stepper.policy.model import Death, Fault, Frame, Limits, Outcome
 from stepper.policy.namespace_model import UNKNOWN_NAMESPACE, Namespace, Variable
-from stepper.policy.undo_model import RestoreRequest, RestoreResult, UndoRequest
+from stepper.policy.undo_model import RestoreRequest, UndoFacts, UndoRequest
 from stepper.session.protocols import (
     ExternalExecution,
     KernelDescription,
@@ -291,9 +291,8 @@ class FakeKernel:
                 response.diagnosis_data["criterion"] = {"holds": value}
         return response
 
-    async def undo(self, request: RestoreRequest) -> RestoreResult | None:
-        self.undoes.add_boundary()
-        return self.undoes.restore(request)
+    async def undo(self, request: RestoreRequest) -> UndoFacts | None:
+        return self.undoes.undo(request)
 
     async def take_over(self) -> Death | None:
         if not self.now.over.is_set():

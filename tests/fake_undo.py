@@ -18,6 +18,7 @@ from stepper.policy.undo_model import (
     RestoreRequest,
     RestoreResult,
     UndoFacts,
+    UndoImages,
     UndoRequest,
     Unprotected,
 )
@@ -147,15 +148,44 @@ class FakeUndo:
                 changes.setdefault(name, CHANGED)
         self.images.append(image)
         self.last = {name: id(value) for name, value in after.items()}
-        reach = next((image.run for image in self.images if image.run), 0)
+        oldest = self.find_oldest()
         return UndoFacts(
             self.run,
             0.001,
             dict(sorted(changes.items())),
             unprotected,
             self.restored,
-            reach,
+            self.find_reach(),
+            UndoImages(oldest, 1000, 1_000_000),
         )
+
+    def find_oldest(self) -> int:
+        return next((image.run for image in self.images if image.run), 0)
+
+    def find_reach(self) -> int:
+        reach = 0
+        for image in reversed(self.images):
+            if image.run == 0 or image.unprotected:
+                break
+            reach = image.run
+        return reach
+
+    def undo(self, request: RestoreRequest) -> UndoFacts:
+        """Undo runs outside of a run; return the facts."""
+        self.add_boundary()
+        known = {image.run for image in self.images}
+        unknown = tuple(run for run in request.runs if run not in known)
+        if request.names is None and unknown:
+            return UndoFacts(0, unknown=unknown)
+        result = self.restore(request)
+        if request.names is None:
+            self.images = [
+                image
+                for image in self.images
+                if image.run not in request.runs or image.unprotected
+            ]
+        images = UndoImages(self.find_oldest(), 1000, 1_000_000)
+        return UndoFacts(0, restore=result, reach=self.find_reach(), images=images)
 
     def restore(self, request: RestoreRequest) -> RestoreResult:
         """Undo runs in place, and by binding names again."""

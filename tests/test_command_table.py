@@ -24,7 +24,7 @@ from stepper.session import responses
 DOCUMENTS = {
     # the command line prints the first two
     "new": "notebook steps unfinished kernel_cwd cells",
-    "status": "notebook state steps running kernel daemon cells stop lost unheard stale hidden ended context resources verified renamed jupyter off_plan",
+    "status": "notebook state steps running kernel daemon cells stop lost unheard stale hidden ended context resources verified renamed jupyter off_plan undo",
     "list": "notebook current state progress kernel age_s",
     "use": "notebook kernel elsewhere",
     "kernels": "name kind about usual accepted reachable why offers mend unchecked",
@@ -39,6 +39,7 @@ DOCUMENTS = {
     "show": "notebook state head cells text",
     "output": "notebook cell_id page pages text ended figures",
     "interrupt": "notebook interrupted text",
+    "undo": "notebook undone restored removed not_restored stale undo text",
     "restart": "notebook had_kernel",
     **dict.fromkeys(("confirm", "continue", "fix", "skip"), "text"),
     "context": "current_notebook imported_modules defined_functions variables plan text",
@@ -124,6 +125,7 @@ def test_commands_are_classified_as_user_or_agent() -> None:
         "run",
         "verify",
         "eval",
+        "undo",
         "restart",
         "restore",
     }

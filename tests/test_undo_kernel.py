@@ -256,12 +256,43 @@ def test_silent_undo(lab: UndoLab) -> None:
     lab.step("rows = [1]")
     lab.step("rows.append(2); new = 1")
     request = RestoreRequest((lab.number,), None)
-    result = lab.loop.run_until_complete(lab.kernel.undo(request))
+    facts = lab.loop.run_until_complete(lab.kernel.undo(request))
+    assert facts is not None
+    result = facts.restore
     assert result is not None
     assert result.restored == {"rows": (lab.number,)}
     assert result.removed == {"new": (lab.number,)}
+    assert facts.images.oldest < lab.number
+    assert facts.images.memory == lab.memory
     lab.step("print(rows, 'new' in globals())")
     assert lab.output == "[1] False\n"
+
+
+def test_runs_without_an_image_are_not_undone(lab: UndoLab) -> None:
+    lab.step("rows = [1]")
+    lab.step("rows.append(2)")
+    request = RestoreRequest((lab.number, 9999), None)
+    facts = lab.loop.run_until_complete(lab.kernel.undo(request))
+    assert facts is not None
+    assert facts.unknown == (9999,)
+    assert facts.restore is None
+    lab.step("print(rows)")
+    assert lab.output == "[1, 2]\n"
+
+
+def test_older_run_is_undone_after_a_partial_undo(lab: UndoLab) -> None:
+    """The undone run between the two others has left no image."""
+    lab.step("x = 1; rows = [1]")
+    first = lab.number
+    lab.step("x = 2; rows.append(2)")
+    lab.step("x = 3; rows.append(3)")
+    facts = lab.loop.run_until_complete(
+        lab.kernel.undo(RestoreRequest((first + 1,), None))
+    )
+    assert facts is not None and facts.restore is not None
+    assert set(facts.restore.not_restored) == {"rows"}
+    lab.step("print('x' in globals(), 'rows' in globals())", [first + 2, first])
+    assert lab.output == "False False\n"
 
 
 def test_new_subclass_is_collected(lab: UndoLab) -> None:
@@ -310,7 +341,7 @@ def test_large_value_is_not_kept(lab: UndoLab) -> None:
             "import weakref; ref = weakref.ref(big)\ndel big\nprint(ref() is None)"
         )
         assert lab.output == "True\n"
-        assert facts.bytes < MB
+        assert facts.images.bytes < MB
         _, restored = lab.show("'big' in globals()", [lab.number])
         assert restored.not_restored["big"] == "too large"
     finally:
@@ -324,7 +355,7 @@ def test_oldest_images_are_dropped(lab: UndoLab) -> None:
         first = lab.number
         for _ in range(4):
             facts = lab.step("x = x + 1")
-            assert facts.bytes <= 5 * MB
+            assert facts.images.bytes <= 5 * MB
         assert facts.reach > first
         runs = list(range(lab.number, first, -1))
         _, restored = lab.show("x[0]", runs)

@@ -361,6 +361,10 @@ RENDERINGS = {
     "output": Rendering(_format_output, is_output=True),
     "attach": Rendering(document=_remove_text),
     "interrupt": Rendering(_format_interrupt, has_json=False),
+    "undo": Rendering(
+        document=_remove_text,
+        succeeded=lambda response: not response["not_restored"],
+    ),
     "restart": Rendering(_format_restart, has_json=False),
     "continue": DECISION_RENDERING,
     "fix": DECISION_RENDERING,

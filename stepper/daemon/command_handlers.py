@@ -469,6 +469,10 @@ async def _dispatch(request: Request, session: Session, arguments: Any) -> objec
             return await attach.get_connection_details(session)
         case cli_commands.Interrupt():
             return await interrupts.interrupt(session)
+        case cli_commands.Undo():
+            from stepper.session.cells import requested_undo
+
+            return await requested_undo.undo(session, arguments.cell, request.caller)
         case cli_commands.Restart():
             async with report_progress(request, session):
                 had_kernel = await notebook_commands.restart(session, request.caller)

@@ -34,14 +34,14 @@ from stepper.kernels.kernel_process import GRACE_SECONDS, PATIENCE_SECONDS
 from stepper.policy.execution_result import Execution
 from stepper.policy.model import Death, Limits, Outcome
 from stepper.policy.namespace_model import UNKNOWN_NAMESPACE, Namespace
-from stepper.policy.undo_model import RestoreRequest, RestoreResult, UndoRequest
+from stepper.policy.undo_model import RestoreRequest, UndoFacts, UndoRequest
 
 log = logging.getLogger("stepper")
 # How long to wait for the connection to a kernel of an earlier daemon.
 REATTACH_SECONDS = 2.0
 REQUEST_SECONDS = 0.2  # between two requests for the kernel info
 READ_SECONDS = 0.01
-MAX_UNDO_MEMORY = 512 * 1024 * 1024  # bytes
+MAX_UNDO_MEMORY = 512_000_000  # bytes
 
 
 class KernelClient(Connection):
@@ -222,8 +222,8 @@ class KernelClient(Connection):
         allowed = self.total_memory * limits.max_memory_percent / 100
         return min(MAX_UNDO_MEMORY, int(allowed / 10))
 
-    async def undo(self, request: RestoreRequest) -> RestoreResult | None:
-        """Undo earlier runs; return what was restored, or None if it is unknown.
+    async def undo(self, request: RestoreRequest) -> UndoFacts | None:
+        """Undo earlier runs; return the facts, or None if the result is unknown.
 
         Raise KernelError if the kernel does not reply.
         """
@@ -231,7 +231,7 @@ class KernelClient(Connection):
             return None
         code = helper_loader.UNDO.format(json.dumps(request.to_json()))
         reply = await self._execute_silently(code, GRACE_SECONDS)
-        return reply.undo.restore if reply.undo else None
+        return reply.undo
 
     async def _run(
         self, running: RunningExecution, code: str, **options: Any

@@ -95,6 +95,9 @@ def format_status(status: Data, runs: Sequence[Data], report: str) -> str:
     kernel = status_text.format_kernel(status)
     resources = _format_resources(status.get("resources") or {})
     parts.append("; ".join([kernel, *resources]))
+    undo = status_text.format_undo(status["undo"])
+    if undo:
+        parts.append(undo)
     parts += _format_namespace(status.get("context") or {})
     if undelivered:
         parts.append(undelivered)

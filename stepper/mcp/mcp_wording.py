@@ -286,6 +286,8 @@ def _find_tool(verb: str, words: Sequence[str]) -> ToolCall:
             return ToolCall("plan", ["action: confirm", "reason"])
         case "interrupt" | "restart":
             return ToolCall("kernel", [f"action: {verb}"])
+        case "undo":
+            return ToolCall("kernel", ["action: undo", *_format_cell(words)])
         case "kernels wait":
             return ToolCall("kernel", ["action: start"])
         case "use" if "--kernel" in words:
@@ -312,9 +314,21 @@ def _format_cells(words: Sequence[str]) -> list[str]:
 
     The list is empty if the command names no cell.
     """
+    cell = _find_cell(words)
+    return [f'cells: ["{cell}"]'] if cell else []
+
+
+def _format_cell(words: Sequence[str]) -> list[str]:
+    """Return a list with the argument for the cell of an `undo` command, as above."""
+    cell = _find_cell(words)
+    return [f"cell: {cell}"] if cell else []
+
+
+def _find_cell(words: Sequence[str]) -> str:
+    """Return the cell that a command names, or an empty string."""
     for word in words:
         if word.startswith("-") or word.endswith(".ipynb"):
             continue
         is_placeholder = word.isupper()
-        return [] if is_placeholder else [f'cells: ["{word}"]']
-    return []
+        return "" if is_placeholder else word
+    return ""

@@ -377,7 +377,7 @@ def _check_action_arguments(tool_call: ToolCall) -> None:
 
 
 async def _control_kernel(tool_call: ToolCall) -> CallToolResult:
-    """Start, interrupt, restart or shut down a kernel, possibly in another place."""
+    """Start, interrupt, undo, restart or shut down a kernel, maybe in another place."""
     _check_action_arguments(tool_call)
     status = await tool_call.daemon.ask(
         "status", {**tool_call.notebook_argument, "unread": True}
@@ -402,7 +402,12 @@ async def _control_kernel(tool_call: ToolCall) -> CallToolResult:
             )
         return tool_results.create_text_result(text)
     command = tool_call.tool.actions[action][0]
-    response = await tool_call.send(command, {"notebook": notebook})
+    values = {"notebook": notebook}
+    if action == "undo":
+        values["cell"] = tool_call.arguments.get("cell")
+    response = await tool_call.send(command, values)
+    if action == "undo":
+        return tool_results.create_text_result(f"{notebook}: {response['text']}")
     text = _describe_kernel_action(action, response)
     return tool_results.create_text_result(f"{notebook}: {text}.")
 

@@ -393,17 +393,19 @@ ROWS = (
     ),
     Tool(
         "kernel",
-        "Start, interrupt, restart or shut down the kernel",
+        "Start, interrupt, undo, restart or shut down the kernel",
         about="Control the kernel of the notebook. The first cell that runs starts a"
-        " kernel automatically. interrupt keeps the variables; restart and shutdown"
-        " lose them.",
+        " kernel automatically. interrupt keeps the variables; undo returns to the"
+        " state before a cell (default: the last run); restart and shutdown lose the"
+        " variables.",
         actions={
             "start": ("restart", "use"),
             "interrupt": ("interrupt",),
+            "undo": ("undo",),
             "restart": ("restart", "use"),
             "shutdown": ("shutdown",),
         },
-        selected=("place", "notebook"),
+        selected=("place", "cell", "notebook"),
         destroys=True,
         open_world=True,
     ),

@@ -17,6 +17,7 @@ from stepper.policy.dataflow.cell_dependencies import (
     MODULE,
     UNBOUND,
     UNDONE,
+    UNDONE_RUN,
     UNDONE_VALUE,
     UNRESTORED,
     Cause,
@@ -102,6 +103,9 @@ def format_stale(marked: Sequence[MarkedCell], commands: CommandLines = UNNAMED)
             clauses.append(f"{subject} used {names}, which changed after {pronoun} ran")
         elif origin.where == UNDONE:
             clauses.append(f"what {subject} changed was undone: {names}")
+        elif origin.where == UNDONE_RUN:
+            verb = "was" if len(numbers) == 1 else "were"
+            clauses.append(f"{subject} {verb} undone")
         elif origin.where == UNDONE_VALUE:
             changer = _describe_changer(origin)
             clauses.append(
@@ -135,7 +139,11 @@ def format_marks(marked: Sequence[MarkedCell], state: str) -> list[Mark]:
     """
     marks = []
     for entry in marked:
-        because = [Provided(cause.name, cause.provider_id) for cause in entry.causes]
+        because = [
+            Provided(cause.name, cause.provider_id)
+            for cause in entry.causes
+            if cause.where != UNDONE_RUN
+        ]
         why = f"{state}: {_explain(entry.causes)}"
         marks.append(Mark(entry.cell.id, because, entry.cell.number, why))
     return marks
@@ -148,6 +156,8 @@ def _explain(causes: Sequence[Cause]) -> str:
             clauses.append(f"used {names}, which has changed since")
         elif origin.where == UNDONE:
             clauses.append(f"its change of {names} was undone")
+        elif origin.where == UNDONE_RUN:
+            clauses.append("its run was undone")
         elif origin.where == UNDONE_VALUE:
             changer = _describe_changer(origin)
             clauses.append(f"read {names} after a change by {changer} that was undone")

@@ -158,6 +158,7 @@ def format_status(status: Document, max_rows: int = NO_LIMIT) -> str:
         if details:
             lines.append(details["text"])
     lines += [status["jupyter"], status["renamed"], format_kernel(status)]
+    lines.append(format_undo(status["undo"]))
     daemon = status["daemon"]
     if daemon:
         pid = daemon["pid"]
@@ -277,6 +278,36 @@ def format_kernel(status: Document) -> str:
         restore = commands.shell("restore")
         text += f"; state lost: {reason} (to restore the variables, run: {restore})"
     return text
+
+
+def format_oldest_undo(reach: Document) -> str:
+    """Return the name of the oldest run that can be undone.
+
+    `reach` has the keys of `UndoReach`.
+    """
+    if reach["cell"]:
+        return f"cell {reach['cell']}"
+    return f"run {reach['run']} of a deleted cell"
+
+
+def format_undo(reach: Document | None) -> str:
+    """Return the line on how far back undo reaches, or an empty string.
+
+    `reach` has the keys of `UndoReach`; it is None if no run can be undone.
+    """
+    if not reach:
+        return ""
+    count = reach["runs"]
+    complete_count = reach["complete_runs"]
+    details = [format_count(count, "run")]
+    if complete_count == 0:
+        details.append("with exceptions")
+    elif complete_count < count:
+        details.append(f"without exceptions for the last {complete_count}")
+    if reach["has_other_code"]:
+        details.append("except for what other clients or `stepper eval` changed")
+    size = f"{format_bytes(reach['bytes'])} of {format_bytes(reach['memory'])}"
+    return f"undo: back to {format_oldest_undo(reach)} ({', '.join(details)}; {size})"
 
 
 def format_kernel_location(kernel: Document) -> str:

@@ -17,6 +17,11 @@ MAX_EXCEPTIONS = 20
 LONG_SECONDS = 10.0  # after a longer run, the report says how to keep new names
 NAME_LIMIT = 60  # characters
 REASON_LIMIT = 100  # characters
+# After an undo, if code outside the cells ran since the undone runs began.
+OTHER_CODE = (
+    "Not undone: what other clients or `stepper eval` changed in the meantime. The"
+    " names that they changed keep their values."
+)
 
 
 def format_next_start(
@@ -91,6 +96,22 @@ def format_deletion(number: int, result: RestoreResult) -> str:
     if not text:
         return ""
     return f"Cell {number} was deleted, so its changes were undone: {text}."
+
+
+def format_requested(numbers: Sequence[int], result: RestoreResult) -> str:
+    """Return the clause on the runs of cells that were undone on request.
+
+    `numbers` are the numbers of the cells; 0 stands for a deleted cell.
+    """
+    existing = [number for number in numbers if number]
+    subjects = []
+    if existing:
+        subjects.append(format_cells(existing))
+    if len(existing) < len(numbers):
+        subjects.append("a deleted cell")
+    subject = " and ".join(subjects)
+    text = _describe_result(result) or "it had changed no variable"
+    return f"what {subject} changed in the kernel was undone: {text}"
 
 
 def _describe_result(result: RestoreResult) -> str:

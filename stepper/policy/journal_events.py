@@ -22,8 +22,11 @@ from stepper.policy.model import (
     Run,
     Verdict,
 )
+from stepper.policy.undo_model import NO_IMAGES, UndoImages
 
 EVENT_CLASSES: dict[str, type[Event]] = {}
+# Fields with named tuples, which orjson does not support.
+NAMED_TUPLES = {"left_out", "undo_images"}
 
 
 @dataclass(frozen=True)
@@ -51,9 +54,8 @@ class Event:
         for name in self.optional:
             if not data[name]:
                 del data[name]
-        if "left_out" in data:
-            # orjson does not support named tuples.
-            data["left_out"] = tuple(data["left_out"])
+        for name in NAMED_TUPLES & data.keys():
+            data[name] = tuple(data[name])
         return data
 
 
@@ -180,6 +182,7 @@ class RunEnded(
         "changes",
         "unprotected",
         "undo_reach",
+        "undo_images",
     ),
 ):
     """A run has finished."""
@@ -206,13 +209,25 @@ class RunEnded(
     unprotected: dict[str, str] = field(default_factory=dict)
     # The oldest run that the kernel could undo completely after this run, or 0.
     undo_reach: int = 0
+    # The before-images that the kernel kept after this run.
+    undo_images: UndoImages = NO_IMAGES
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunsUndone(
     Event,
     kind="undone",
-    optional=("runs", "others", "names", "restored", "removed", "not_restored"),
+    optional=(
+        "runs",
+        "others",
+        "names",
+        "restored",
+        "removed",
+        "not_restored",
+        "by_command",
+        "undo_reach",
+        "undo_images",
+    ),
 ):
     """The kernel restored the state before earlier runs.
 
@@ -220,7 +235,8 @@ class RunsUndone(
     that ran again or was deleted, and `runs` are its runs that are undone. `others` are
     runs of other cells, whose changes of `names` are undone (None: of all names).
     `restored` and `removed` contain the undone runs by name, `not_restored` the reasons
-    by name.
+    by name. If `by_command` is true, `stepper undo` undid all `runs`, whose cells exist
+    and have not run again. Then `undo_reach` and `undo_images` are as in `RunEnded`.
     """
 
     at: Moment = ""
@@ -233,6 +249,9 @@ class RunsUndone(
     restored: dict[str, tuple[int, ...]] = field(default_factory=dict)
     removed: dict[str, tuple[int, ...]] = field(default_factory=dict)
     not_restored: dict[str, str] = field(default_factory=dict)
+    by_command: bool = False
+    undo_reach: int = 0
+    undo_images: UndoImages = NO_IMAGES
 
 
 @dataclass(frozen=True, kw_only=True)

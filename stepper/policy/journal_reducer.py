@@ -260,6 +260,9 @@ def _apply_undo(event: journal_events.RunsUndone, state: State) -> None:
         state.unrestored.pop(name, None)
     state.unrestored |= event.not_restored
     state.unchanged = False
+    if event.by_command:
+        state.undo_reach = event.undo_reach
+        state.undo_images = event.undo_images
 
 
 def _record_run(event: journal_events.RunEnded, state: State) -> None:
@@ -287,6 +290,8 @@ def _record_run(event: journal_events.RunEnded, state: State) -> None:
     for name, change in event.changes.items():
         if change != undo_model.CHANGED:
             state.unrestored.pop(name, None)
+    state.undo_reach = event.undo_reach
+    state.undo_images = event.undo_images
     state.packages |= event.packages
     state.imports |= event.imports
     if event.request:
@@ -369,6 +374,8 @@ def _apply_kernel_change(event: journal_events.KernelChanged, state: State) -> N
         # only if there were variables to lose.
         state.lost_reason = event.why
     state.succeeded_sources = {}
+    state.undo_reach = 0
+    state.undo_images = undo_model.NO_IMAGES
 
 
 def _extract_error(block: str) -> str:

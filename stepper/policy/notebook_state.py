@@ -35,6 +35,7 @@ from stepper.policy.model import (
     StepStatus,
     Verdict,
 )
+from stepper.policy.undo_model import NO_IMAGES, UndoImages
 
 FINISHED = (StepStatus.DONE, StepStatus.SKIPPED)
 STALE = "stale"
@@ -158,8 +159,12 @@ class State:
     external_executions: list[ExternalExecution] = field(default_factory=list)
     reported_external_count: int = 0
     undone: list[RunsUndone] = field(default_factory=list)
-    # The runs of cells that ran again or were deleted, whose changes are undone.
+    # The runs of cells that ran again or were deleted, whose changes are undone, and
+    # the runs that `stepper undo` undid.
     undone_runs: set[int] = field(default_factory=set)
+    # The before-images in the kernel, and the oldest run that can be undone completely.
+    undo_images: UndoImages = NO_IMAGES
+    undo_reach: int = 0
     # Names that a restore could not restore, with the reasons, until a run binds them.
     unrestored: dict[str, str] = field(default_factory=dict)
     # The number of the last run before other code may have changed variables: code that

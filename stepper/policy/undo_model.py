@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 # How a run changed a name: the values of `UndoFacts.changes`.
 CHANGED = "changed"  # in place
@@ -152,13 +152,32 @@ class RestoreResult:
         return bool(self.restored or self.removed or self.not_restored)
 
 
+class UndoImages(NamedTuple):
+    """The before-images that a kernel keeps.
+
+    `oldest` is the oldest run with an image, or 0. `bytes` is what only the images keep
+    alive, and `memory` the number of bytes that they may use.
+    """
+
+    oldest: int = 0
+    bytes: int = 0
+    memory: int = 0
+
+    def __bool__(self) -> bool:
+        return self.oldest > 0
+
+
+NO_IMAGES = UndoImages()
+
+
 @dataclass(frozen=True)
 class UndoFacts:
     """The facts that a kernel reports on the before-image of a run.
 
     `seconds` is the time that the image and the comparison took. `changes` says how the
     run changed names (see CHANGED, REBOUND, NEW and DELETED). `reach` is the oldest run
-    that can still be undone completely, or 0. `bytes` is the memory of the images.
+    that can still be undone completely, or 0. `unknown` are the requested runs that the
+    kernel has never kept an image of: then it undid nothing.
     """
 
     run: int
@@ -169,4 +188,5 @@ class UndoFacts:
     )
     restore: RestoreResult | None = None
     reach: int = 0
-    bytes: int = 0
+    images: UndoImages = NO_IMAGES
+    unknown: tuple[int, ...] = ()

@@ -19,7 +19,7 @@ from stepper.policy.model import (
     OmittedOutput,
 )
 from stepper.policy.namespace_model import UNKNOWN_NAMESPACE, Namespace
-from stepper.policy.undo_model import RestoreRequest, RestoreResult, UndoRequest
+from stepper.policy.undo_model import RestoreRequest, UndoFacts, UndoRequest
 
 if TYPE_CHECKING:
     from stepper.policy.configuration.kernel_config import BackendConfig
@@ -195,8 +195,8 @@ class Kernel(Protocol):
         KernelUnreachableError if the result cannot be determined.
         """
 
-    async def undo(self, request: RestoreRequest) -> RestoreResult | None:
-        """Undo earlier runs; return what was restored, or None if it is unknown.
+    async def undo(self, request: RestoreRequest) -> UndoFacts | None:
+        """Undo earlier runs; return the facts, or None if the result is unknown.
 
         Raise KernelError if the kernel does not answer.
         """

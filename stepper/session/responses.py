@@ -15,6 +15,7 @@ from stepper.policy.model import Fault
 
 if TYPE_CHECKING:
     from stepper.messages.stale_cells import Mark
+    from stepper.policy.undo.requested_undo import UndoReach
     from stepper.session.mcp_responses import CellRunResponse, Resources
 
 
@@ -168,6 +169,34 @@ class LastVerification:
 
 
 @dataclass(frozen=True)
+class UndoneCell:
+    """A cell whose run was undone; `cell` is its number, or 0 if it was deleted."""
+
+    cell: int
+    cell_id: str
+    run: int
+
+
+@dataclass(frozen=True)
+class UndoResponse:
+    """The result of `undo`: the undone runs, oldest first, and what was restored.
+
+    `removed` are names that did not exist before, `not_restored` the reasons by name.
+    `stale` are all stale cells. `undo` says how far back another undo reaches, or is
+    None if no run is left that can be undone.
+    """
+
+    notebook: str
+    undone: Sequence[UndoneCell]
+    restored: Sequence[str]
+    removed: Sequence[str]
+    not_restored: Mapping[str, str]
+    stale: Sequence[Mark]
+    undo: UndoReach | None
+    text: str
+
+
+@dataclass(frozen=True)
 class StatusResponse:
     """The status of a notebook; `notebook` is None if the project has no notebook."""
 
@@ -196,6 +225,8 @@ class StatusResponse:
     jupyter: str = ""
     # Open cells outside the plan.
     off_plan: Sequence[CellStatus] = field(default_factory=list)
+    # How far back `undo` reaches, or None if the kernel can undo no run.
+    undo: UndoReach | None = None
 
 
 @dataclass(frozen=True)

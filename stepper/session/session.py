@@ -31,7 +31,7 @@ from stepper.policy.execution_result import Execution
 from stepper.policy.model import Cell, Death, Fault, Limits
 from stepper.policy.namespace_model import UNKNOWN_NAMESPACE, Namespace
 from stepper.policy.notebook_state import State
-from stepper.policy.undo_model import RestoreRequest, RestoreResult, UndoRequest
+from stepper.policy.undo_model import RestoreRequest, UndoFacts, UndoRequest
 from stepper.session.caller import Caller
 from stepper.session.diagnosis_protocol import Diagnosis
 from stepper.session.protocols import (
@@ -425,18 +425,16 @@ class Session:
         self.namespace_tracker.record_execution(execution)
         return execution
 
-    async def undo(
-        self, kernel: Kernel, request: RestoreRequest
-    ) -> RestoreResult | None:
-        """Undo earlier runs without a new run; return what was restored.
+    async def undo(self, kernel: Kernel, request: RestoreRequest) -> UndoFacts | None:
+        """Undo earlier runs without a new run; return the kernel's facts.
 
-        The result is None if it is unknown. Raise KernelError if the kernel does not
-        answer.
+        The facts are None if the result is unknown. Raise KernelError if the kernel
+        does not answer.
         """
-        result = await kernel.undo(request)
+        facts = await kernel.undo(request)
         # The next `fetch` requests the namespace from the kernel.
         self.namespace_tracker.record_external(UNKNOWN_NAMESPACE)
-        return result
+        return facts
 
     async def add_suggestion(
         self,

@@ -23,6 +23,8 @@ from stepper.policy import cell_list_edits, changed_cells, journal_reducer, plan
 from stepper.policy.execution_result import CellVersion
 from stepper.policy.model import Cell, Limits, Step, StepStatus, parse_moment
 from stepper.policy.namespace_model import UNKNOWN_NAMESPACE, Namespace
+from stepper.policy.undo.requested_undo import UndoReach, find_reach
+from stepper.policy.undo.undone_runs import KernelRuns
 from stepper.session import responses, stale_cells, undelivered_reports
 from stepper.session.session import SHOWN_SECONDS, Session
 from stepper.session.session_state.notebook_language import PYTHON_LANGUAGES
@@ -46,6 +48,7 @@ async def get_status(
     off_plan: list[responses.CellStatus] = []
     stale: list[Mark] = []
     hidden: list[Mark] = []
+    undo: UndoReach | None = None
     # The next edit or run reports a notebook that cannot be read.
     with contextlib.suppress(NotebookError):
         steps, cells = _list_statuses(session, document)
@@ -55,6 +58,7 @@ async def get_status(
         if session.can_run(document):
             session.journal.compare_with_notebook(document.cells)
         off_plan = _list_off_plan(session, document.cells)
+        undo = find_undo_reach(session, document.cells)
     state = session.state
     stop = state.stop
     stop_details = None
@@ -80,7 +84,21 @@ async def get_status(
         stale=stale,
         hidden=hidden,
         off_plan=off_plan,
+        undo=undo,
     )
+
+
+def find_undo_reach(session: Session, cells: Sequence[Cell]) -> UndoReach | None:
+    """Return how far back `undo` reaches, or None if the kernel can undo no run.
+
+    `cells` are all cells of the notebook.
+    """
+    kernel = session.kernel_manager.kernel
+    state = session.state
+    if kernel is None or not session.limits().undo:
+        return None
+    runs = KernelRuns(state.runs, kernel.id, state.undone_runs)
+    return find_reach(cells, runs, state)
 
 
 def _list_off_plan(

@@ -517,6 +517,27 @@ class Interrupt(NotebookArguments, name="interrupt", group=KERNEL):
     """Interrupt the running cell; the kernel keeps its variables."""
 
 
+class Undo(
+    Arguments,
+    name="undo",
+    runs_code=True,
+    group=KERNEL,
+    examples=("undo", "undo 3"),
+):
+    """Undo what the last run changed in the kernel; exit with 1 if a part remains.
+
+    With CELL, return to the state before that cell ran: its runs and the later runs of
+    the cells below it are undone. The undone cells are stale; the notebook does not
+    change. The command names the variables that could not be restored. Files, and code
+    that other clients or `stepper eval` executed, are not undone.
+    """
+
+    cell: str | None = positional(
+        "The code cell: its number or its id. Default: the cell that ran last.", None
+    )
+    notebook: str | None = declare_notebook_option()
+
+
 class Restart(
     NotebookArguments, name="restart", runs_code=True, needs_user=True, group=KERNEL
 ):

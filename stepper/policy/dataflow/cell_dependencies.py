@@ -42,6 +42,7 @@ UNRESTORED = "unrestored"  # from an undone run, because the name was not restor
 MODULE = "module"  # a module that the cell used changed
 UNDONE = "undone"  # a change that the cell made was undone
 UNDONE_VALUE = "undone value"  # a change of another cell that the cell read was undone
+UNDONE_RUN = "undone run"  # the user or an agent undid the run of the cell
 
 MAX_JOURNALED_NAMES = 100  # names with a fingerprint in the journal line of a run
 
@@ -541,6 +542,8 @@ class _DependencySearch:
         for name in sorted(record.unrestored):
             cause = Cause(name, "", 0, UNRESTORED)
             hidden.append(cause)
+        if record.succeeded and record.run in self.history.undo.undone_runs:
+            return _CellCauses([Cause("", record.cell_id, 0, UNDONE_RUN)], hidden)
         stale_names = {cause.name for cause in stale}
         stale += self._find_undone_changes(record, stale_names)
         return _CellCauses(stale, hidden)

@@ -42,8 +42,10 @@ class UndoneChanges:
         # The undone changes: a name and the run that changed it.
         self.undone: set[tuple[str, int]] = set()
         # Run → the names whose changes were undone, with the id of the cell that ran
-        # again or was deleted. Runs of that cell are not included.
+        # again or was deleted. Other runs of that cell are not included.
         self.names_by_run: dict[int, CellIds] = {}
+        # Runs of cells that `stepper undo` undid; the cells have not run again.
+        self.undone_runs: set[int] = set()
         # Names that could not be restored, and that no run has bound since.
         self.unrestored: set[str] = set()
 
@@ -77,6 +79,8 @@ class UndoneChanges:
     def apply(self, event: RunsUndone) -> None:
         """Apply what a kernel restored, and what it could not restore."""
         self.unrestored.update(event.not_restored)
+        if event.by_command:
+            self.undone_runs.update(event.runs)
         for names in (event.restored, event.removed):
             for name, runs in names.items():
                 self.unrestored.discard(name)
@@ -96,7 +100,7 @@ class UndoneChanges:
         """Record that changes of a name by some runs are undone."""
         for run in runs:
             self.undone.add((name, run))
-            if run not in event.runs:
+            if run not in event.runs or event.by_command:
                 undone_names = self.names_by_run.setdefault(run, {})
                 undone_names[name] = event.cell_id
 

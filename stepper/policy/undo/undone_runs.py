@@ -136,7 +136,7 @@ def select_restore(
     active_numbers = {run.run for run in runs.active}
     own_runs = [run for run in all_own_runs if run.run in active_numbers]
     first_run = all_own_runs[0].run
-    later_runs = _select_later_runs(
+    later_runs = select_later_runs(
         positions, runs.active, own_runs, first_run, cell.index
     )
     if not later_runs:
@@ -187,7 +187,7 @@ def select_restore_after_deletion(
         if run.index < index and positions.find_index(run) is None
     }
     position = index - len(other_deleted - {cell_id})
-    later_runs = _select_later_runs(
+    later_runs = select_later_runs(
         positions, runs.active, deleted_runs, first_run, position
     )
     # Other cells may have moved up too, so the position is not exact.
@@ -210,7 +210,7 @@ def _make_request(
     )
 
 
-def _select_later_runs(
+def select_later_runs(
     positions: CellPositions,
     runs: Sequence[RunEnded],
     own_runs: Sequence[RunEnded],

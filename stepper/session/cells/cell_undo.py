@@ -17,7 +17,7 @@ from stepper.notebooks.journal_file import SyncMode
 from stepper.policy import cell_directives, journal_events
 from stepper.policy.execution_result import Execution
 from stepper.policy.model import Cell, Fault, Limits
-from stepper.policy.undo import recomputation, undone_runs
+from stepper.policy.undo import recomputation, requested_undo, undone_runs
 from stepper.policy.undo_model import (
     NEW,
     REBOUND,
@@ -48,7 +48,7 @@ def _list_names(session: Session, source: str) -> MentionedNames:
     return undone_runs.list_mentioned_names(usage, resolved)
 
 
-def _list_runs(session: Session, kernel: Kernel) -> undone_runs.KernelRuns:
+def list_runs(session: Session, kernel: Kernel) -> undone_runs.KernelRuns:
     """Return the runs in a kernel."""
     state = session.state
     return undone_runs.KernelRuns(state.runs, kernel.id, state.undone_runs)
@@ -79,7 +79,7 @@ def create_request(
     if not is_enabled(session, limits):
         return None
     session.journal.update_run_history()
-    runs = _list_runs(session, kernel)
+    runs = list_runs(session, kernel)
     return UndoRequest(
         run=session.state.next_run,
         names=_list_names(session, cell.source),
@@ -111,16 +111,16 @@ def find_expected_changes(
     if not is_enabled(session, limits):
         return ExpectedChanges({})
     session.journal.update_run_history()
-    runs = _list_runs(session, kernel)
+    runs = list_runs(session, kernel)
     request = _select_restore(session, runs, cells, cell)
     if request is None:
         return ExpectedChanges({})
     returning = undone_runs.find_returning_names(request, runs.active)
-    first_undone = min(request.runs)
-    reach = runs.all[-1].undo_reach
-    is_reachable = 0 < reach <= first_undone
+    requested = [run for run in runs.active if run.run in request.runs]
+    state = session.state
     # The kernel does not undo changes that other code may have made.
-    if session.state.last_run_before_other_code >= first_undone or not is_reachable:
+    has_other_code = requested_undo.has_other_code_since(min(request.runs), state)
+    if has_other_code or requested_undo.list_unreachable_runs(requested, state):
         return ExpectedChanges({}, returning)
     removed = undone_runs.find_removed_names(request, runs.active)
     return ExpectedChanges(removed, returning)
@@ -161,6 +161,7 @@ def list_journaled_facts(facts: UndoFacts | None) -> dict[str, Any]:
         "changes": facts.changes,
         "unprotected": unprotected,
         "undo_reach": facts.reach,
+        "undo_images": facts.images,
     }
 
 
@@ -189,7 +190,7 @@ def plan_recomputation(
     if not is_enabled(session, limits):
         return None
     session.journal.update_run_history()
-    runs = _list_runs(session, kernel)
+    runs = list_runs(session, kernel)
     request = _select_restore(session, runs, cells, cell)
     if request is None:
         return None
@@ -292,7 +293,7 @@ async def undo_deleted_cells(session: Session, cells: Sequence[Cell]) -> list[st
     limits = session.limits()
     if kernel is None or not is_enabled(session, limits):
         return []
-    runs = _list_runs(session, kernel)
+    runs = list_runs(session, kernel)
     deleted = undone_runs.select_deleted_runs(cells, runs)
     if not deleted:
         return []
@@ -305,16 +306,17 @@ async def undo_deleted_cells(session: Session, cells: Sequence[Cell]) -> list[st
         request = undone_runs.select_restore_after_deletion(
             cells,
             own_runs,
-            _list_runs(session, kernel),
+            list_runs(session, kernel),
             session.state.sources_by_hash,
             lambda source: _list_names(session, source),
         )
         try:
-            result = await session.undo(kernel, request)
+            facts = await session.undo(kernel, request)
         except KernelError:
             break  # the next run reports the error
-        if result is None:
+        if facts is None or facts.restore is None:
             break
+        result = facts.restore
         _log_restore(
             session, request, result, session.state.next_run, kernel.id, cell_id
         )

@@ -38,6 +38,7 @@ class Log:
         self.last_ids: dict[str, int] | None = None
         self.watched: list[Snapshot] | None = None
         self.current: Recording | None = None
+        self.memory = 0  # bytes for all images, as of the last run
 
 
 log = Log()
@@ -122,6 +123,7 @@ def finish(bindings: Any) -> Any:
         forget_classes()
         if was_enabled:
             gc.enable()
+    log.memory = recording.memory
     seconds = recording.seconds + clock() - began
     unprotected = dict(islice(image.unprotected.items(), MAX_CHANGES))
     return {
@@ -130,7 +132,7 @@ def finish(bindings: Any) -> Any:
         "changes": describe_changes(image, bindings),
         "unprotected": unprotected,
         "reach": find_reach(),
-        "bytes": size,
+        "images": describe_images(size),
     }
 
 
@@ -173,6 +175,34 @@ def describe_changes(image: Image, bindings: Any) -> Any:
         else:
             changes[name] = "rebound" if name in bindings else "deleted"
     return dict(islice(changes.items(), MAX_CHANGES))
+
+
+def describe_images(size: int) -> list[int]:
+    """Return the oldest run with an image, the size of all images, and its limit."""
+    oldest = next((image.run for image in log.images if image.run), 0)
+    return [oldest, size, log.memory]
+
+
+def measure_images(bindings: Any) -> int:
+    """Return the bytes that only images keep alive."""
+    return count_bytes([image.sizes for image in log.images], bindings.values())
+
+
+def find_unknown_runs(runs: list[int]) -> list[int]:
+    """Return the runs without an image, although none was dropped to save memory."""
+    kept_runs = {image.run for image in log.images} | log.dropped.keys()
+    return [run for run in runs if run not in kept_runs]
+
+
+def drop_undone(runs: list[int]) -> None:
+    """Drop the images of runs that were undone for all names.
+
+    An image with changes that could not be restored stays: it ends the complete undo.
+    """
+    undone = set(runs)
+    log.images = [
+        image for image in log.images if image.run not in undone or image.unprotected
+    ]
 
 
 def find_reach() -> int:

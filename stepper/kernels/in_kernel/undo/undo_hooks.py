@@ -81,15 +81,28 @@ def finish_external() -> None:
 
 
 def undo(text: str) -> dict[str, Any]:
-    """Undo runs outside of a run, and return the facts. `text` is a JSON request."""
+    """Undo runs outside of a run, and return the facts. `text` is a JSON request.
+
+    If all names are requested, and the state before one of the runs was never kept,
+    nothing is undone.
+    """
     request = json.loads(text)
+    runs = request["runs"]
     scope.namespace = shell.user_ns
     before_images.record_boundary(get_bindings())
-    result = call_safely(image_restore.restore, request, shell.user_ns)
+    facts: dict[str, Any] = {"run": 0}
+    is_complete = request["names"] is None
+    unknown = before_images.find_unknown_runs(runs) if is_complete else []
+    if unknown:
+        facts["unknown"] = unknown
+    else:
+        result = call_safely(image_restore.restore, request, shell.user_ns)
+        facts["restore"] = result or describe_failed_restore(request)
+        if result and is_complete:
+            before_images.drop_undone(runs)
     bindings = get_bindings()
     log.last_ids = before_images.get_ids(bindings)
-    return {
-        "run": 0,
-        "restore": result or describe_failed_restore(request),
-        "reach": before_images.find_reach(),
-    }
+    facts["reach"] = before_images.find_reach()
+    size = before_images.measure_images(bindings)
+    facts["images"] = before_images.describe_images(size)
+    return facts

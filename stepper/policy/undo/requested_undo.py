@@ -1,0 +1,100 @@
+"""Decide which runs `stepper undo` undoes, and how far back it reaches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stepper.policy.journal_events import RunEnded
+from stepper.policy.model import Cell
+from stepper.policy.notebook_state import State
+from stepper.policy.undo.undone_runs import (
+    CellPositions,
+    KernelRuns,
+    select_later_runs,
+)
+
+
+@dataclass(frozen=True)
+class UndoReach:
+    """How far back `stepper undo` reaches (a JSON response).
+
+    `cell`, `cell_id` and `run` are the oldest run that can be undone; `cell` is 0 if
+    the cell was deleted. `runs` is the number of runs that can be undone, and
+    `complete_runs` the number of the newest of them that can be undone without
+    exceptions. `has_other_code` says that code outside the cells ran since then. The
+    before-images keep `bytes` alive, and may use `memory` bytes.
+    """
+
+    cell: int
+    cell_id: str
+    run: int
+    runs: int
+    complete_runs: int
+    has_other_code: bool
+    bytes: int
+    memory: int
+
+
+def select_last_run(runs: KernelRuns) -> list[RunEnded]:
+    """Return the last run that is not undone, as a list; it is empty without a run."""
+    return runs.active[-1:]
+
+
+def select_runs_since(
+    cells: Sequence[Cell], cell: Cell, runs: KernelRuns
+) -> list[RunEnded]:
+    """Return the runs to undo to get the state before a cell ran first.
+
+    These are the runs of the cell, and the later runs of the cells below it. The list
+    is empty if no run of the cell is left to be undone.
+    """
+    positions = CellPositions(cells)
+    all_own_runs = [run for run in runs.all if positions.find_index(run) == cell.index]
+    active_numbers = {run.run for run in runs.active}
+    own_runs = [run for run in all_own_runs if run.run in active_numbers]
+    if not own_runs:
+        return []
+    first_run = all_own_runs[0].run
+    return select_later_runs(positions, runs.active, own_runs, first_run, cell.index)
+
+
+def list_unreachable_runs(selected: Sequence[RunEnded], state: State) -> list[RunEnded]:
+    """Return the selected runs without a before-image in the kernel."""
+    oldest = state.undo_images.oldest
+    return [run for run in selected if run.run < oldest or not run.undo_images]
+
+
+def has_other_code_since(run: int, state: State) -> bool:
+    """Return whether code outside the cells was executed after a run began."""
+    return state.last_run_before_other_code >= run
+
+
+def find_reach(
+    cells: Sequence[Cell], runs: KernelRuns, state: State
+) -> UndoReach | None:
+    """Return how far back the kernel can go, or None if it can undo no run."""
+    reachable: list[RunEnded] = []
+    for run in reversed(runs.active):
+        if list_unreachable_runs([run], state):
+            break
+        reachable.append(run)
+    if not reachable:
+        return None
+    complete_count = 0
+    if state.undo_reach:
+        complete_count = sum(run.run >= state.undo_reach for run in reachable)
+    oldest = reachable[-1]
+    index = CellPositions(cells).find_index(oldest)
+    numbers = [cell.number for cell in cells if cell.index == index]
+    images = state.undo_images
+    return UndoReach(
+        cell=numbers[0] if numbers else 0,
+        cell_id=oldest.cell_id,
+        run=oldest.run,
+        runs=len(reachable),
+        complete_runs=complete_count,
+        has_other_code=has_other_code_since(oldest.run, state),
+        bytes=images.bytes,
+        memory=images.memory,
+    )

@@ -1,0 +1,206 @@
+"""`stepper undo`: return the kernel to the state before a cell, on request.
+
+`policy/undo/requested_undo` selects the runs. The kernel restores everything that it
+can, and only its report counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stepper.common.errors import KernelError, StepperError, UsageError
+from stepper.messages import stale_cells as stale_messages
+from stepper.messages import status_text, undo_report
+from stepper.notebooks.journal_file import SyncMode
+from stepper.policy import edit_gate, journal_events
+from stepper.policy.journal_events import RunEnded
+from stepper.policy.model import Cell
+from stepper.policy.undo import requested_undo
+from stepper.policy.undo.undone_runs import CellPositions, KernelRuns
+from stepper.policy.undo_model import RestoreRequest, UndoFacts
+from stepper.session import responses, stale_cells, status_queries
+from stepper.session.caller import Caller
+from stepper.session.cells import cell_undo
+from stepper.session.protocols import Kernel
+from stepper.session.session import Session
+from stepper.session.session_state.notebook_journal import format_now
+
+
+async def undo(
+    session: Session, cell_name: str | None, caller: Caller
+) -> responses.UndoResponse:
+    """Undo the last run, or all runs since a cell ran first; report what was restored.
+
+    `cell_name` is the number or the id of the cell. Raise StepperError, before anything
+    is undone, if undo is off, no kernel or a cell is running, or the kernel does not
+    keep the state.
+    """
+    _check_ready(session, caller)
+    cell = None
+    if cell_name is not None:
+        cell = status_queries.find_code_cell(session, cell_name)
+    next_run = session.state.next_run
+    async with session.take_turn(caller=caller):
+        kernel = await _get_kernel(session)
+        if session.state.next_run != next_run:
+            raise StepperError("nothing was undone: a cell ran in the meantime")
+        cells = session.read().cells
+        selected = _select_runs(session, kernel, cells, cell)
+        facts = await _undo_runs(session, kernel, selected)
+        return _record(session, kernel, cells, selected, facts, caller)
+
+
+def _check_ready(session: Session, caller: Caller) -> None:
+    """Raise StepperError if undo is off or a cell is running.
+
+    Raise it also if the agent requests the undo and the notebook is stopped.
+    """
+    problem = "nothing was undone"
+    if not cell_undo.is_enabled(session, session.limits()):
+        if not session.language.is_python:
+            raise StepperError(f"{problem}: undo needs a Python kernel")
+        raise StepperError(
+            f"{problem}: undo is off", "set `undo: on` in .stepper/config.yaml"
+        )
+    running = status_queries.get_running(session)
+    if running is not None:
+        hint = session.state.commands.shell("interrupt")
+        raise StepperError(f"{problem}: {running.name} is running", hint)
+    if not caller.is_outside_agent:
+        stopped = edit_gate.check_stop(session.state)
+        if stopped:
+            raise StepperError(f"{problem}: {stopped}")
+
+
+async def _get_kernel(session: Session) -> Kernel:
+    """Return the running kernel; raise KernelError if it can undo nothing now."""
+    kernel = await session.kernel_manager.find_or_attach()
+    if kernel is None or await kernel.check_death() is not None:
+        raise KernelError("nothing was undone: no kernel is running")
+    if kernel.external_executions.running_since:
+        raise KernelError(
+            "nothing was undone: another client is executing code in the kernel"
+        )
+    return kernel
+
+
+def _select_runs(
+    session: Session, kernel: Kernel, cells: Sequence[Cell], cell: Cell | None
+) -> list[RunEnded]:
+    """Return the runs to undo, oldest first; raise StepperError if this is impossible.
+
+    With `cell`, the state before this cell is requested.
+    """
+    runs = cell_undo.list_runs(session, kernel)
+    if cell is None:
+        selected = requested_undo.select_last_run(runs)
+        missing = "no cell has run in this kernel whose run is not undone yet"
+    else:
+        selected = requested_undo.select_runs_since(cells, cell, runs)
+        missing = f"{cell.label} has no run in this kernel that is not undone yet"
+    if not selected:
+        raise UsageError(f"nothing was undone: {missing}")
+    if requested_undo.list_unreachable_runs(selected, session.state):
+        raise StepperError(
+            _explain_unreachable(session, cells, runs),
+            f"{session.state.commands.shell('restore')}"
+            "  # computes all values again in a new kernel",
+        )
+    return selected
+
+
+def _explain_unreachable(
+    session: Session, cells: Sequence[Cell], runs: KernelRuns
+) -> str:
+    """Return the message on a state that the kernel does not keep."""
+    text = "nothing was undone: the kernel does not keep the state before that run"
+    reach = requested_undo.find_reach(cells, runs, session.state)
+    if reach is None:
+        return text
+    return f"{text}; undo reaches back to {status_text.format_oldest_undo(vars(reach))}"
+
+
+async def _undo_runs(
+    session: Session, kernel: Kernel, selected: Sequence[RunEnded]
+) -> UndoFacts:
+    """Undo all changes of runs in the kernel; return the kernel's facts.
+
+    Raise KernelError if the kernel does not answer, or undid nothing.
+    """
+    request = RestoreRequest(tuple(run.run for run in reversed(selected)), None)
+    facts = await session.undo(kernel, request)
+    if facts is None:
+        raise KernelError("nothing was undone: the kernel cannot undo runs")
+    if facts.restore is None or facts.unknown:
+        raise KernelError(
+            "nothing was undone: the kernel does not keep the state before these runs"
+        )
+    return facts
+
+
+def _record(
+    session: Session,
+    kernel: Kernel,
+    cells: Sequence[Cell],
+    selected: Sequence[RunEnded],
+    facts: UndoFacts,
+    caller: Caller,
+) -> responses.UndoResponse:
+    """Log what the kernel undid; return the response."""
+    result = facts.restore
+    assert result is not None
+    first = selected[0]
+    state = session.state
+    session.journal.log(
+        journal_events.RunsUndone(
+            at=format_now(),
+            run=state.next_run,
+            kernel=kernel.id,
+            cell_id=first.cell_id,
+            runs=tuple(run.run for run in reversed(selected)),
+            restored=result.restored,
+            removed=result.removed,
+            not_restored=result.not_restored,
+            by_command=True,
+            undo_reach=facts.reach,
+            undo_images=facts.images,
+        ),
+        sync=SyncMode.NONE,
+    )
+    undone = _list_undone_cells(cells, selected)
+    numbers = sorted({cell.cell for cell in undone})
+    text = undo_report.format_requested(numbers, result)
+    if caller.is_outside_agent:
+        session.notices.add(f"by request of the user, {text}")
+    lines = [f"{text[0].upper()}{text[1:]}."]
+    if requested_undo.has_other_code_since(first.run, state):
+        lines.append(undo_report.OTHER_CODE)
+    dependencies = stale_cells.update_dependencies(session, cells)
+    lines.append(stale_messages.format_stale(dependencies.stale, state.commands))
+    reach = status_queries.find_undo_reach(session, cells)
+    if reach is not None:
+        lines.append(status_text.format_undo(vars(reach)))
+    return responses.UndoResponse(
+        notebook=session.name,
+        undone=undone,
+        restored=[*result.restored],
+        removed=[*result.removed],
+        not_restored=result.not_restored,
+        stale=stale_messages.format_marks(dependencies.stale, "stale"),
+        undo=reach,
+        text="\n".join(filter(None, lines)),
+    )
+
+
+def _list_undone_cells(
+    cells: Sequence[Cell], runs: Sequence[RunEnded]
+) -> list[responses.UndoneCell]:
+    """Return the cells of runs, with their current numbers."""
+    positions = CellPositions(cells)
+    numbers = {cell.index: cell.number for cell in cells}
+    undone = []
+    for run in runs:
+        index = positions.find_index(run)
+        number = 0 if index is None else numbers[index]
+        undone.append(responses.UndoneCell(number, run.cell_id, run.run))
+    return undone

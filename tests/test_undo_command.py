@@ -1,0 +1,151 @@
+"""`stepper undo`, and how far back it reaches, with a fake kernel."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+
+import pytest
+
+from tests.test_session import Quick, project  # noqa: F401  # a fixture
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning"
+)
+
+
+def evaluate(project: Quick, expression: str) -> str:  # noqa: F811
+    output = project.json("eval", expression)["output"]
+    assert isinstance(output, str)
+    return output.strip()
+
+
+def refuse(project: Quick, *arguments: str, exit_code: int = 1) -> str:  # noqa: F811
+    result: subprocess.CompletedProcess[str] = project.stepper(
+        "undo", *arguments, check=exit_code
+    )
+    return result.stderr
+
+
+def test_last_run_and_the_one_before_are_undone(project: Quick) -> None:  # noqa: F811
+    notebook = project.new("One", "Two", "Three")
+    notebook.insert("rows = [1]")
+    notebook.insert("rows.append(2)\nextra = 3")
+    notebook.insert("rows.append(4)")
+    text = project.stepper("undo").stdout
+    assert text.splitlines() == [
+        "What cell 3 changed in the kernel was undone: `rows` was restored.",
+        "Stale: cell 3 was undone. To run this cell: `stepper run --stale`.",
+        "undo: back to cell 1 (2 runs; 0 MB of 1 MB)",
+    ]
+    response = project.json("undo")
+    assert [cell["cell"] for cell in response["undone"]] == [2]
+    assert response["restored"] == ["rows"]
+    assert response["removed"] == ["extra"]
+    assert response["not_restored"] == {}
+    assert [mark["cell"] for mark in response["stale"]] == [2, 3]
+    assert response["stale"][0]["why"] == "stale: its run was undone"
+    assert response["undo"]["runs"] == 1
+    assert evaluate(project, "rows, 'extra' in globals()") == "([1], False)"
+    assert project.json("status")["state"] == "ready"
+    project.kill_daemon()  # the next one knows it by the journal
+    ran = project.json("run", "--stale")
+    assert [result["cell"] for result in ran["results"]] == [2, 3]
+    status = project.json("status")
+    assert status["stale"] == []
+    assert status["state"] == "complete"
+    assert evaluate(project, "rows") == "[1, 2, 4]"
+
+
+def test_state_before_a_cell(project: Quick) -> None:  # noqa: F811
+    notebook = project.new("One", "Two", "Three", "Four")
+    notebook.insert("rows = [1]")
+    second, _ = notebook.insert("rows.append(2)")
+    notebook.insert("rows.append(3)\nmodel = [9]")
+    _, last = notebook.insert("print(rows)")
+    assert "| [1, 2, 3]" in last.text
+    assert project.stepper("undo", second).stdout.startswith(
+        "What cells 2, 3 and 4 changed in the kernel was undone: `rows` was restored;"
+        " `model` was removed."
+    )
+    assert evaluate(project, "rows") == "[1]"
+    # The agent learns it with its next report.
+    answer = notebook.replace(second, "rows.append(5)\nrows")
+    assert "| [1, 5]" in answer.text
+    assert (
+        "Note: by request of the user, what cells 2, 3 and 4 changed in the kernel was"
+        " undone: `rows` was restored; `model` was removed." in answer.text
+    )
+    assert "Stale: cells 3 and 4 were undone." in answer.text
+    assert refuse(project, "4", exit_code=2).startswith(
+        "stepper: nothing was undone: cell 4 (id "
+    )
+
+
+def test_newer_run_of_a_cell_above_is_not_undone(project: Quick) -> None:  # noqa: F811
+    notebook = project.new("One", "Two")
+    above, _ = notebook.insert("x = 1")
+    below, _ = notebook.insert("y = x")
+    notebook.replace(above, "x = 2")
+    response = project.json("undo", below)
+    assert [cell["cell"] for cell in response["undone"]] == [2]
+    assert evaluate(project, "x, 'y' in globals()") == "(2, False)"
+
+
+def test_what_cannot_be_restored_is_named(project: Quick) -> None:  # noqa: F811
+    notebook = project.new("One", "Two")
+    notebook.insert("numbers = (n for n in range(5))\nrows = []")
+    notebook.insert("rows.append(next(numbers))")
+    line = "undo: back to cell 1 (2 runs, with exceptions; 0 MB of 1 MB)"
+    assert line in project.stepper("status").stdout
+    text = project.stepper("undo", check=1).stdout
+    assert "`rows` was restored; not restored: `numbers` (generator)." in text
+
+
+def test_other_code_is_not_undone(project: Quick) -> None:  # noqa: F811
+    notebook = project.new("One", "Two")
+    notebook.insert("x = 1")
+    notebook.insert("x = 2\ny = 3")
+    assert "other clients" not in project.stepper("status").stdout
+    project.stepper("eval", "x = 5")
+    line = "(2 runs, except for what other clients or `stepper eval` changed; 0 MB"
+    assert line in project.stepper("status").stdout
+    text = project.stepper("undo", check=1).stdout
+    assert "`y` was removed; not restored: `x` (changed by code that another" in text
+    assert "Not undone: what other clients or `stepper eval` changed" in text
+    assert evaluate(project, "x") == "5"
+
+
+def test_undo_is_refused(project: Quick) -> None:  # noqa: F811
+    notebook = project.new("One", "Two")
+    assert "nothing was undone: no kernel is running" in refuse(project)
+    notebook.insert("x = 1")
+    assert "has no code cell '7'" in refuse(project, "7", exit_code=2)
+    project.json("undo")
+    assert "no cell has run in this kernel whose run is not undone yet" in refuse(
+        project, exit_code=2
+    )
+    project.config("undo: off\n")
+    assert "nothing was undone: undo is off" in refuse(project)
+    assert project.json("status")["undo"] is None
+    notebook.insert("x = 1")
+    project.config("undo: on\n")
+    message = refuse(project)
+    assert "the kernel does not keep the state before that run" in message
+    assert "stepper restore" in message
+    notebook.insert("x = 2")
+    assert json.loads(project.stepper("status", "--json").stdout)["undo"]["cell"] == 3
+
+
+def test_agent_of_a_stopped_notebook_cannot_undo(
+    project: Quick,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    notebook = project.new("One", "Two")
+    notebook.insert("x = 1\nraise RuntimeError('STOP: which?')")
+    monkeypatch.setenv("CLAUDECODE", "1")
+    assert "nothing was undone: execution of this notebook is stopped" in (
+        refuse(project)
+    )
+    monkeypatch.delenv("CLAUDECODE")
+    assert project.json("undo")["removed"] == ["x"]
