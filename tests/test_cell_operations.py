@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -939,10 +940,14 @@ def test_cells_are_read_with_status_and_outputs(agent: Agent) -> None:
         first["execution_count"],
     ) == (1, 1, "done", 1)
     assert first["outputs"] == "| 3" and "more lines like this" in long["outputs"]
-    assert (
-        f"cell-2 · cell 1 · id {first['cell_id']} · step 1 · done · [1] · hash {first['source_hash']}\n| x = 3\n| x\nOutput:\n| 3"
-        in read["text"]
+    assert re.search(
+        f'<cell id="{first["cell_id"]}"> cell 1 · step 1 · ok · \\[1\\] · [^·]* s'
+        f" · hash {first['source_hash']}\n\\| x = 3\n\\| x\nOutput:\n\\| 3",
+        read["text"],
     )
+    assert read["text"].startswith(f"{read['head']}\n<cell id=")
+    assert first["state"] == "ok"
+    assert first["duration_s"] > 0
     assert read["pages"] == 1 and len(read["text"]) < 2500
     full = agent.ask("cell read", cells=[-1], outputs="full", page=2)
     assert (
@@ -953,6 +958,68 @@ def test_cells_are_read_with_status_and_outputs(agent: Agent) -> None:
     assert agent.cells(cells=["1"], outputs="none")[0]["outputs"] == ""
     with pytest.raises(StepperError, match="there is no page 2: the requested"):
         agent.ask("cell read", page=2)
+
+
+def test_pages_are_the_digest(agent: Agent) -> None:
+    agent.project.new("Load", "Plot")
+    output = {"output_type": "stream", "name": "stdout", "text": "row\n" * 900}
+    cells = [
+        {**code(f"x{n} = {n}\n\n# é", f"id{n}"), "outputs": [output]} for n in range(60)
+    ]
+    cells.insert(
+        7, {"cell_type": "markdown", "id": "m", "metadata": {}, "source": "# T"}
+    )
+    agent.project.notebook("digest.ipynb", cells)
+    digest = agent.ask("show", notebook="digest")
+    first = agent.ask("cell read", notebook="digest")
+    assert first["pages"] > 2
+    texts, outputs = [], []
+    for page in range(1, first["pages"] + 1):
+        response = agent.ask("cell read", notebook="digest", page=page)
+        assert len(response["text"]) <= 10_000
+        text = re.sub(
+            r"^stepper: .*, page \d+ of \d+:\n", "", response["text"], flags=re.M
+        )
+        texts.append(re.sub(r" · hash \w+$", "", text, flags=re.M))
+        outputs += [cell["outputs"] for cell in response["cells"]]
+        unchanged = "\nChanged since this agent read the notebook last: nothing."
+        expected = digest["head"] + unchanged if page == 1 else ""
+        assert response["head"] == expected
+    assert "\n".join(texts).replace(unchanged, "", 1) == digest["text"]
+    assert outputs[0] == digest["cells"][0]["outputs"].removeprefix("Output:\n")
+    some = agent.ask("cell read", notebook="digest", cells=["7-8", -1, "id0", 8])
+    assert [cell["cell_id"] for cell in some["cells"]] == [
+        "id6",
+        "m",
+        "id7",
+        "id59",
+        "id0",
+    ]
+    with pytest.raises(StepperError, match="has 60 code cells, but not 61-"):
+        agent.ask("cell read", notebook="digest", cells=["61-"])
+
+
+def test_long_head_and_long_lines_are_divided(agent: Agent) -> None:
+    agent.project.new(*[f"step {number} " + "words " * 30 for number in range(60)])
+    source = "a = 1\n" + "x" * 30_000 + "\n"
+    agent.run(source)
+    response = agent.ask("cell read", outputs="none")
+    assert re.search(
+        r"\n… \d+ lines left out; see `notebook_status`\n", response["head"]
+    )
+    assert len(response["text"]) <= 10_000
+    parts = []
+    for page in range(1, response["pages"] + 1):
+        response = agent.ask("cell read", outputs="none", page=page)
+        assert len(json.dumps(response["cells"], ensure_ascii=False)) <= 10_000
+        parts += [cell for cell in response["cells"] if cell["type"] == "code"]
+        notes = response["text"].count("its last line continues in the next part")
+        assert notes == sum(
+            not cell["source"].endswith("\n")
+            for cell in response["cells"]
+            if cell["type"] == "code"
+        )
+    assert "".join(part["source"] for part in parts) == source
 
 
 def test_reading_a_page_does_not_render_the_whole_notebook(
@@ -1460,7 +1527,8 @@ def test_figures_of_a_run_are_reported_by_path(real: Agent) -> None:
     first, second = real.cells(cells=response["cells"])
     assert first["pictures"] + second["pictures"] == response["figures"]
     assert (
-        f"Figure: {response['figures'][2]}" in real.ask("cell read", cells=[-1])["text"]
+        f"Figure 1: {response['figures'][2]}"
+        in real.ask("cell read", cells=[-1])["text"]
     )
     eval_response = real.ask("eval", source="shown('blue')\nshown('red')")
     assert (

@@ -742,7 +742,11 @@ def test_session_start_reports_the_notebook_in_progress(project: Project) -> Non
     for source in ("startup", "resume", "clear", "compact"):
         response = start_session(notebook, source)
         assert notebook.path.name in response
-        assert "✓ 1. One" in response and "· 2. Two" in response
+        has_plan = "✓ 1. One" in response and "· 2. Two" in response
+        assert has_plan == (source in ("startup", "clear"))
+        pointer = "outputs, run: stepper show"
+        assert (pointer in response) != has_plan
+        assert "Next: step 2 of 2" in response
         assert "j (json)" in response and "values: dict of 1" in response
         assert "Add new cells to this notebook" in response
     project.kill_daemon()

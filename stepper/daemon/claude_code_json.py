@@ -114,9 +114,12 @@ class Event:
         self.asks_for_each_edit = mode == "default"
         self.is_from_subagent = bool(get_text(data, "agent_id"))
         self.is_session_start = get_text(data, "hook_event_name") == "SessionStart"
+        source = get_text(data, "source")
         # Whether a SessionStart follows a compaction. The user has seen earlier
         # messages.
-        self.is_after_compaction = get_text(data, "source") == "compact"
+        self.is_after_compaction = source == "compact"
+        # Whether the agent of a SessionStart has worked before in this session.
+        self.continues_session = source in ("compact", "resume")
         self.last_message = get_text(data, "last_assistant_message")
         self.is_shell_call = data.get("tool_name") == "Bash"
 

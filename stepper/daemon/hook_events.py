@@ -372,7 +372,7 @@ async def handle_session_start(workspace: Workspace, event: Event) -> bytes:
         undelivered_report = await take_undelivered(session)
         background_runs.transfer_calls(session, owner, event.client_pid)
         workspace.update_markers()
-        context = await status_queries.get_context(session)
+        context = await status_queries.get_context(session, event.continues_session)
         running_text = backgrounding.format_still_running(session, owner)
         texts += [undelivered_report.text, running_text, context.text]
         lines = [*replaced_lines, undelivered_report.line]

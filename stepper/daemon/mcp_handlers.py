@@ -71,7 +71,7 @@ async def _dispatch(request: Request, session: Session, arguments: Any) -> objec
         case mcp_commands.CellUndelivered():
             return responses.TextResponse(undelivered_reports.pop_text(session))
         case mcp_commands.CellRead():
-            return await cell_reading.read_cells(session, arguments)
+            return await cell_reading.read_cells(session, arguments, request.owner)
     raise NotImplementedError(type(arguments).__name__)
 
 

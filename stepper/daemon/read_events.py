@@ -81,13 +81,15 @@ async def _read_digest(
 
     `document` is the contents of the notebook, or None if they must be read.
     """
+    if document is None:
+        document = await notebook_reading.read_document(session)
     offset, limit = event.read_lines
     digest, _, _ = await notebook_reading.read_notebook(
         session,
         event.session,
+        document,
         max_size=notebook_digest.CLIENT_LIMIT,
         is_partial=offset > 1 or limit is not None,
-        document=document,
     )
     problems = workspace.slim_copies.take_problems()
     lines = [f"stepper: {problem}." for problem in problems]

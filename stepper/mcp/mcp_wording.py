@@ -121,6 +121,7 @@ PHRASES = (
 TEXT_KEYS = (
     "error",
     "follows",
+    "head",
     "jupyter",
     "lost",
     "renamed",

@@ -243,19 +243,23 @@ def _join_names(names: Sequence[str]) -> str:
 
 
 def format_context(
-    name: str, state: State, namespace: Namespace, is_alive: bool
+    name: str,
+    state: State,
+    namespace: Namespace,
+    is_alive: bool,
+    has_seen_notebook: bool = False,
 ) -> str:
     """Return the context that an agent needs to continue with a notebook.
 
-    `is_alive` says whether the notebook's kernel is running.
+    `is_alive` says whether the notebook's kernel is running. An agent that has seen the
+    notebook before gets the command that shows the plan and the cells, not the plan.
     """
     status = f"in progress ({state.status_name})"
     if state.is_complete and not state.stop:
         status = "complete"
-    lines = [
-        f"stepper: the notebook {one_line(name)} is {status}.",
-        *format_plan(state),
-    ]
+    lines = [f"stepper: the notebook {one_line(name)} is {status}."]
+    if not has_seen_notebook:
+        lines += format_plan(state)
     stop = edit_gate.check_stop(state)
     if stop:
         lines.append(f"As of this message, {stop}")
@@ -272,6 +276,9 @@ def format_context(
         "Add new cells to this notebook, unless the user asks for another one."
         " NotebookEdit requires a Read of the notebook in this session first."
     )
+    if has_seen_notebook:
+        show = state.commands.shell("show")
+        lines.append(f"To see the plan, the cells and their outputs, run: {show}")
     return "\n".join(lines)
 
 

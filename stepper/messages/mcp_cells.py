@@ -6,8 +6,14 @@ import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from stepper.common.text import clean, format_count, one_line
+from stepper.messages.digest.notebook_digest import (
+    DigestCell,
+    format_header,
+    quote_source,
+)
 from stepper.messages.marks import FAILED_MARK, OK_MARK, RUNNING_MARK
 from stepper.messages.quoted_output import format_span, quote_message
 from stepper.messages.run_report import (
@@ -28,7 +34,8 @@ PAGE_SIZE = 10_000
 PART_SIZE = 8_000  # of one cell on a page
 # Of a line that is not split: escapes make it at most six times as long.
 PIECE_SIZE = 1_000
-HEADER_SIZE = 600  # of a page without its cells, as text and as JSON
+HEADER_SIZE = 600  # of a page without its cells and head, as text and as JSON
+HEAD_SIZE = 5_000  # of the text on the notebook
 
 MAX_NAMED_CELLS = 20
 NOT_RUN_REASON = " (empty, tagged skip-execution, or not requested to run)"
@@ -53,6 +60,16 @@ class CellRead:
     part: int = 1
     parts: int = 1
     source_hash: str = ""  # of the whole source, for `expected_source_hash`
+    state: str = ""  # of a code cell, as in the digest
+    duration_s: float | None = None  # of the last run
+    tags: Sequence[str] = ()
+
+
+class _CellLine(NamedTuple):
+    """A line of a cell's source or outputs, or the line between the two."""
+
+    source: str
+    output: str
 
 
 def format_unexpected_source(
@@ -203,49 +220,70 @@ def split_cell(cell: CellRead) -> Iterator[CellRead]:
     The parts contain the source, followed by the outputs. The last part also has the
     paths of the pictures.
     """
-    # Each line, after a flag that is true for lines of the source.
-    lines: list[tuple[bool, str]] = []
-    for line in cell.source.splitlines(keepends=True):
-        for start in range(0, len(line), PIECE_SIZE):
-            lines.append((True, line[start : start + PIECE_SIZE]))
-    lines += [(False, line) for line in cell.outputs.splitlines(keepends=True)]
-
-    groups: list[list[tuple[bool, str]]] = [[]]
+    groups: list[list[_CellLine]] = [[]]
     room = PART_SIZE
-    for is_source, line in lines:
-        json_size = len(json.dumps(line, ensure_ascii=False)) - 2
-        size = max(len(line) + 2, json_size)
+    for line in _list_lines(cell):
+        as_json = json.dumps(line, ensure_ascii=False)
+        size = max(len(line.source) + len(line.output) + 2, len(as_json) - 8)
         if size > room and groups[-1]:
             groups.append([])
             room = PART_SIZE
-        groups[-1].append((is_source, line))
+        groups[-1].append(line)
         room -= size
     for number, group in enumerate(groups, 1):
         is_last = number == len(groups)
         yield replace(
             cell,
-            source="".join(line for is_source, line in group if is_source),
-            outputs="".join(line for is_source, line in group if not is_source),
+            source="".join(line.source for line in group),
+            outputs="".join(line.output for line in group),
             pictures=cell.pictures if is_last else (),
             part=number,
             parts=len(groups),
         )
 
 
+def _list_lines(cell: CellRead) -> list[_CellLine]:
+    """Return the lines of a cell's source and outputs.
+
+    The last line of the source and the first line of the outputs are not separated, so
+    a part with outputs contains the end of the source.
+    """
+    pieces = []
+    for line in _split_lines(cell.source):
+        for start in range(0, len(line), PIECE_SIZE):
+            pieces.append(line[start : start + PIECE_SIZE])
+    outputs = _split_lines(cell.outputs)
+    last_piece = pieces.pop() if pieces else ""
+    first_output = outputs.pop(0) if outputs else ""
+    lines = [_CellLine(piece, "") for piece in pieces]
+    lines.append(_CellLine(last_piece, first_output))
+    lines += [_CellLine("", output) for output in outputs]
+    return lines
+
+
+def _split_lines(text: str) -> list[str]:
+    """Return the lines of a text with their line breaks."""
+    *lines, last = text.split("\n")
+    complete = [f"{line}\n" for line in lines]
+    return [*complete, last] if last else complete
+
+
 def split_pages(
-    cells: Iterable[CellRead], max_pages: int = sys.maxsize
+    cells: Iterable[CellRead], max_pages: int = sys.maxsize, head: str = ""
 ) -> list[list[CellRead]]:
     """Divide parts of cells into at least one and at most `max_pages` pages.
 
-    A page has at most PAGE_SIZE characters, as text and as JSON. Parts after the last
-    page are left out.
+    A page has at most PAGE_SIZE characters, as text and as JSON; the first one also
+    contains `head`. Parts after the last page are left out.
     """
     pages: list[list[CellRead]] = [[]]
-    room = PAGE_SIZE - HEADER_SIZE
+    head_as_json = json.dumps(head, ensure_ascii=False)
+    room = PAGE_SIZE - HEADER_SIZE - len(head_as_json)
     for cell in cells:
         as_json = json.dumps(vars(cell), ensure_ascii=False)
         size = max(len(format_cell_read(cell)) + 1, len(as_json) + 2)
-        if size > room and pages[-1]:
+        has_content = bool(pages[-1] or (head and len(pages) == 1))
+        if size > room and has_content:
             if len(pages) == max_pages:
                 break
             pages.append([])
@@ -255,41 +293,69 @@ def split_pages(
     return pages
 
 
+def shorten_head(lines: Sequence[str]) -> str:
+    """Return the lines on a notebook, without the middle of a long text."""
+    text = "\n".join(lines)
+    if len(text) <= HEAD_SIZE:
+        return text
+    start = text[: HEAD_SIZE // 2].rpartition("\n")[0]
+    end = text[-HEAD_SIZE // 2 :].partition("\n")[2]
+    hidden = len(lines) - start.count("\n") - end.count("\n") - 2
+    count = format_count(hidden, "line")
+    return f"{start}\n… {count} left out; see `notebook_status`\n{end}"
+
+
 def format_page(
-    name: str, cells: Sequence[CellRead], page: int, pages: int, suffix: str = ""
+    name: str,
+    cells: Sequence[CellRead],
+    page: int,
+    pages: int,
+    suffix: str = "",
+    head: str = "",
 ) -> str:
     """Return a page of cells as text.
 
     `page` is the number of the page, from 1, and `pages` is the number of pages.
-    `suffix` is appended to the number of pages.
+    `suffix` is appended to the number of pages. The first page begins with `head`.
     """
-    header = f"stepper: {one_line(name)}"
+    lines = []
+    if page == 1 and head:
+        lines.append(head)
     if pages > 1:
-        header += f", page {page} of {pages}{suffix}"
-    header += ":" if cells else ": no cells."
-    lines = [header, *map(format_cell_read, cells)]
+        lines.append(f"stepper: {one_line(name)}, page {page} of {pages}{suffix}:")
+    lines += map(format_cell_read, cells)
     return limit_report("\n".join(lines), PAGE_SIZE)
 
 
 def format_cell_read(cell: CellRead) -> str:
-    """Return a part of a cell as text: a header, the source and the outputs."""
-    name = f"cell {cell.number}" if cell.number else one_line(cell.type, 20)
-    fields = [f"cell-{cell.index}", name]
-    if cell.cell_id != fields[0]:
-        fields.append(f"id {one_line(cell.cell_id, 100)}")
-    if cell.step is not None:
-        fields.append(f"step {cell.step}")
-    if cell.status:
-        fields.append(cell.status)
-    if cell.execution_count is not None:
-        fields.append(f"[{cell.execution_count}]")
+    """Return a part of a cell as in the digest: header, source and outputs."""
+    notes = []
     if cell.source_hash:
-        fields.append(f"hash {cell.source_hash}")
+        notes.append(f"hash {cell.source_hash}")
     if cell.parts > 1:
-        fields.append(f"part {cell.part} of {cell.parts}")
-    lines = [" · ".join(fields)]
-    lines += [f"| {line}" for line in clean(cell.source).splitlines()]
+        notes.append(f"part {cell.part} of {cell.parts}")
+    source = clean(cell.source)
+    has_more_source = cell.part < cell.parts and not cell.outputs
+    if has_more_source and source.endswith("\n"):
+        source = source[:-1]
+    elif has_more_source:
+        notes.append("its last line continues in the next part")
+    described = DigestCell(
+        cell_id=cell.cell_id,
+        index=cell.index,
+        number=cell.number,
+        type=cell.type,
+        source=source,
+        tags=cell.tags,
+        execution_count=cell.execution_count,
+        step=cell.step,
+        state=cell.state,
+        duration_s=cell.duration_s,
+        notes=notes,
+    )
+    lines = [format_header(described), *quote_source(source)]
+    if cell.outputs.startswith(("| ", "… ")):
+        lines.append("Output:")
     if cell.outputs:
-        lines += ["Output:", cell.outputs.rstrip("\n")]
-    lines += [f"Figure: {one_line(path)}" for path in cell.pictures]
+        lines.append(cell.outputs.rstrip("\n"))
     return "\n".join(lines)

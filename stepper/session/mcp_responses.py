@@ -52,9 +52,10 @@ class CellChangeResponse:
 
 @dataclass(frozen=True)
 class CellReadResponse:
-    """One or more pages of a notebook's cells.
+    """One or more pages of a notebook's digest.
 
-    `text` contains the same pages, with at most 10,000 characters per page.
+    `text` contains the same pages, with at most 10,000 characters per page. `head` is
+    the text on the notebook above the first cell; it is empty on other pages.
     """
 
     notebook: str
@@ -62,6 +63,7 @@ class CellReadResponse:
     page: int  # the number of the first page
     pages: int  # the number of pages, counted up to 20 after the requested pages
     text: str
+    head: str = ""
 
 
 @dataclass(frozen=True)

@@ -475,16 +475,19 @@ def get_output(session: Session, name: str, page: int) -> responses.OutputPage:
     )
 
 
-async def get_context(session: Session) -> responses.ContextResponse:
-    """Return the plan, the names in the kernel and a text for another agent.
+async def get_context(
+    session: Session, has_seen_notebook: bool = False
+) -> responses.ContextResponse:
+    """Return the plan, the names in the kernel and a text for an agent.
 
-    With this context, the agent can continue the work.
+    With this context, the agent can continue the work. For an agent that has seen the
+    notebook before, the text does not contain the plan.
     """
     await session.handle_idle_death()
     namespace, is_alive = await fetch_namespace(session)
     steps = get_plan(session).steps
     text = command_messages.format_context(
-        session.name, session.state, namespace, is_alive
+        session.name, session.state, namespace, is_alive, has_seen_notebook
     )
     summary = _summarize_namespace(session, namespace)
     return responses.ContextResponse(**vars(summary), plan=steps, text=text)

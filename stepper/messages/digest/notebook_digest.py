@@ -48,8 +48,8 @@ class DigestCell:
     """A cell of a digest.
 
     `number` counts the code cells from 1 and is 0 for other cells, and `index` counts
-    all cells from 0. `is_recent` gives the outputs more room. `notes` are further parts
-    of the header line.
+    all cells from 0. `run` is the number of the last run with this source. `is_recent`
+    gives the outputs more room. `notes` are further parts of the header line.
     """
 
     cell_id: str
@@ -60,6 +60,7 @@ class DigestCell:
     tags: Sequence[str] = ()
     execution_count: int | None = None
     step: int | None = None
+    run: int | None = None
     state: str = ""
     duration_s: float | None = None
     outputs: Sequence[OutputItem] = ()
@@ -280,12 +281,14 @@ def format_head(
     name_count: int | None,
     changes: str,
     commands: CommandLines = UNNAMED,
+    selected: Sequence[Cell] | None = None,
 ) -> list[str]:
     """Return the lines on the notebook at the top of a digest.
 
     `status` is a status response, as a mapping. `name_count` is the number of names in
     the kernel, or None if it is unknown. `changes` says what changed since the agent
-    read the notebook last; it may be empty.
+    read the notebook last; it may be empty. If the digest contains only the cells
+    `selected`, the plan and the lines on other cells are left out.
     """
     code_cells = [cell for cell in cells if cell.number]
     counts = format_count(len(code_cells), "code cell")
@@ -300,8 +303,9 @@ def format_head(
         "This is a digest: each line of a source follows `| `, and outputs are"
         f" shortened. All text of a cell's outputs: {command}",
     ]
-    steps = [status_text.format_step(step) for step in status["steps"]]
-    lines += status_text.limit_lines(steps, "steps", MAX_ROWS)
+    if selected is None:
+        steps = [status_text.format_step(step) for step in status["steps"]]
+        lines += status_text.limit_lines(steps, "steps", MAX_ROWS)
     kernel = _format_kernel(status, name_count)
     lines.append(kernel)
     if status["running"]:
@@ -311,7 +315,10 @@ def format_head(
     if stop:
         lines.append(stop["text"])
     marked = []
+    numbers = {cell.number for cell in selected or ()}
     for cell in [*status["stale"], *status["hidden"]]:
+        if selected is not None and cell["cell"] not in numbers:
+            continue
         reason = one_line(cell["why"])
         marked.append(f"  cell {cell['cell']}: {reason}")
     lines += status_text.limit_lines(marked, "cells", MAX_ROWS)

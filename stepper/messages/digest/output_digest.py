@@ -34,6 +34,8 @@ UNSAVED = "Figure: an image that is not saved as a file"
 TEXT = "text"
 TABLE = "table"
 NOTE = "note"
+ERROR = "error"
+COMPLETE_KINDS = (NOTE, ERROR)
 
 SHAPE = re.compile(r"\[\d+ rows x \d+ columns\]")
 # In a traceback of IPython, without colors.
@@ -58,9 +60,9 @@ FORMAT_NAMES = {
 class OutputItem:
     """A part of a cell's outputs.
 
-    `kind` is TEXT (text that is shortened), TABLE (a table whose first rows are shown)
-    or NOTE (one or more complete lines). `completeness` says how much of a text the
-    notebook contains.
+    `kind` is TEXT (text that is shortened), TABLE (a table whose first rows are shown),
+    or NOTE or ERROR (complete lines on other content or on an error). `completeness`
+    says how much of a text the notebook contains.
     """
 
     kind: str
@@ -83,8 +85,10 @@ def list_items(
         data = output.get("data")
         data = data if isinstance(data, dict) else {}
         if output.get("output_type") == "error":
-            note = _format_error(output)
-        elif has_image(output):
+            error = _format_error(output)
+            items.append(OutputItem(ERROR, error))
+            continue
+        if has_image(output):
             note = next(images, UNSAVED)
         else:
             kind = TABLE if _is_table(data) else TEXT
@@ -183,14 +187,14 @@ def measure_items(items: Sequence[OutputItem]) -> int:
 def format_items(items: Sequence[OutputItem], limit: int) -> list[str]:
     """Return the lines of items with about `limit` characters.
 
-    Notes are always complete.
+    Notes and errors are always complete.
     """
     lines: list[str] = []
-    notes = [item for item in items if item.kind == NOTE]
+    notes = [item for item in items if item.kind in COMPLETE_KINDS]
     text_count = len(items) - len(notes)
     room = limit - measure_items(notes)
     for item in items:
-        if item.kind == NOTE:
+        if item.kind in COMPLETE_KINDS:
             lines += item.text.split("\n")
             continue
         share = room // text_count
@@ -198,6 +202,15 @@ def format_items(items: Sequence[OutputItem], limit: int) -> list[str]:
         item_lines = _format_text(item, share)
         room -= sum(map(len, item_lines))
         lines += item_lines
+    return lines
+
+
+def list_notes(items: Sequence[OutputItem]) -> list[str]:
+    """Return the lines on figures and other content that is not text."""
+    lines: list[str] = []
+    for item in items:
+        if item.kind == NOTE:
+            lines += item.text.split("\n")
     return lines
 
 

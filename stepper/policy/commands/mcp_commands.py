@@ -128,18 +128,19 @@ class CellUndelivered(Arguments, name="cell undelivered", interface=MCP):
 
 
 class CellRead(Arguments, name="cell read", interface=MCP):
-    """Show cells, in pages of at most 10,000 characters.
+    """Show the status of a notebook and its cells, in pages of 10,000 characters.
 
-    Each cell has its id, number, index, type, source, source hash, execution count,
-    step, status and text outputs, and the paths of its figures.
+    Each cell has its id, number, tags, execution count, step, state, duration and
+    source hash, its whole source, its shortened outputs, and the paths of its figures.
     """
 
     notebook: str | None = declare_notebook()
     cells: list[str | int] | None = hidden(
-        f"The cells to show, each {CELL_REFERENCE}. Default: all."
+        f"The cells to show, each {CELL_REFERENCE}; a text such as `3-5` is a range of"
+        " numbers. Default: all."
     )
     outputs: str = hidden(
-        "How much of the outputs to show. brief: the beginning and the end.",
+        "How much of the outputs to show. brief: shortened.",
         default="brief",
         choice=OUTPUT_AMOUNTS,
     )

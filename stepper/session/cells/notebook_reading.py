@@ -35,39 +35,45 @@ class NotebookDigest(NamedTuple):
     cells: Sequence[DigestCell]
 
 
+async def read_document(session: Session) -> Document:
+    """Return the contents of a notebook; raise NotebookError if this fails.
+
+    They are not cached, because an idle daemon must not hold notebooks in memory.
+    """
+    return await asyncio.to_thread(session.file.read_uncached)
+
+
 async def read_notebook(
     session: Session,
     owner: str,
-    cells: str = "",
+    document: Document,
+    selected: Sequence[Cell] | None = None,
     max_size: int | None = None,
     is_partial: bool = False,
-    document: Document | None = None,
 ) -> NotebookDigest:
     """Return the digest of a notebook for the agent session `owner`.
 
-    `cells` selects cells: see `select_cells`. `max_size` limits the digest, in bytes.
-    `is_partial` means that the agent reads more lines of its last digest: the line
-    numbers must not change. Pass `document` to avoid reading the file.
-    This does not wait for a running cell. Raise NotebookError if the notebook cannot be
-    read, and UsageError if `cells` is not valid.
+    `document` is the contents of the notebook, and `selected` its cells in the digest,
+    or None for all cells. `max_size` limits the digest, in bytes. `is_partial` means
+    that the agent reads more of its last digest: the line numbers must not change.
+    This does not wait for a running cell.
     """
-    if document is None:
-        # Not cached, because an idle daemon must not hold notebooks in memory.
-        document = await asyncio.to_thread(session.file.read_uncached)
-    selected = select_cells(session.name, document.cells, cells)
     status = await status_queries.get_status(session, document)
     changes = ""
-    if not cells:
-        changes = _record_read(session, document.cells, owner, is_partial)
+    cells = document.cells
+    if selected is None:
+        changes = _record_read(session, cells, owner, is_partial)
+    else:
+        cells = selected
     name_count = _count_names(session)
     limit = session.limits().read_limit
     commands = session.state.commands
     create_cell = make_cell_factory(session, document)
 
     def create_digest() -> NotebookDigest:
-        digest_cells = [create_cell(cell) for cell in selected]
+        digest_cells = [create_cell(cell) for cell in cells]
         head = notebook_digest.format_head(
-            asdict(status), document.cells, name_count, changes, commands
+            asdict(status), document.cells, name_count, changes, commands, selected
         )
         digest = notebook_digest.format_digest(
             head, digest_cells, limit, commands, max_size
@@ -82,9 +88,14 @@ async def show_notebook(
 ) -> responses.ShowResponse:
     """Return the digest of a notebook, or of the cells that `cells` selects.
 
-    Raise the same errors as `read_notebook`.
+    Raise NotebookError if the notebook cannot be read, and UsageError if `cells` is not
+    valid: see `select_cells`.
     """
-    digest, status, _ = await read_notebook(session, owner, cells)
+    document = await read_document(session)
+    selected = None
+    if cells:
+        selected = select_cells(session.name, document.cells, cells)
+    digest, status, _ = await read_notebook(session, owner, document, selected)
     shown = []
     line = len(digest.head) + 1
     for block in digest.blocks:
@@ -123,15 +134,21 @@ def _count_names(session: Session) -> int | None:
     return len(namespace.modules) + len(namespace.functions) + len(namespace.variables)
 
 
+def is_range(reference: object) -> bool:
+    """Return whether a reference to cells is a range of numbers, such as 3-5 or 3-."""
+    if not isinstance(reference, str):
+        return False
+    match = NUMBERS.fullmatch(reference)
+    return match is not None and bool(match[1] and match[2])
+
+
 def select_cells(name: str, cells: Sequence[Cell], selection: str) -> Sequence[Cell]:
-    """Return the cells that `selection` names, or all cells if it is empty.
+    """Return the cells that `selection` names.
 
     `selection` is the id of a cell, the number of a code cell (`3`), or a range of
     numbers (`3-5`, `3-`, `-5`). The other cells directly above a selected code cell are
     also selected. Raise UsageError if there is no such cell.
     """
-    if not selection:
-        return cells
     by_id = [cell for cell in cells if cell.id == selection]
     if by_id:
         return by_id
@@ -200,6 +217,7 @@ def make_cell_factory(
             tags=cell.tags,
             execution_count=count or execution_counts.get(cell.id),
             step=step if isinstance(step, int) else None,
+            run=run.run if run is not None else None,
             state=cell_state,
             duration_s=run.duration_s if run is not None else None,
             outputs=list_cell_items(session, document, cell, run),
