@@ -20,6 +20,7 @@ CELL_TIMEOUT = 7 * 86_400
 GITIGNORE_LINE = b".stepper/"
 
 MARK = "unchanged text of notebook-stepper "
+DEFAULT_INDENT = "  "
 Json = Any  # a value of any JSON type
 Data = dict[str, Json]
 
@@ -160,9 +161,10 @@ def find_shape_problem(data: object) -> str:
 
 
 def list_missing_handlers(data: Data) -> list[str]:
-    """Return the names of handlers that are missing in `data` or differ from ours.
+    """Return the names of stepper's handlers that the settings do not contain.
 
-    A name consists of the event, the matcher and the argument of the hook script.
+    A handler with another timeout or command is missing too. A name consists of the
+    event, the matcher and the argument of the hook script.
     """
     hooks = data.get("hooks", {})
     names = []
@@ -180,11 +182,13 @@ def has_our_handlers(data: Data) -> bool:
 
 def is_plugin_enabled(data: Data) -> bool:
     """Return whether the settings enable stepper's plugin from any marketplace."""
-    enabled = data.get("enabledPlugins")
-    return isinstance(enabled, dict) and any(
-        name.startswith("stepper@") and is_enabled
-        for name, is_enabled in enabled.items()
-    )
+    plugins = data.get("enabledPlugins")
+    if not isinstance(plugins, dict):
+        return False
+    for name, is_enabled in plugins.items():
+        if name.startswith("stepper@") and is_enabled:
+            return True
+    return False
 
 
 def add_hooks(data: Data) -> Data:
@@ -195,17 +199,18 @@ def add_hooks(data: Data) -> Data:
     count = _count_our_handlers(data)
     if count == len(HANDLERS) and not list_missing_handlers(data):
         return data
-    clean = remove_ours(data, [], data)
-    hooks = dict(clean.get("hooks", {}))
+    other_settings = remove_ours(data, [], data)
+    hooks = dict(other_settings.get("hooks", {}))
     for handler in HANDLERS:
         hooks[handler.event] = [
             *hooks.get(handler.event, []),
             build_hook_group(handler),
         ]
-    return {**clean, "hooks": hooks}
+    return {**other_settings, "hooks": hooks}
 
 
 def _count_our_handlers(data: Data) -> int:
+    """Return the number of stepper's handlers in the settings, of all versions."""
     count = 0
     for groups in data.get("hooks", {}).values():
         if isinstance(groups, list):
@@ -324,23 +329,28 @@ def _build_object(pairs: list[tuple[str, Json]]) -> Data:
 def render(data: Data, old: str = "{}\n") -> str:
     """Format `data` as JSON.
 
-    Parts that are equal in the text `old` keep their formatting. Other parts use the
-    indentation of `old`.
+    Parts that are equal in the JSON document `old` keep their formatting. Other parts
+    use the indentation and the line ends of `old`.
     """
-    indent = re.search(r'\n([ \t]+)"', old)
-    body = old.strip()
-    before, after = old.split(body) if body else ("", "")
-    texts = list[str]()
-    new = json.dumps(
-        _mark_unchanged_parts(data, body, texts),
-        indent=indent[1] if indent else 2,
-        ensure_ascii=False,
-    )
-    new = new.replace("\n", "\r\n") if "\r\n" in old else new
+    first_indentation = re.search(r'\n([ \t]+)"', old)
+    indent = first_indentation[1] if first_indentation else DEFAULT_INDENT
+    old_document = old.strip()
+    unchanged_parts = list[str]()
+    marked_data = _mark_unchanged_parts(data, old_document, unchanged_parts)
+    document = json.dumps(marked_data, indent=indent, ensure_ascii=False)
+    if "\r\n" in old:
+        document = document.replace("\n", "\r\n")
     # A key may have the text of a mark, but only values are marks.
-    mark_pattern = rf'"{MARK}(\d+)"(?!:)'
-    new = re.sub(mark_pattern, lambda match: texts[int(match[1])], new)
-    return before + new + after
+    document = re.sub(
+        rf'"{MARK}(\d+)"(?!:)',
+        lambda match: unchanged_parts[int(match[1])],
+        document,
+    )
+    if not old_document:
+        return document
+    # Keep the whitespace around the document.
+    before, after = old.split(old_document)
+    return before + document + after
 
 
 def _mark_unchanged_parts(new: Json, source: str, texts: list[str]) -> Json:
@@ -354,11 +364,9 @@ def _mark_unchanged_parts(new: Json, source: str, texts: list[str]) -> Json:
     if source and json.dumps(old) == json.dumps(new):
         texts.append(source)
         return f"{MARK}{len(texts) - 1}"
-    parts = (
-        _split_members(source)
-        if isinstance(old, (dict, list)) and isinstance(old, type(new))
-        else {}
-    )
+    parts = {}
+    if isinstance(old, (dict, list)) and isinstance(old, type(new)):
+        parts = _split_members(source)
     if isinstance(new, dict):
         return {
             name: _mark_unchanged_parts(value, parts.get(name, ""), texts)
@@ -407,22 +415,23 @@ def add_ignore_line(content: bytes) -> bytes:
     If the file does not end with a newline, the result does not either: this allows
     `remove_ignore_line` to restore the original bytes.
     """
-    if any(line.strip().strip(b"/") == b".stepper" for line in content.split(b"\n")):
-        return content
-    eol = b"\r\n" if b"\r\n" in content else b"\n"
+    for line in content.split(b"\n"):
+        if line.strip().strip(b"/") == b".stepper":
+            return content
+    line_end = b"\r\n" if b"\r\n" in content else b"\n"
     if not content or content.endswith(b"\n"):
-        return content + GITIGNORE_LINE + eol
-    return content + eol + GITIGNORE_LINE
+        return content + GITIGNORE_LINE + line_end
+    return content + line_end + GITIGNORE_LINE
 
 
 def remove_ignore_line(content: bytes) -> bytes:
     """Return the contents of a .gitignore without the line of `add_ignore_line`."""
     lines = content.split(b"\n")
-    rest = [line for line in lines if line.rstrip(b"\r") != GITIGNORE_LINE]
-    if len(rest) == len(lines):
+    remaining_lines = [line for line in lines if line.rstrip(b"\r") != GITIGNORE_LINE]
+    if len(remaining_lines) == len(lines):
         return content
-    text = b"\n".join(rest)
+    remaining = b"\n".join(remaining_lines)
     if lines[-1] == GITIGNORE_LINE:
         # The file had no newline at its end before the line was added.
-        return text.removesuffix(b"\r")
-    return text
+        return remaining.removesuffix(b"\r")
+    return remaining

@@ -39,6 +39,19 @@ from stepper.policy.configuration import notebook_globs
 from stepper.policy.model import Limits
 
 TRUST_COMMAND = "stepper trust"
+NOT_INSTALLED = "not installed (--mcp-only)"
+# Claude Code's settings of a project: those in the repository, and those of the user.
+SHARED_SETTINGS = ".claude/settings.json"
+LOCAL_SETTINGS = ".claude/settings.local.json"
+MAX_EXAMPLES = 3  # the number of excluded notebooks to name
+
+
+# The commands that install stepper from the package index, by tool.
+INDEX_COMMANDS = {
+    "uvx": "uvx notebook-stepper",
+    "pipx": "pipx run notebook-stepper",
+}
+PIP_COMMAND = "pip install notebook-stepper && notebook-stepper"
 
 
 @dataclass(frozen=True)
@@ -96,8 +109,8 @@ def format_coverage(project: str, patterns: Sequence[str]) -> str:
     included_count = len(names) - len(excluded)
     text = f"{included_count} included"
     if excluded:
-        examples = ", ".join(excluded[:3])
-        if len(excluded) > 3:
+        examples = ", ".join(excluded[:MAX_EXAMPLES])
+        if len(excluded) > MAX_EXAMPLES:
             examples += ", …"
         setting = notebook_globs.suggest_setting(patterns, excluded)
         text += (
@@ -117,8 +130,8 @@ def suggest_patterns(project: str, patterns: Sequence[str]) -> list[str]:
     """
     excluded = []
     for name in project_walk.find_notebooks(project, [""]).files:
-        is_shown = not NAME_CONTROLS.search(name)
-        if is_shown and not notebook_globs.includes(patterns, name):
+        has_controls = NAME_CONTROLS.search(name) is not None
+        if not has_controls and not notebook_globs.includes(patterns, name):
             excluded.append(name)
     setting = notebook_globs.suggest_setting(patterns, excluded)
     if not setting:
@@ -173,22 +186,19 @@ def format_install_command(paths: Paths, broken: str = "", options: str = "") ->
     script = Path(source, "install.sh")
     if script.is_absolute() and script.is_file():
         return f"{shlex.quote(str(script))} {folder}{options}"
-    # Installed by uvx, pipx or pip: use the same command.
-    words = shlex.split(source) if source.endswith(" install") else []
-    absolute_paths = [word for word in words if os.path.isabs(word)]
-    missing = next((path for path in absolute_paths if not os.path.exists(path)), "")
-    if missing:
-        # The same tool can install stepper from the package index.
-        commands = {"uvx": "uvx notebook-stepper", "pipx": "pipx run notebook-stepper"}
-        default = "pip install notebook-stepper && notebook-stepper"
-        command = commands.get(words[0], default)
-        return f"{command} install {folder}{options}  # {missing} does not exist"
-    if words:
-        return f"{source} {folder}{options}"
-    return (
-        f"./install.sh {folder}{options}  # in a checkout of stepper; without one: "
-        f"uvx notebook-stepper install {folder}{options}"
-    )
+    if not source.endswith(" install"):
+        return (
+            f"./install.sh {folder}{options}  # in a checkout of stepper; without one: "
+            f"uvx notebook-stepper install {folder}{options}"
+        )
+    # `source` is the command of uvx, pipx or pip that installed stepper.
+    words = shlex.split(source)
+    for word in words:
+        if os.path.isabs(word) and not os.path.exists(word):
+            # The same tool can install stepper from the package index.
+            command = INDEX_COMMANDS.get(words[0], PIP_COMMAND)
+            return f"{command} install {folder}{options}  # {word} does not exist"
+    return f"{source} {folder}{options}"
 
 
 def is_daemon_listening(paths: Paths) -> bool:
@@ -209,13 +219,12 @@ def is_daemon_listening(paths: Paths) -> bool:
 
 
 def _check_config(paths: Paths) -> str:
+    """Check that the configuration is valid; return the path of its file."""
     try:
         load_limits(paths)
     except UsageError as error:
-        raise StepperError(
-            "; ".join(filter(None, (error.message, error.hint))),
-            format_editor_command(paths.config),
-        ) from None
+        problem = "; ".join(filter(None, (error.message, error.hint)))
+        raise StepperError(problem, format_editor_command(paths.config)) from None
     if Path(paths.config).exists():
         return paths.relpath(paths.config)
     return "no configuration file: the defaults apply"
@@ -238,6 +247,10 @@ def _check_interpreter(paths: Paths) -> str:
 
 
 def _check_ipykernel(paths: Paths) -> str:
+    """Check that the kernel's interpreter can import ipykernel.
+
+    stepper's own copy is sufficient.
+    """
     python = find_kernel_python(paths)
     if is_untrusted_python(paths, python):
         raise StepperError(
@@ -254,8 +267,8 @@ def _check_ipykernel(paths: Paths) -> str:
     repair = format_install_command(paths, python)
     if Path(paths.project, "uv.lock").exists():
         repair = "uv add --dev ipykernel"
-    copy = get_ipykernel_folder(paths.active_env, interpreter.version)
-    if Path(copy).is_dir():
+    copy_folder = get_ipykernel_folder(paths.active_env, interpreter.version)
+    if Path(copy_folder).is_dir():
         return (
             f"not installed in the environment of {python}: kernels use stepper's own"
             f" copy. To install ipykernel, run: {repair}"
@@ -264,7 +277,11 @@ def _check_ipykernel(paths: Paths) -> str:
 
 
 def _check_hook_script(paths: Paths) -> str:
-    """Check the hook script and the environment that the script uses."""
+    """Check the hook script and the environment that the script uses.
+
+    `link` is `.stepper/env` of the checkout that has the environment. It should lead to
+    the environment in the user's state folder.
+    """
     description = _check_script_file(paths)
     env = paths.active_env
     link = Paths(paths.environment_checkout).env_link
@@ -284,9 +301,11 @@ def _check_hook_script(paths: Paths) -> str:
             f"{link} is not your environment (git may have created it). "
             f"The hooks use your environment: {env}"
         )
-        # The installer refuses a link that it did not create.
-        unlink = f"rm {shlex.quote(link)} && " if os.path.islink(link) else ""
-        raise StepperError(detail, unlink + format_install_command(paths, link))
+        repair = format_install_command(paths, link)
+        if os.path.islink(link):
+            # The installer refuses a link that it did not create.
+            repair = f"rm {shlex.quote(link)} && {repair}"
+        raise StepperError(detail, repair)
     if link != paths.env_link:
         origin = f"worktree; uses the environment of the main checkout: {link}"
         return f"{description} ({origin})"
@@ -322,45 +341,52 @@ def _check_hooks(paths: Paths) -> str:
     """Check that hooks are enabled and that stepper's hooks are installed."""
     if is_mcp_only(paths):
         return f"{NOT_INSTALLED}: cells run only through MCP"
-    plugin = is_plugin_installation(paths)
-    enabled = False
-    if plugin:
-        _, data = read_settings(
-            permission_mode_check.get_config_folder() / "settings.json"
-        )
-        enabled = claude_settings.is_plugin_enabled(data)
-    for file in ("settings.json", "settings.local.json"):
-        name, path = f".claude/{file}", Path(paths.project, ".claude", file)
-        _, data = read_settings(path)
-        if data.get("disableAllHooks"):
+    uses_plugin = is_plugin_installation(paths)
+    is_plugin_enabled = uses_plugin and _is_plugin_enabled_for_user()
+    for name in (SHARED_SETTINGS, LOCAL_SETTINGS):
+        path = Path(paths.project, name)
+        _, settings = read_settings(path)
+        if settings.get("disableAllHooks"):
             raise StepperError(
                 f"`disableAllHooks` in {name} disables all hooks",
                 format_editor_command(path),
             )
-        enabled = enabled or claude_settings.is_plugin_enabled(data)
-        if plugin or file != "settings.json":
-            continue
-        missing = claude_settings.list_missing_handlers(data)
-        if missing:
-            detail = f"hooks missing or outdated in {name}: {', '.join(missing)}"
-            raise StepperError(detail, format_install_command(paths))
-    if plugin and not enabled:
+        if claude_settings.is_plugin_enabled(settings):
+            is_plugin_enabled = True
+        if name == SHARED_SETTINGS and not uses_plugin:
+            _check_handlers(paths, settings)
+    if not uses_plugin:
+        return f"{len(claude_settings.HANDLERS)} handlers"
+    if not is_plugin_enabled:
         detail = (
             "stepper was installed as a plugin, but your settings do not enable"
             " the plugin"
         )
         raise StepperError(detail, "claude plugin install stepper@stepper")
-    if plugin:
-        return "from the plugin"
-    return f"{len(claude_settings.HANDLERS)} handlers"
+    return "from the plugin"
+
+
+def _is_plugin_enabled_for_user() -> bool:
+    """Return whether the user's settings enable the plugin for all projects."""
+    path = permission_mode_check.get_config_folder() / "settings.json"
+    _, settings = read_settings(path)
+    return claude_settings.is_plugin_enabled(settings)
+
+
+def _check_handlers(paths: Paths, settings: claude_settings.Data) -> None:
+    """Raise StepperError if the project's settings lack a handler of stepper."""
+    missing = claude_settings.list_missing_handlers(settings)
+    if missing:
+        names = ", ".join(missing)
+        raise StepperError(
+            f"hooks missing or outdated in {SHARED_SETTINGS}: {names}",
+            format_install_command(paths),
+        )
 
 
 def is_plugin_installation(paths: Paths) -> bool:
     """Return whether the plugin provides the hooks and skills of this installation."""
     return bool(read_install_record(paths.environment_checkout).get("plugin"))
-
-
-NOT_INSTALLED = "not installed (--mcp-only)"
 
 
 def is_mcp_only(paths: Paths) -> bool:
@@ -370,6 +396,7 @@ def is_mcp_only(paths: Paths) -> bool:
 
 
 def _check_notebooks(paths: Paths) -> str:
+    """Return which notebooks the patterns include. This check never fails."""
     patterns = _load_limits_or_defaults(paths).patterns
     coverage = format_coverage(paths.project, patterns) or "no notebooks yet"
     return f"{', '.join(patterns)}: {coverage}"
@@ -385,6 +412,7 @@ def _check_mode(paths: Paths) -> str:
 
 
 def _check_skills(paths: Paths) -> str:
+    """Check that all skills are installed and from this version of stepper."""
     if is_mcp_only(paths):
         return NOT_INSTALLED
     if is_plugin_installation(paths):
@@ -476,14 +504,12 @@ def _check_socket(paths: Paths) -> str:
             )
     try:
         is_listening = is_daemon_listening(paths)
-        state = "no daemon is running"
-        if is_listening:
-            state = "the daemon is running"
-        return f"{paths.socket} ({state})"
     except OSError as error:
         raise StepperError(
             f"{paths.socket}: {error.strerror or error}", "stepper shutdown"
         ) from None
+    state = "the daemon is running" if is_listening else "no daemon is running"
+    return f"{paths.socket} ({state})"
 
 
 def _check_command(paths: Paths) -> str:

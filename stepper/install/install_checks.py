@@ -65,8 +65,11 @@ def check_target(target: str) -> None:
         raise UsageError(f"the folder {shown} does not exist", f"mkdir -p {shown}")
     if not Path(target).is_dir():
         raise UsageError(f"{shown} is not a folder")
-    if set(os.pathsep + "\n") & set(get_record_folder(target)):
-        shown = shlex.quote(get_record_folder(target))
+    # The folder of the record ends with the path of the target. It is on the PATH, and
+    # in the plan, which has one line for each value.
+    record_folder = get_record_folder(target)
+    if os.pathsep in record_folder or "\n" in record_folder:
+        shown = shlex.quote(record_folder)
         raise UsageError(
             f"{shown}: the path must not contain a colon or a line break",
             "rename the folder",
@@ -115,16 +118,20 @@ def check_paths(project: Path, *names: str) -> None:
     """Raise StepperError if a path has the wrong type or is not writable."""
     for name in names:
         path = project / name
-        is_file = name in FILES
         if not os.path.lexists(path):
             continue
-        has_type = path.is_file() if is_file else path.is_dir()
-        kind = "file" if is_file else "folder"
-        if not has_type:
+        if name in FILES:
+            kind = "file"
+            has_right_type = path.is_file()
+            permissions = os.R_OK | os.W_OK
+        else:
+            kind = "folder"
+            has_right_type = path.is_dir()
+            permissions = os.W_OK | os.X_OK
+        if not has_right_type:
             raise StepperError(
                 f"{path} is not a {kind}", f"move {path} away, then install again"
             )
-        permissions = os.W_OK | (os.R_OK if is_file else os.X_OK)
         if not os.access(path, permissions):
             raise StepperError(
                 f"{path} can't be written", f"ls -ld {shlex.quote(str(path))}"
@@ -158,10 +165,10 @@ def choose_interpreter(
     venv_python = venv / "bin/python"
     if given:
         return InterpreterChoice(given, "--python", given=True)
-    recorded = str(record.get("python"))
-    if record.get("given") and Path(recorded).exists():
+    recorded_python = str(record.get("python", ""))
+    if record.get("given") and Path(recorded_python).exists():
         return InterpreterChoice(
-            recorded, "named by --python in an earlier installation", given=True
+            recorded_python, "named by --python in an earlier installation", given=True
         )
     if venv_python.exists():
         return InterpreterChoice(str(venv_python), "the project's .venv")
@@ -217,8 +224,9 @@ def compute_stamp(options: argparse.Namespace) -> str:
     for path in sorted(set(files)):
         if "__pycache__" in path.parts:
             continue
-        name_bytes = os.fsencode(path.relative_to(source))
-        stamp.update(name_bytes + b"\0" + hashlib.sha256(path.read_bytes()).digest())
+        stamp.update(os.fsencode(path.relative_to(source)))
+        stamp.update(b"\0")  # separates the name from the hash
+        stamp.update(hashlib.sha256(path.read_bytes()).digest())
     return stamp.hexdigest()
 
 
@@ -246,7 +254,7 @@ def check_and_choose_interpreter(options: argparse.Namespace) -> InterpreterChoi
     _check_project_paths(paths, options, uses_claude_code)
     if uses_claude_code:
         check_owners(project)
-        read_settings(project / SETTINGS)
+        read_settings(project / SETTINGS)  # raises StepperError if it is not valid
     else:
         _check_no_hooks(paths)
     if options.link:

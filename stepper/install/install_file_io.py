@@ -21,8 +21,10 @@ PACKAGE = Path(__file__).resolve().parent.parent
 
 def find_assets(kind: str) -> Path:
     """Return the folder `hooks` or `skills` of this package (wheel or checkout)."""
-    packed = PACKAGE / "assets" / kind
-    return packed if packed.is_dir() else PACKAGE.parent / kind
+    wheel_folder = PACKAGE / "assets" / kind
+    if wheel_folder.is_dir():
+        return wheel_folder
+    return PACKAGE.parent / kind
 
 
 def read(path: Path) -> bytes:
@@ -80,8 +82,7 @@ def write(path: Path, content: bytes, mode: int | None = None) -> str:
     old_mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else None
     if mode is None:
         mode = old_mode
-    has_mode = old_mode is not None and old_mode == mode
-    if has_mode and path.read_bytes() == content:
+    if old_mode is not None and old_mode == mode and path.read_bytes() == content:
         return "unchanged"
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")

@@ -111,50 +111,54 @@ def _apply_claude_code(
 ) -> None:
     """Set up hooks, skills and settings for Claude Code."""
     project = Path(paths.project)
-    text, data = read_settings(project / SETTINGS)
+    text, old_settings = read_settings(project / SETTINGS)
     # If this installation has hooks, the plugin does nothing.
-    plugin = options.plugin and not claude_settings.has_our_handlers(data)
-    settings = data if plugin else claude_settings.add_hooks(data)
+    has_handlers = claude_settings.has_our_handlers(old_settings)
+    uses_plugin = options.plugin and not has_handlers
+    settings = old_settings
+    if not uses_plugin:
+        settings = claude_settings.add_hooks(settings)
     rules = []
     if options.allow:
         rules = claude_settings.list_permission_rules(limits.patterns)
     settings, new_rules = claude_settings.add_rules(settings, rules)
     installed_script = read_install_record(paths.project).get("script")
-    has_status_line = statusline_setting.is_ours(data.get(statusline_setting.KEY))
+    old_status_line = old_settings.get(statusline_setting.KEY)
+    has_status_line = statusline_setting.is_ours(old_status_line)
     wants_status_line = options.statusline or has_status_line
-    _write_record(paths, options, choice, new_rules, config, plugin)
+    _write_record(paths, options, choice, new_rules, config, uses_plugin)
     if wants_status_line:
         record = read_install_record(paths.project)
         settings, record = statusline_setting.add_status_line(paths, settings, record)
         trust.save_record(paths, record)
     _print_untrusted_python(paths)
     _update_gitignore(project)
-    if not plugin:
+    if not uses_plugin:
         _install_script(project, installed_script)
-    if settings != data:
+    if settings != old_settings:
         rendered = claude_settings.render(settings, text or "{}\n")
         write(project / SETTINGS, rendered.encode())
-    if plugin:
+    if uses_plugin:
         print_line(
             "plugin",
             "the plugin provides the hooks and skills (/stepper:new-notebook, …); none"
             " were installed in .claude/",
         )
     else:
-        change = "unchanged" if settings == data else "merged"
+        change = "unchanged" if settings == old_settings else "merged"
         print_line("hooks", f"{change}: {SETTINGS}")
     if wants_status_line:
         print_line("status line", statusline_setting.describe_status_line(paths))
     if options.allow:
         added = f"{', '.join(new_rules)} added" if new_rules else "unchanged"
         print_line("permissions", added)
-    if not plugin:
+    if not uses_plugin:
         _install_skills(project)
     _create_notebooks_folder(paths, limits)
     _link_command(paths, options)
     mcp_starter.write_scripts(paths, doctor.format_install_command(paths))
     if not options.demo:
-        _print_next_steps(paths, limits, options, plugin)
+        _print_next_steps(paths, limits, options, uses_plugin)
 
 
 def _apply_mcp_only(
@@ -165,7 +169,7 @@ def _apply_mcp_only(
     limits: Limits,
 ) -> None:
     """Set up the project for MCP clients; do not read or write .claude/."""
-    _write_record(paths, options, choice, [], config, plugin=False)
+    _write_record(paths, options, choice, [], config, uses_plugin=False)
     _print_untrusted_python(paths)
     _update_gitignore(Path(paths.project))
     _create_notebooks_folder(paths, limits)
@@ -184,6 +188,7 @@ def _apply_mcp_only(
 
 
 def _print_untrusted_python(paths: Paths) -> None:
+    """Print a line if the user has not accepted the configured interpreter."""
     python = doctor.find_kernel_python(paths)
     if doctor.is_untrusted_python(paths, python):
         print_line(
@@ -200,6 +205,7 @@ def _update_gitignore(project: Path) -> None:
 
 
 def _create_notebooks_folder(paths: Paths, limits: Limits) -> None:
+    """Create the folder of new notebooks, and request a scan for changed notebooks."""
     notebooks = doctor.get_notebook_folder(limits.patterns)
     folder = Path(paths.project, notebooks)
     if not folder.is_dir():
@@ -235,8 +241,9 @@ def _use_environment(paths: Paths, options: argparse.Namespace) -> None:
 
 
 def _print_next_steps(
-    paths: Paths, limits: Limits, options: argparse.Namespace, plugin: bool
+    paths: Paths, limits: Limits, options: argparse.Namespace, uses_plugin: bool
 ) -> None:
+    """Print what the user can do after the installation."""
     _print_notebooks(paths, limits)
     print_line("mode", permission_mode_check.describe_mode(Path(paths.project), limits))
     print_line(
@@ -244,16 +251,16 @@ def _print_next_steps(
         "if you approve an edit, you also approve running the cell (with --allow,"
         " edits of notebooks need no approval)",
     )
-    skill = "/stepper:new-notebook" if plugin else "/new-notebook"
+    skill = "/stepper:new-notebook" if uses_plugin else "/new-notebook"
     folder = shlex.quote(paths.project)
     print_line("next", f"run `cd {folder} && claude`, then type: {skill} PROBLEM")
-    files = ".gitignore" if plugin else ".claude/ and .gitignore"
+    files = ".gitignore" if uses_plugin else ".claude/ and .gitignore"
     print_line(
         "",
         f"commit {files}; to check the installation, run:"
         " .stepper/env/bin/stepper doctor",
     )
-    if options.mcp and not plugin:
+    if options.mcp and not uses_plugin:
         command = mcp_client_config.format_config_command(paths.project)
         print_line("mcp", f"to add the client of another agent, run: {command}")
     _print_link_option(options)
@@ -283,8 +290,8 @@ def _print_link_option(options: argparse.Namespace) -> None:
 def _request_scan(paths: Paths, folders: list[str]) -> None:
     """Make the hook script look for notebooks that change after the installation.
 
-    `folders` are the folders to search. If the marker exists, a daemon has already
-    requested a scan.
+    `folders` are the folders to search, and "" is the project. If the marker exists, a
+    daemon has already requested a scan.
     """
     if not os.path.lexists(paths.scan_marker):
         lines = [f"{folder or '.'}\n" for folder in folders]
@@ -358,6 +365,7 @@ def _stop_old_daemon(paths: Paths) -> None:
         sock = daemon_client.connect(paths)
         if not sock:
             return
+        # The version differs from the daemon's version. The other parts are not read.
         request = (b"status", b"reinstalled", b"", b"", b"")
         for _ in daemon_client.exchange(paths, sock, *request):
             pass
@@ -455,7 +463,7 @@ def _write_record(
     choice: InterpreterChoice,
     new_rules: list[str],
     config: str | None,
-    plugin: bool,
+    uses_plugin: bool,
 ) -> None:
     """Record the installation before the project is changed.
 
@@ -467,6 +475,7 @@ def _write_record(
     notebooks = doctor.get_notebook_folder(limits.patterns)
     old_record = read_install_record(paths.project)
     names = (".claude", ".claude/hooks", SKILLS, ".gitignore", notebooks)
+    # An earlier installation recorded the original state before it changed the project.
     if old_record.get("mcp_only") and not options.mcp_only:
         old_record = _forget_mcp_only(Path(paths.project), old_record, names)
     original = _describe_original(paths, options, names)
@@ -488,7 +497,7 @@ def _write_record(
         "source": options.source,
         "mcp": options.mcp,
         "mcp_only": options.mcp_only,
-        "plugin": plugin,
+        "plugin": uses_plugin,
         "notebooks": notebooks,
         "config": config or old_record.get("config"),
         "script": hashlib.sha256(script).hexdigest(),
@@ -529,12 +538,12 @@ def _describe_original(
     data = claude_settings.Data()
     if not options.mcp_only:
         text, data = read_settings(project / SETTINGS)
-    is_known = not (
+    has_our_files = (
         claude_settings.has_our_handlers(data)
         or (project / claude_settings.SCRIPT).exists()
         or list_our_skills(project)
     )
-    if not is_known:
+    if has_our_files:
         return {
             "found": [],
             "settings": None,
@@ -614,12 +623,11 @@ def main() -> int:
         if not isinstance(error, StepperError):
             reason = error.strerror or str(error)
             message = f"{error.filename}: {reason}" if error.filename else reason
-        source = "/"
         if "--source" in arguments:
             source = arguments[arguments.index("--source") + 1]
-        if not os.path.isdir(source):
-            # The source is the command that the user ran instead of install.sh.
-            message = message.replace("./install.sh", source)
+            if not os.path.isdir(source):
+                # The source is the command that the user ran instead of install.sh.
+                message = message.replace("./install.sh", source)
         sys.stderr.write(f"install.sh: {message}\n")
         return getattr(error, "exit_code", 1)
     return 0

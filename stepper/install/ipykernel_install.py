@@ -38,20 +38,20 @@ SYNCED_KEYS = {
     b"dependency-groups": b"dev",
     b"tool.uv": b"dev-dependencies",
 }
+# The list of a key, from its opening bracket to the next key. The list does not end at
+# a closing bracket, because requirements contain brackets too (`package[extra]`).
 LIST = rb"^%s\s*=\s*\[((?:(?!^[\w\"-]+\s*=).)*)"
 
 
 def is_dependency(project: Path) -> bool:
-    """Return whether a sync of the project's dependencies installs ipykernel.
-
-    The lock file also contains extras. If an extra requires ipykernel, the lock file
-    does not show whether a sync installs ipykernel.
-    """
+    """Return whether a sync of the project's dependencies installs ipykernel."""
     pyproject = read(project / "pyproject.toml")
     for table, content in TABLE.findall(pyproject):
         if NAMED.search(_find_requirements(table, content)):
             return True
     if NAMED.search(pyproject):
+        # Only an extra or another group requires ipykernel. It may therefore be in the
+        # lock file, although a sync does not install it.
         return False
     return bool(NAMED.search(read(project / "uv.lock")))
 

@@ -28,6 +28,9 @@ from stepper.install.install_file_io import (
 from stepper.install.mcp_clients import STARTER, Client, get_clients
 from stepper.install.toml_config import NAME, Entry, is_ours, merge_entries
 
+# The number of projects in one file that may have the same folder name.
+MAX_SAME_NAMES = 100
+
 
 class Removal(NamedTuple):
     """The files from which entries were removed, and files that can't be changed."""
@@ -148,7 +151,8 @@ def _get_backup_path(path: Path) -> Path:
 def remove_entries(paths: Paths, record: dict[str, Any]) -> Removal:
     """Remove stepper's entries from the files of all clients.
 
-    The result lists a file that can't be changed only if it mentions stepper's scripts.
+    A file that can't be read or changed is listed in the result only if it mentions
+    stepper's scripts.
     """
     removal = Removal([], [])
     for name, client in get_clients().items():
@@ -183,10 +187,11 @@ def _write_remaining(
     if client.for_user and STARTER not in (text or ""):
         remove(_get_backup_path(path))
     if text is None:
-        # Older records only say whether the folder existed.
-        created_one = int(not original.get("folder", True))
-        created = original.get("folders", created_one)
-        for folder in [*path.parents][:created]:
+        created_count = original.get("folders")
+        if created_count is None:
+            # Older records only say whether the closest folder existed.
+            created_count = 0 if original.get("folder", True) else 1
+        for folder in [*path.parents][:created_count]:
             remove_empty(folder)
 
 
@@ -210,11 +215,13 @@ def _choose_server_name(client: Client, paths: Paths, servers: dict[str, Any]) -
         return NAME
     folder = re.sub(r"[^A-Za-z0-9_-]+", "-", os.path.basename(paths.project)).strip("-")
     name = f"{NAME}-{folder or 'project'}"
-    names = [name, *(f"{name}-{number}" for number in range(2, 100))]
-    for candidate in names:
+    # Other projects may have the same folder name.
+    candidates = [name]
+    candidates += [f"{name}-{number}" for number in range(2, MAX_SAME_NAMES)]
+    for candidate in candidates:
         if _is_for_project(servers.get(candidate), paths):
             return candidate
-    for candidate in names:
+    for candidate in candidates:
         if not is_ours(servers.get(candidate)):
             return candidate
     return name
@@ -261,42 +268,51 @@ def _add_to_text(client: Client, text: str | None, paths: Paths) -> str:
         name_error = _make_name_error(path, NAME)
         return toml_config.add_table(text or "", entry, path, paths, name_error)
     data = _parse_settings(text or "", path, _format_entry(client, paths.project))
-    has_list = "name" in entry
-    servers = data.get(client.key, [] if has_list else {})
+    servers: Any
     new_servers: Any
-    if has_list and isinstance(servers, list):
+    if "name" in entry:  # the client has a list of servers
+        servers = data.get(client.key, [])
+        if not isinstance(servers, list):
+            raise _make_type_error(path, f"{client.key} is not a list")
         new_servers = _add_to_list(servers, entry, path)
-    elif not has_list and isinstance(servers, dict):
+    else:
+        servers = data.get(client.key, {})
+        if not isinstance(servers, dict):
+            raise _make_type_error(path, f"{client.key} is not an object")
         name = _choose_server_name(client, paths, servers)
         new_servers = _add_to_object(servers, name, entry, path)
-    else:
-        kind = "a list" if has_list else "an object"
-        raise StepperError(
-            f"{path}: {client.key} is not {kind}", format_editor_command(path)
-        )
     if new_servers == servers:
         return text or ""
     original = text if text and text.strip() else "{}\n"
     return claude_settings.render({**data, client.key: new_servers}, original)
 
 
+def _make_type_error(path: Path, problem: str) -> StepperError:
+    return StepperError(f"{path}: {problem}", format_editor_command(path))
+
+
 def _add_to_list(servers: list[Any], entry: Entry, path: Path) -> list[Any]:
-    """Return a list of servers with stepper's entry as the last item.
+    """Return a list of servers with stepper's entry.
+
+    A list that already contains the entry is returned unchanged. Otherwise, the entry
+    is the last item.
 
     Raises:
         StepperError: Another server has the name.
     """
-    others = []
+    other_servers = []
+    merged_entry = entry
     for server in servers:
         if not isinstance(server, dict) or server.get("name") != NAME:
-            others.append(server)
+            other_servers.append(server)
             continue
         if not is_ours(server):
             raise _make_name_error(path, NAME)
-        entry = merge_entries(server, entry)
-    new_servers = [*others, entry]
-    is_unchanged = len(new_servers) == len(servers) and entry in servers
-    return servers if is_unchanged else new_servers
+        merged_entry = merge_entries(server, merged_entry)
+    has_one_entry = len(other_servers) + 1 == len(servers)
+    if has_one_entry and merged_entry in servers:
+        return servers
+    return [*other_servers, merged_entry]
 
 
 def _add_to_object(
@@ -334,9 +350,11 @@ def _remove_from_text(
         remaining = toml_config.remove_table(text, paths)
         if remaining == text:
             return text
+        if not remaining.strip():
+            return original
         if original is not None and remaining.strip() == original.strip():
             return original
-        return remaining if remaining.strip() else original
+        return remaining
     data = _parse_settings(text, Path(client.file), "")
     servers = data.get(client.key)
     remaining_servers = _remove_our_servers(client, servers, paths)

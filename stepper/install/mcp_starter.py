@@ -45,10 +45,10 @@ def check_starter(paths: Paths, repair: str) -> str:
     """
     path = get_starter_path(paths)
     script = Path(paths.env, SCRIPT)
-    is_current = read(script) == read(find_assets("hooks") / "stepper")
+    is_copy_current = read(script) == read(find_assets("hooks") / "stepper")
     # Not compared in full: the repair command differs if the source clone was removed.
-    is_current = is_current and os.fsencode(SCRIPT) in read(path)
-    if not is_current or not os.access(path, os.X_OK):
+    starts_copy = os.fsencode(SCRIPT) in read(path)
+    if not (is_copy_current and starts_copy and os.access(path, os.X_OK)):
         raise StepperError(
             f"{path} is missing, not executable or from another version of stepper",
             repair,
@@ -57,6 +57,11 @@ def check_starter(paths: Paths, repair: str) -> str:
 
 
 def _format_starter(paths: Paths, repair: str) -> bytes:
+    """Return the text of the start script.
+
+    The start script sources the copy of the hook script, which reads the variables
+    `root` and `setup` and takes the event from `$1`.
+    """
     script = shlex.quote(str(Path(paths.env, SCRIPT)))
     lines = [
         "#!/bin/sh",
@@ -65,4 +70,5 @@ def _format_starter(paths: Paths, repair: str) -> bytes:
         "set -- Mcp",
         f". {script}",
     ]
-    return os.fsencode("\n".join([*lines, ""]))
+    text = "\n".join(lines)
+    return os.fsencode(f"{text}\n")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from stepper.common.errors import StepperError
 from stepper.install import claude_settings
@@ -18,27 +19,41 @@ UNSET = "auto"  # the default of Claude Code 2.1.330
 UNTRUSTED = "bypassPermissions"
 RUNS_IMMEDIATELY = "edits need no approval, and each code cell runs immediately"
 WAITS_FOR_RUN = "cells of allowed edits wait for `stepper run`"
-# The effect of each mode on an edit: usually, and if `auto_run` is `ask`.
+
+
+class ModeEffect(NamedTuple):
+    """The effect of a permission mode on an edit.
+
+    `with_ask` applies if `auto_run` is `ask`, and `usual` otherwise.
+    """
+
+    usual: str
+    with_ask: str
+
+
 MODES = {
-    "default": (
+    "default": ModeEffect(
         "each edit needs your approval; an approved code cell runs immediately",
         f"each edit needs your approval; {WAITS_FOR_RUN}",
     ),
-    "acceptEdits": (RUNS_IMMEDIATELY, RUNS_IMMEDIATELY),
-    "bypassPermissions": (RUNS_IMMEDIATELY, RUNS_IMMEDIATELY),
-    "auto": (
+    "acceptEdits": ModeEffect(RUNS_IMMEDIATELY, RUNS_IMMEDIATELY),
+    "bypassPermissions": ModeEffect(RUNS_IMMEDIATELY, RUNS_IMMEDIATELY),
+    "auto": ModeEffect(
         RUNS_IMMEDIATELY,
         "each code cell needs your approval and then runs immediately",
     ),
-    "dontAsk": (
+    "dontAsk": ModeEffect(
         "edits that no rule allows are refused; cells of other edits run immediately",
         f"edits that no rule allows are refused; {WAITS_FOR_RUN}",
     ),
-    "plan": (
+    "plan": ModeEffect(
         "each edit needs your approval, and no cell runs",
         "each edit needs your approval, and no cell runs",
     ),
 }
+UNKNOWN_EFFECT = "stepper does not know this mode"
+# Other names that Claude Code accepts for a mode.
+ALIASES = {"manual": "default"}
 
 
 def get_config_folder() -> Path:
@@ -55,19 +70,25 @@ def find_mode(project: Path) -> tuple[str, str]:
     Raises:
         StepperError: A settings file can't be read.
     """
-    user_folder = get_config_folder()
-    for folder, name in (
-        (project / ".claude", "settings.local.json"),
-        (project / ".claude", "settings.json"),
-        (user_folder, "settings.json"),
-    ):
-        permissions = read_settings(folder / name)[1].get("permissions", {})
-        mode = permissions.get("defaultMode")
+    project_files = [
+        project / ".claude/settings.local.json",
+        project / ".claude/settings.json",
+    ]
+    user_file = get_config_folder() / "settings.json"
+    for file in (*project_files, user_file):
+        mode = _read_permissions(file).get("defaultMode")
         if isinstance(mode, str):
-            if folder != user_folder and mode == UNTRUSTED:
+            if file != user_file and mode == UNTRUSTED:
                 mode = "default"
-            return mode, str(folder / name)
+            return mode, str(file)
     return UNSET, ""
+
+
+def _read_permissions(file: Path) -> dict[str, Any]:
+    """Return the permissions in a settings file, or an empty dictionary."""
+    _, settings = read_settings(file)
+    permissions: dict[str, Any] = settings.get("permissions", {})
+    return permissions
 
 
 def describe_mode(project: Path, limits: Limits) -> str:
@@ -77,29 +98,34 @@ def describe_mode(project: Path, limits: Limits) -> str:
     """
     try:
         mode, file = find_mode(project)
-        files = [
-            read_settings(project / ".claude" / name)[1]
-            for name in ("settings.json", "settings.local.json")
-        ]
+        allowed_rules = _list_allowed_rules(project)
     except StepperError as error:
         return f"unknown: {error.message}"
-    allowed = {
-        rule
-        for data in files
-        for rule in data.get("permissions", {}).get("allow", [])
-        if isinstance(rule, str)
-    }
-    known_mode = "default" if mode == "manual" else mode
-    unknown = "stepper does not know this mode"
-    usual, asking = MODES.get(known_mode, (unknown, unknown))
-    if (
-        known_mode == "default"
-        and limits.auto_run != "ask"
-        and {*claude_settings.list_permission_rules(limits.patterns)} <= allowed
-    ):
-        usual = f"{RUNS_IMMEDIATELY}, because the rules of --allow are set"
+    known_mode = ALIASES.get(mode, mode)
+    mode_effect = MODES.get(known_mode, ModeEffect(UNKNOWN_EFFECT, UNKNOWN_EFFECT))
+    stepper_rules = set(claude_settings.list_permission_rules(limits.patterns))
+    if limits.auto_run == "ask":
+        effect = mode_effect.with_ask
+    elif known_mode == "default" and stepper_rules <= allowed_rules:
+        effect = f"{RUNS_IMMEDIATELY}, because the rules of --allow are set"
+    else:
+        effect = mode_effect.usual
     origin = "Claude Code's default"
     if file:
         origin = f"permissions.defaultMode in {file}"
-    effect = asking if limits.auto_run == "ask" else usual
     return f"{mode} ({origin}): {effect}"
+
+
+def _list_allowed_rules(project: Path) -> set[str]:
+    """Return the permission rules that the project's settings allow.
+
+    Raises:
+        StepperError: A settings file can't be read.
+    """
+    rules = set[str]()
+    for name in ("settings.json", "settings.local.json"):
+        permissions = _read_permissions(project / ".claude" / name)
+        for rule in permissions.get("allow", []):
+            if isinstance(rule, str):
+                rules.add(rule)
+    return rules

@@ -59,9 +59,8 @@ def run(*command: str, cwd: str = "/", seconds: float = 600.0) -> CompletedProce
     except TimeoutExpired:
         return CompletedProcess(command, -1, "", f"timed out after {seconds:.0f} s")
     except (OSError, ValueError) as error:
-        return CompletedProcess(
-            command, -1, "", getattr(error, "strerror", None) or str(error)
-        )
+        reason = getattr(error, "strerror", None) or str(error)
+        return CompletedProcess(command, -1, "", reason)
 
 
 def get_output_tail(result: CompletedProcess[str]) -> str:
@@ -73,7 +72,7 @@ def get_output_tail(result: CompletedProcess[str]) -> str:
 def probe(python: str, name: str = "", hint: str = "") -> Interpreter:
     """Return the version and modules of an interpreter.
 
-    `name` is the interpreter's name in an error, `hint` the hint of the error.
+    An error calls the interpreter `name` and has the hint `hint`.
 
     Raises:
         StepperError: The interpreter can't be run.

@@ -47,7 +47,7 @@ def add_status_line(paths: Paths, data: Data, record: Data) -> tuple[Data, Data]
     if not is_ours(current):
         record = {**record, "statusline": {"before": current}}
     replaced = record.get("statusline", {}).get("before")
-    if not isinstance(replaced, dict):
+    if not isinstance(replaced, dict):  # the project had no status line
         replaced = _read_user_setting()
     command = replaced.get("command")
     path = _get_replaced_command_path(paths)
@@ -66,7 +66,11 @@ def add_status_line(paths: Paths, data: Data, record: Data) -> tuple[Data, Data]
 
 
 def restore_status_line(data: Data, record: Data) -> Data:
-    """Return the settings with the status line that stepper replaced, if any."""
+    """Return the settings without stepper's status line.
+
+    If stepper replaced another status line, the result contains this status line at the
+    same position.
+    """
     if not is_ours(data.get(KEY)):
         return data
     recorded = record.get("statusline")

@@ -178,13 +178,16 @@ def remove_table(text: str, paths: Paths) -> str:
         return text
     _replace_server(document.body, tomlkit.ws)
     before, *parts = str(document.as_string()).split(PLACEHOLDER)
+    remaining_text = before
     for part in parts:
-        before = _join_without_gap(before, part)
+        remaining_text = _join_without_gap(remaining_text, part)
+    # Check that only stepper's server was removed. If it was the only server, the table
+    # of servers was removed with it.
     del servers[NAME]
-    remaining = _parse(tomlkit, before)
+    remaining = _parse(tomlkit, remaining_text)
     if remaining is None or {SERVERS: {}, **remaining} != {**data, SERVERS: servers}:
         raise ValueError(f"[{SERVERS}.{NAME}] can't be removed")
-    return before
+    return remaining_text
 
 
 def _replace_server(body: list[Any], make_whitespace: Callable[[str], Any]) -> None:
@@ -196,24 +199,28 @@ def _replace_server(body: list[Any], make_whitespace: Callable[[str], Any]) -> N
     for key, table in body:
         if key is None or key.key != SERVERS or NAME not in table:
             continue
-        inner_body = table.value.body
-        is_inline = not hasattr(table, "is_super_table")
-        if is_inline:
+        if not _has_header(table):
             del table[NAME]
             continue
+        inner_body = table.value.body
         for index, (name, item) in enumerate(inner_body):
             if name is not None and name.key == NAME:
                 text = PLACEHOLDER + _pop_comments_below(item)
                 inner_body[index] = (None, make_whitespace(text))
 
 
+def _has_header(item: Any) -> bool:
+    """Return whether an item is a table with a header, not an inline table."""
+    return hasattr(item, "is_super_table")
+
+
 def _pop_comments_below(item: Any) -> str:
     """Remove and return the blank lines and comments at the end of a table."""
     body = getattr(item.value, "body", None)
-    if not body or not hasattr(item, "is_super_table"):
+    if not body or not _has_header(item):
         return ""
     last_key, last_item = body[-1]
-    if last_key is not None:
+    if last_key is not None:  # a value, or a subtable with comments at its end
         return _pop_comments_below(last_item)
     body.pop()
     text: str = last_item.as_string()

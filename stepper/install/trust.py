@@ -33,6 +33,8 @@ from stepper.policy.model import Limits
 
 # Keys of the configuration that decide what runs, except `python` and `kernels`.
 SETTINGS = ("kernel", "auto_run", "verify", "notebooks", "notebooks_dir", "hide_env")
+# The files of stepper's environment that are executed.
+EXECUTED_FILES = ("bin/python", "packages", "session.sh")
 
 
 @contextlib.contextmanager
@@ -160,9 +162,10 @@ def examine(paths: Paths) -> Offer:
                 "./install.sh  # sets up an interpreter for the kernels",
             )
         python = ""
-    names = ("bin/python", "packages", "session.sh") if env else ()
-    env_files = [os.path.join(env, name) for name in names]
-    env_files = [path for path in env_files if os.path.lexists(path)]
+    env_files = []
+    if env:
+        paths_in_env = [os.path.join(env, name) for name in EXECUTED_FILES]
+        env_files = list(filter(os.path.lexists, paths_in_env))
     for path in filter(None, (python, env, *env_files)):
         check_ownership(path)
     hooks = os.path.join(paths.project, SCRIPT)
@@ -253,14 +256,30 @@ def check_ownership(path: str) -> None:
                 " to another user",
                 f"ls -ld {shell_quote(str(location))}",
             )
-        for ancestor in (location, *location.parents):
-            mode = ancestor.lstat().st_mode
-            is_sticky = bool(stat.S_ISDIR(mode) and mode & stat.S_ISVTX)
-            # Only the owner of a file can replace it in a sticky folder.
-            is_protected = is_sticky and ancestor != location
-            if mode & 0o002 and not stat.S_ISLNK(mode) and not is_protected:
-                raise StepperError(
-                    f"{escape_controls(path)} was not accepted, because all users can"
-                    f" write to {escape_controls(str(ancestor))}",
-                    f"chmod o-w {shell_quote(str(ancestor))}",
-                )
+        unsafe_paths = list(filter(_is_world_writable, [location]))
+        unsafe_paths += filter(_allows_replacement, location.parents)
+        if unsafe_paths:
+            unsafe_path = str(unsafe_paths[0])
+            raise StepperError(
+                f"{escape_controls(path)} was not accepted, because all users can write"
+                f" to {escape_controls(unsafe_path)}",
+                f"chmod o-w {shell_quote(unsafe_path)}",
+            )
+
+
+def _is_world_writable(path: Path) -> bool:
+    """Return whether all users can write to a file or folder.
+
+    The mode of a link has no meaning.
+    """
+    mode = path.lstat().st_mode
+    return bool(mode & stat.S_IWOTH) and not stat.S_ISLNK(mode)
+
+
+def _allows_replacement(folder: Path) -> bool:
+    """Return whether all users can replace the files in a folder.
+
+    In a sticky folder such as /tmp, only the owner of a file can replace it.
+    """
+    is_sticky = bool(folder.lstat().st_mode & stat.S_ISVTX)
+    return _is_world_writable(folder) and not is_sticky

@@ -131,6 +131,7 @@ def _is_installed(
 
 
 def _print_kept(project: Path, notebooks: str) -> None:
+    """Print which of the user's files were kept. `notebooks` is a folder's name."""
     names = []
     if (project / notebooks).is_dir():
         names.append(f"{notebooks}/")
@@ -146,7 +147,7 @@ def _stop_kernels(paths: Paths) -> None:
     try:
         is_running = doctor.is_daemon_listening(paths)
     except (OSError, StepperError):
-        is_running = True  # possibly: `stepper shutdown` can tell
+        is_running = True  # unknown: `stepper shutdown` finds out
     if not is_running and not any(Path(paths.kernels).rglob("*.json")):
         return
     if not paths.is_env_recorded():
@@ -186,15 +187,15 @@ def _remove_settings(
     remaining = claude_settings.remove_ours(settings, rules, original)
     if text is None or remaining == data:
         return
-    content: str | None = claude_settings.render(remaining, text)
     # Compared as text, because the order of the keys is significant.
     is_original = json.dumps(original) == json.dumps(remaining)
-    if isinstance(original_text, str) and is_original:
-        content = original_text
-    elif not remaining and original_text is None:
-        content = None
-    encoded = content.encode() if content is not None else None
-    _write_remaining(project, SETTINGS, encoded, "stepper's hooks")
+    if not remaining and original_text is None:
+        content = None  # stepper created the file
+    elif isinstance(original_text, str) and is_original:
+        content = original_text.encode()
+    else:
+        content = claude_settings.render(remaining, text).encode()
+    _write_remaining(project, SETTINGS, content, "stepper's hooks")
 
 
 def _remove_ignore_line(project: Path, keep: bool) -> None:
@@ -203,10 +204,8 @@ def _remove_ignore_line(project: Path, keep: bool) -> None:
     remaining = claude_settings.remove_ignore_line(content)
     if remaining == content:
         return
-    is_removed = not remaining and not keep
-    _write_remaining(
-        project, ".gitignore", None if is_removed else remaining, "stepper's line"
-    )
+    content_to_keep = remaining if remaining or keep else None
+    _write_remaining(project, ".gitignore", content_to_keep, "stepper's line")
 
 
 def _write_remaining(
@@ -231,9 +230,10 @@ def _remove_script(path: Path, record: Record) -> None:
     if SCRIPT_MARK not in content:
         return
     shipped = read(find_assets("hooks") / "stepper")
-    content_hash = hashlib.sha256(content).hexdigest()
-    is_installed_hash = content_hash == record.get("script", content_hash)
-    if content == shipped or is_installed_hash:
+    current_hash = hashlib.sha256(content).hexdigest()
+    # Without a record, an edit of an older script can't be recognized.
+    installed_hash = record.get("script", current_hash)
+    if content == shipped or current_hash == installed_hash:
         remove(path)
         print_line("removed", claude_settings.SCRIPT)
     else:

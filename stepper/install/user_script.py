@@ -68,6 +68,7 @@ def remove_script() -> str | None:
     if MARK not in content:
         return None
     repair = f"To remove it, run: rm {shlex.quote(str(path))}"
+    # The script contains the path of a recorded environment (see `_write_script`).
     if os.fsencode(get_record_root()) not in content:
         return (
             f"{path} (created by --link of an installation that is not recorded in"
@@ -78,10 +79,10 @@ def remove_script() -> str | None:
         remove(path)
         return ""
     _write_script(content, commands[0])
-    named = [_get_project(command) for command in commands[:MAX_NAMED_PROJECTS]]
-    projects = ", ".join(named)
-    if len(commands) > len(named):
-        projects += f" and {len(commands) - len(named)} more"
+    names = [_get_project(command) for command in commands[:MAX_NAMED_PROJECTS]]
+    projects = ", ".join(names)
+    if len(commands) > len(names):
+        projects += f" and {len(commands) - len(names)} more"
     return f"{path} (created by --link), for your other projects: {projects}. {repair}"
 
 
@@ -104,7 +105,7 @@ def _list_commands() -> list[str]:
     for path, folders, _ in os.walk(get_record_root()):
         if os.path.basename(path) != ".stepper":
             continue
-        folders.clear()
+        folders.clear()  # don't search in the environment
         command = os.path.join(path, "env", "bin", "stepper")
         if os.path.exists(command):
             commands.append(command)

@@ -153,34 +153,44 @@ def build_wheel(folder: Path) -> None:
     """
     distribution = metadata.distribution(NAME)
     name = f"notebook_stepper-{distribution.version}"
-    info = f"{name}.dist-info"
-    record = ""
+    metadata_folder = f"{name}.dist-info"
+    record_lines = []
     folder.mkdir()
     with zipfile.ZipFile(folder / f"{name}-py3-none-any.whl", "w") as wheel:
         for file in distribution.files or ():
-            if not _is_in_wheel(file, info):
+            if not _is_in_wheel(file, metadata_folder):
                 continue
             content = Path(str(file.locate())).read_bytes()
-            hashed = base64.urlsafe_b64encode(hashlib.sha256(content).digest())
-            digest = hashed.rstrip(b"=").decode()
-            record += f"{file.as_posix()},sha256={digest},{len(content)}\n"
             wheel.writestr(file.as_posix(), content)
-        wheel.writestr(f"{info}/RECORD", f"{record}{info}/RECORD,,\n")
-    if not record:
+            record_lines.append(_format_record_line(file.as_posix(), content))
+        record_path = f"{metadata_folder}/RECORD"
+        # RECORD lists itself without a hash and a size.
+        record = "".join([*record_lines, f"{record_path},,\n"])
+        wheel.writestr(record_path, record)
+    if not record_lines:
         raise StepperError(
             "this installation has no list of its files",
             f"pip install --force-reinstall {NAME}",
         )
 
 
-def _is_in_wheel(file: metadata.PackagePath, info: str) -> bool:
+def _format_record_line(name: str, content: bytes) -> str:
+    """Return the line of a file in RECORD: its name, hash and size."""
+    digest = hashlib.sha256(content).digest()
+    # The format of wheels requires base64 without padding.
+    encoded_digest = base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
+    return f"{name},sha256={encoded_digest},{len(content)}\n"
+
+
+def _is_in_wheel(file: metadata.PackagePath, metadata_folder: str) -> bool:
     """Return whether an installed file belongs in the wheel.
 
-    `info` is the name of the metadata folder.
+    `metadata_folder` is the name of the distribution's .dist-info folder.
     """
-    if file.parts[0] == "stepper":
+    folder = file.parts[0]
+    if folder == "stepper":
         return "__pycache__" not in file.parts
-    return file.parts[0] == info and file.parts[1] in METADATA
+    return folder == metadata_folder and file.parts[1] in METADATA
 
 
 if __name__ == "__main__":
