@@ -286,3 +286,67 @@ def test_changed_module_and_differing_outputs(shared: Project) -> None:
         assert f"Notebook: {name}" in report and "| 33" in report
 
     run_scenario(shared, story, "legacy")
+
+
+# --- undo -----------------------------------------------------------------------------
+
+
+@pytest.mark.nightly
+def test_leftover_name_is_reported_before_the_next_version_runs(
+    shared: Project,
+) -> None:
+    """The fixed cell drops the import that only its failed version had."""
+
+    async def story(client: Client) -> None:
+        await create_notebook(client, "leftovers", steps=["Load", "Plot"])
+        await call_ok(client, "run_cell", source="rows = [3, 4]")
+        failed = await call_ok(
+            client,
+            "run_cell",
+            source="import statistics as plt\nrows.append(5)\nplt.nothing(rows)",
+        )
+        assert "FAILED" in failed
+        assert "`rows` will be restored, `plt` will be removed" in failed
+        (cell_id,) = [cell["cell_id"] for cell in (await cells(client))[-1:]]
+        fixed = {"cell_id": cell_id, "source": "print(plt.mean(rows))"}
+        held = text(await client.call_tool("run_cell", fixed))
+        assert "did NOT run" in held
+        assert (
+            "`plt` was bound only by an earlier version of this cell, which is undone"
+            " before this version runs" in held
+        )
+        assert "complete" not in held
+        forced = await call_ok(client, "run_cell", **fixed)
+        assert "NameError: name 'plt' is not defined" in forced
+        fixed["source"] = "import statistics as plt\nprint(plt.mean(rows))"
+        done = await call_ok(client, "run_cell", **fixed)
+        assert "| 3.5" in done
+        assert "The notebook is complete" in done
+        verified = await client.call_tool("verify", {})
+        assert verified.structured_content["reproduces"]
+
+    run_scenario(shared, story)
+
+
+def test_run_is_undone_by_request(shared: Project) -> None:
+    async def story(client: Client) -> None:
+        name = await create_notebook(client, "undo", steps=["Load", "Change"])
+        await call_ok(client, "run_cell", source="rows = [1]")
+        await call_ok(client, "run_cell", source="rows.append(2)\nextra = 3")
+        undone = await call_ok(client, "kernel", action="undo")
+        assert undone.startswith(
+            f"{name}: What cell 2 changed in the kernel was undone: `rows` was"
+            " restored; `extra` was removed."
+        )
+        assert "`run_notebook` with `which: stale`" in undone
+        status = await client.call_tool("notebook_status", {})
+        assert status.structured_content["undo"]["cell"] == 1
+        assert "undo: back to cell 1 (1 run; " in text(status)
+        assert status.structured_content["state"] == "ready"
+        assert "| [1]" in await call_ok(client, "execute_code", code="rows")
+        await call_ok(client, "run_notebook", which="stale")
+        assert "| [1, 2]" in await call_ok(client, "execute_code", code="rows")
+        refused = await client.call_tool("kernel", {"action": "undo", "cell": "9"})
+        assert refused.is_error
+
+    run_scenario(shared, story)

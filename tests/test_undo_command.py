@@ -149,3 +149,16 @@ def test_agent_of_a_stopped_notebook_cannot_undo(
     )
     monkeypatch.delenv("CLAUDECODE")
     assert project.json("undo")["removed"] == ["x"]
+
+
+def test_live_view_shows_how_far_back_undo_reaches(project: Quick) -> None:  # noqa: F811
+    from stepper.web.notebook_views import NotebookList
+
+    notebook = project.new("One", "Two")
+    notebook.insert("x = 1")
+    view = NotebookList(project.paths).get_view(
+        str(notebook.path.relative_to(project.folder))
+    )
+    assert view is not None
+    view.refresh("")
+    assert view.build_live_state()["undo"] == "back to cell 1 (1 run; 0 MB of 1 MB)"

@@ -295,8 +295,11 @@ def format_undo(reach: Document | None) -> str:
 
     `reach` has the keys of `UndoReach`; it is None if no run can be undone.
     """
-    if not reach:
-        return ""
+    return f"undo: {describe_undo(reach)}" if reach else ""
+
+
+def describe_undo(reach: Document) -> str:
+    """Return how far back undo reaches, with the number of runs and the memory."""
     count = reach["runs"]
     complete_count = reach["complete_runs"]
     details = [format_count(count, "run")]
@@ -307,7 +310,7 @@ def format_undo(reach: Document | None) -> str:
     if reach["has_other_code"]:
         details.append("except for what other clients or `stepper eval` changed")
     size = f"{format_bytes(reach['bytes'])} of {format_bytes(reach['memory'])}"
-    return f"undo: back to {format_oldest_undo(reach)} ({', '.join(details)}; {size})"
+    return f"back to {format_oldest_undo(reach)} ({', '.join(details)}; {size})"
 
 
 def format_kernel_location(kernel: Document) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 from stepper.common.errors import NotebookError
 from stepper.messages.stale_cells import Mark
 from stepper.policy.commands import cli_commands
+from stepper.policy.undo.requested_undo import UndoReach
 from stepper.session import responses, stale_cells, status_queries
 from stepper.session.session import Session
 from stepper.session.session_state.notebook_language import PYTHON_LANGUAGES
@@ -38,6 +39,7 @@ class ViewSnapshot:
     kernels: Mapping[str, responses.KernelStatus] = field(default_factory=dict)
     stale: Sequence[Mark] | None = None  # only if `marks` were requested
     hidden: Sequence[Mark] | None = None
+    undo: UndoReach | None = None  # how far back undo reaches; only with the marks
 
 
 async def take_snapshot(
@@ -60,11 +62,13 @@ async def take_snapshot(
         outputs = [_truncate(output) for output in partial.get_outputs()]
     stale = None
     hidden = None
+    undo = None
     if request.marks:
         with contextlib.suppress(NotebookError):
             document = session.file.read_uncached()
             if document.language in PYTHON_LANGUAGES:
                 stale, hidden = stale_cells.collect_marks(session, document.cells)
+            undo = status_queries.find_undo_reach(session, document.cells)
     queued = session.kernel_manager.queue_status
     kernels = {}
     for other in others:
@@ -80,6 +84,7 @@ async def take_snapshot(
         kernels=kernels,
         stale=stale,
         hidden=hidden,
+        undo=undo,
     )
 
 

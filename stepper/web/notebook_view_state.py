@@ -18,7 +18,7 @@ import orjson
 
 from stepper.common.errors import NotebookError
 from stepper.common.text import clean, one_line
-from stepper.messages import command_messages
+from stepper.messages import command_messages, status_text
 from stepper.notebooks.notebook_document import Document
 from stepper.notebooks.notebook_file import IpynbFile
 from stepper.policy import plan
@@ -84,6 +84,7 @@ class NotebookView:
         self.file_error = ""
         # The reasons why cells are stale or have hidden state, by cell id.
         self.marks: dict[str, str] = {}
+        self.undo = ""  # how far back undo reaches
         self.snapshot = dict(NO_SNAPSHOT)
         # The outputs of the running cell so far.
         self.outputs: Sequence[Mapping[str, Any]] = ()
@@ -183,6 +184,7 @@ class NotebookView:
         self.requested_at = time.monotonic()
         if snapshot is None:
             self.snapshot = dict(NO_SNAPSHOT)
+            self.undo = ""
             self.outputs = ()
             self.needs_marks = True
             return
@@ -196,6 +198,8 @@ class NotebookView:
             self.marks_due_at = self.requested_at + STALE_COST_FACTOR * duration
             marks = [*(snapshot["hidden"] or ()), *(snapshot["stale"] or ())]
             self.marks = {mark["cell_id"]: mark["why"] for mark in marks}
+            reach = snapshot["undo"]
+            self.undo = status_text.describe_undo(reach) if reach else ""
         self.snapshot = snapshot
 
     # --- parts of the page
@@ -365,6 +369,7 @@ class NotebookView:
             "python": kernel.get("python"),
             "where": kernel.get("where"),
             "left": kernel.get("left_seconds"),
+            "undo": self.undo,
             "trouble": kernel.get("trouble"),
         }
 

@@ -946,6 +946,7 @@ function listKernelFacts(status, live) {
     facts.push(["age", formatKernelAge(status.started)]);
   }
   if (live.left) facts.push(["walltime left", formatDuration(live.left)]);
+  if (live.undo) facts.push(["undo", live.undo]);
   return facts;
 }
 
