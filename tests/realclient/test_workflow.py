@@ -45,6 +45,7 @@ from .test_run_on_edit import (
     read,
     replace,
     stepper,
+    wait_until,
     write,
 )
 
@@ -1266,3 +1267,66 @@ def test_instructions_come_first_after_machine_restart(
     assert get_state_and_steps(notebook)[0] == "stopped"
     stepper(project, "restore", str(notebook))
     assert get_state_and_steps(notebook) == ("ready", ["done", "pending", "pending"])
+
+
+def test_leftover_name_is_reported_before_the_next_version_runs(
+    notebook: Path, scripted_model: Model, client: Client
+) -> None:
+    """The fixed cell drops the import that only its failed version had."""
+    failing = "import statistics as plt\nrows.append(5)\nplt.nothing(rows)"
+    (first,) = run_cells(notebook, "rows = [3, 4]")[-1:]
+    model = scripted_model(
+        [read(notebook)],
+        [insert(notebook, failing, first)],
+        replace_again(notebook, "print(plt.mean(rows))"),
+        replace_again(notebook, "import statistics as plt\nprint(plt.mean(rows))"),
+        insert_below(notebook, "print(len(rows))"),
+        [text("Done.")],
+    )
+    client(model).prompt("Go on")
+    failed, held, fixed, done = [get_new_text(model, number) for number in range(2, 6)]
+    assert "`rows` will be restored, `plt` will be removed" in failed
+    assert "did NOT run" in held
+    assert (
+        "`plt` was bound only by an earlier version of this cell, which is undone"
+        " before this version runs" in held
+    )
+    assert "| 3.5" in fixed
+    assert "| 2" in done
+    assert "The notebook is complete" in done
+    assert get_state_and_steps(notebook) == ("complete", ["done"] * 3)
+    stepper(notebook.parent.parent, "verify", str(notebook))  # fails if it differs
+
+
+def test_kernel_follows_a_rewind_of_the_client(
+    notebook: Path, scripted_model: Model, interactive_claude: InteractiveFactory
+) -> None:
+    """The client sends no event for `/rewind` itself."""
+    (first,) = run_cells(notebook, "rows = [1]")[-1:]
+    model = scripted_model(
+        [read(notebook)],
+        [insert(notebook, "rows.append(2)", first)],
+        [text("Two are there.")],
+    )
+    screen = interactive_claude(model)
+    screen.send("Append two.")
+    screen.wait_for("Two are there.")
+    assert "2" in stepper(notebook.parent.parent, "eval", "len(rows)")
+    screen.send("/rewind")
+    screen.wait_for("Restore the code and/or conversation")
+    screen.keys("Up", "Enter")
+    screen.wait_for("1. Restore code and conversation")
+    screen.keys("Enter")
+    screen.wait_for("❯ Append two.")
+    wait_until(lambda: len(cells(notebook)) == 2)
+    model.then(
+        [read(notebook)],
+        [insert(notebook, "print(rows)", first)],
+        [text("That is all.")],
+    )
+    screen.keys("C-u")
+    screen.send("Print the rows.")
+    screen.wait_for("That is all.")
+    shown = model.shown()
+    assert "| [1]" in shown
+    assert "was deleted, so its changes were undone: `rows` was restored." in shown
