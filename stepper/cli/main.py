@@ -12,7 +12,7 @@ import json
 import sys
 from collections.abc import Iterable
 from dataclasses import MISSING, Field
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import click
 
@@ -141,9 +141,9 @@ class SubcommandGroup(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Insert the subcommand `show` if the arguments contain no subcommand."""
-        # With an empty line, completion also offers the subcommands.
-        is_completing = ctx.resilient_parsing and not args
-        if not is_completing and not self._has_subcommand(ctx, args):
+        # Without `show`, completion of an empty line offers the subcommands.
+        is_completing_subcommand = ctx.resilient_parsing and not args
+        if not is_completing_subcommand and not self._has_subcommand(ctx, args):
             args = ["show", *args]
         return super().parse_args(ctx, args)
 
@@ -192,9 +192,9 @@ def format_command_name(command: Command) -> str:
 
 def format_epilog(examples: Iterable[str]) -> str:
     """Return the end of a command's help: the examples and the exit codes."""
-    lines = [f"  stepper {example}" for example in examples]
-    calls = "\n".join(lines)
-    return f"\b\nExamples:\n{calls}\n\n\b\nExit codes:\n  {EXIT_CODES}"
+    example_lines = "\n".join(f"  stepper {example}" for example in examples)
+    # click does not rewrap a paragraph that starts with a line that contains only \b.
+    return f"\b\nExamples:\n{example_lines}\n\n\b\nExit codes:\n  {EXIT_CODES}"
 
 
 MAIN_EXAMPLES = (
@@ -286,9 +286,9 @@ def run_command(
 
 def _convert_value(argument: Field[Any], value: Any) -> Any:
     """Return the value of an argument in the format of a request."""
+    is_text = bool(argument.metadata.get("many"))  # whose words are separate arguments
     if isinstance(value, tuple):
-        # The value contains words to join, or the values of a repeated option.
-        value = " ".join(value) if argument.metadata.get("many") else list(value)
+        value = " ".join(value) if is_text else list(value)
     if value == "-" and argument.metadata.get("stdin"):
         return sys.stdin.read()
     return value
@@ -396,16 +396,22 @@ def make_command(command: Command, name: str) -> click.Command:
     )
 
 
-# The commands with subcommands: their help, and the start of their usage line.
+class SubcommandGroupHelp(NamedTuple):
+    """The help of a command with subcommands, and the arguments in its usage line."""
+
+    help: str
+    usage: str
+
+
 SUBCOMMAND_GROUPS = {
-    "plan": (
+    "plan": SubcommandGroupHelp(
         "Show a notebook's plan (`stepper plan [NOTEBOOK] [--json]`), or change steps"
         " that have not run.",
-        "NOTEBOOK | ",
+        "[NOTEBOOK | COMMAND [ARGS]...]",
     ),
-    "kernels": (
+    "kernels": SubcommandGroupHelp(
         "List the kernel backends (`stepper kernels [--json]`), or wait for a kernel.",
-        "",
+        "[COMMAND [ARGS]...]",
     ),
 }
 
@@ -413,7 +419,7 @@ SUBCOMMAND_GROUPS = {
 def _add_commands() -> None:
     """Add all commands of the table to `main`."""
     groups = {}
-    for group_name, (help_text, usage) in SUBCOMMAND_GROUPS.items():
+    for group_name, group_help in SUBCOMMAND_GROUPS.items():
         examples = [
             command.examples[-1]
             for command in _list_subcommands(group_name)
@@ -421,17 +427,17 @@ def _add_commands() -> None:
         ]
         group = SubcommandGroup(
             group_name,
-            help=help_text,
-            short_help=help_text,
-            subcommand_metavar=f"[{usage}COMMAND [ARGS]...]",
+            help=group_help.help,
+            short_help=group_help.help,
+            subcommand_metavar=group_help.usage,
             epilog=format_epilog(examples),
         )
         groups[group_name] = group
         main.add_command(group)
     for command in COMMANDS.values():
-        first_word, _, last_word = command.name.partition(" ")
+        first_word, _, subcommand = command.name.partition(" ")
         parent = groups.get(first_word, main)
-        name = last_word or first_word
+        name = subcommand or first_word
         if command.name in groups:
             name = "show"
         parent.add_command(make_command(command, name))

@@ -72,7 +72,8 @@ def print_response(
 
 def _escape_control(match: Any) -> str:
     """Return the JSON escape sequence of a matched control character."""
-    return json.dumps(match[0])[1:-1]
+    quoted = json.dumps(match[0])
+    return quoted[1:-1]
 
 
 def _join_lines(lines: Iterable[str]) -> str:
@@ -157,25 +158,26 @@ def _list_backend_details(backend: Response) -> Iterable[str]:
     return filter(None, details)
 
 
-def _wrap(first: str, text: str) -> list[str]:
-    """Return a text wrapped at the terminal's width, indented after `first`.
+def _wrap(prefix: str, text: str) -> list[str]:
+    """Return the lines of a text after a prefix, wrapped at the terminal's width.
 
-    The text is not wrapped if the output is not a terminal or the terminal is too
-    narrow.
+    All lines after the first one are indented by the length of the prefix. The text is
+    not wrapped if the output is not a terminal or the terminal is too narrow.
     """
-    columns = 0
-    if sys.stdout.isatty():
-        columns = shutil.get_terminal_size().columns
-    fits = len(first) + len(text) <= columns
-    if fits or columns < len(first) + MIN_TEXT_COLUMNS:
-        return [first + text]
+    if not sys.stdout.isatty():
+        return [prefix + text]
+    columns = shutil.get_terminal_size().columns
+    fits = len(prefix) + len(text) <= columns
+    is_narrow = columns < len(prefix) + MIN_TEXT_COLUMNS
+    if fits or is_narrow:
+        return [prefix + text]
     import textwrap  # few commands need it
 
     return textwrap.wrap(
         text,
         columns,
-        initial_indent=first,
-        subsequent_indent=" " * len(first),
+        initial_indent=prefix,
+        subsequent_indent=" " * len(prefix),
         break_on_hyphens=False,
     )
 
@@ -185,6 +187,7 @@ def _format_history(runs: list[Response]) -> str:
         return "No cell has run yet."
     from stepper.messages.notebook_list import format_table
 
+    # The name of the time zone, such as CET or CEST, depends on the time.
     zone = f"{_parse_time(runs[-1]['started_at']):%Z}"
     header = ("run", f"started ({zone})", "cell", "step", "took", "by", "outcome")
     rows = [_make_history_row(run) for run in runs]
@@ -226,6 +229,7 @@ def _format_eval(response: Response) -> str:
 
 
 def _format_trust(response: Response) -> str:
+    """Return the accepted programs, with the targets of links."""
     lines = [f"Accepted for your user account, in {response['project']}:"]
     for name in ("interpreter", "environment"):
         item = response[name] or {"path": "none", "is": "none"}
@@ -250,8 +254,10 @@ NOTHING_TO_RUN = {
 
 
 def _format_run(response: Response) -> str:
-    summary = f"{response['ran']} of {format_count(response['cells'], 'cell')} ran ok"
-    if not response["cells"]:
+    if response["cells"]:
+        cells = format_count(response["cells"], "cell")
+        summary = f"{response['ran']} of {cells} ran ok"
+    else:
         summary = f"nothing to run: {NOTHING_TO_RUN[response['which']]}"
     stop = f"stepper: {response['stop']}" if response["stop"] else ""
     return _join_lines(
@@ -481,6 +487,7 @@ class RunProgress(contextlib.ExitStack):
         if is_terminal:
             text = ERASE_LINE + text
         write_text(text, nl=False)
+        # The last of the new lines may be the same line.
         is_printed = bool(lines) and lines[-1] == f"| {last}"
         if is_terminal and last and not is_printed:
             columns = shutil.get_terminal_size().columns

@@ -119,6 +119,7 @@ def _find_notebook(paths: Paths, name: str | None) -> str | None:
         return _find_current_notebook(paths)
     stem = name.removesuffix(SUFFIX)
     for notebook_name, path in _list_notebooks(paths).items():
+        # The name may leave out folders: `c` or `b/c` for `a/b/c`.
         if f"/{notebook_name}".endswith(f"/{stem}"):
             return path
     return None

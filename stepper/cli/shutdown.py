@@ -25,6 +25,7 @@ from stepper.kernels import sealed_kernel_records
 
 EXIT_SECONDS = 10.0  # for the daemon's process to exit
 KILL_SECONDS = 5
+KERNEL_CHARACTERS = 300  # the maximum length of a kernel's description
 DAEMON_ARGUMENTS = ["-m", "stepper.daemon"]
 # Errors of reading a record that someone else may have written.
 RECORD_ERRORS = (OSError, ValueError, KeyError, TypeError, AttributeError)
@@ -87,10 +88,12 @@ def list_remote_kernels(paths: Paths) -> list[str]:
     for path in sealed_kernel_records.find_project_records(paths):
         with contextlib.suppress(*RECORD_ERRORS):
             record = json.loads(secure_files.read(str(path)))
-            if "kind" in record:
-                backend = f"{record['kind']}, `kernels.{record.get('name', '?')}`"
-                kernel = record.get("kernel") or path.stem
-                kernels.append(one_line(f"{kernel} ({backend})", 300))
+            if "kind" not in record:  # a local kernel
+                continue
+            backend = f"{record['kind']}, `kernels.{record.get('name', '?')}`"
+            kernel = record.get("kernel") or path.stem
+            description = f"{kernel} ({backend})"
+            kernels.append(one_line(description, KERNEL_CHARACTERS))
     return kernels
 
 
@@ -141,6 +144,7 @@ def kill_processes(paths: Paths) -> int:
 
 
 def _remove_runtime_files(paths: Paths) -> None:
+    """Remove the files that the daemon and its kernels would remove on exit."""
     connection_files = Path(paths.runtime).glob("k*")
     for path in (paths.socket, paths.daemon_json, *map(str, connection_files)):
         if os.path.exists(path):
@@ -152,11 +156,13 @@ def find_daemons(paths: Paths) -> list[psutil.Process]:
 
     All processes are searched, because the recorded process ID may be outdated.
     """
-    command = [*DAEMON_ARGUMENTS, paths.project]
+    # The path of the interpreter, which precedes these arguments, may differ.
+    arguments = [*DAEMON_ARGUMENTS, paths.project]
     daemons = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):  # the process has exited
-            is_daemon = process.cmdline()[-len(command) :] == command
-            if is_daemon and process.uids().real == os.getuid():
+            last_arguments = process.cmdline()[-len(arguments) :]
+            is_own = process.uids().real == os.getuid()
+            if last_arguments == arguments and is_own:
                 daemons.append(process)
     return daemons

@@ -66,6 +66,7 @@ def describe(paths: Paths, offer: Offer) -> list[str]:
 
 
 def _describe_interpreter(paths: Paths, offer: Offer) -> list[str]:
+    """Return the lines on the interpreter of the kernels."""
     origin = "the project's environment"
     if offer.python_is_configured:
         origin = "`python:` in .stepper/config.yaml"
@@ -78,9 +79,14 @@ def _describe_interpreter(paths: Paths, offer: Offer) -> list[str]:
 
 
 def _describe_environment(paths: Paths, offer: Offer) -> list[str]:
+    """Return the lines on stepper's environment.
+
+    They name the executed files of an environment that install.sh did not create.
+    """
     files = "created by install.sh"
     if offer.env == paths.env_link:
-        files = escape_controls(", ".join(map(paths.relpath, offer.env_files)))
+        names = map(paths.relpath, offer.env_files)
+        files = escape_controls(", ".join(names))
     path = _format_path(paths, offer.env)
     note = _format_note(not offer.record)
     return [

@@ -78,15 +78,19 @@ class DaemonRequest:
                 raise RequestCancelledError
 
     def on_progress(self, body: bytes) -> None:
-        """Update `line` with a progress message or with the running cell."""
+        """Update `line` with a progress message or with the running cell.
+
+        An empty body is a heartbeat.
+        """
+        if not body:
+            return
         with suppress(ValueError):
-            event = json.loads(body) if body else {}
-            running = event.get("running")
-            if running:
-                line = f": {running['line']}" if running["line"] else ""
-                self.line = f"{running['name']}, {running['seconds']:.0f} s{line}"
-            else:
-                self.line = translate(str(event.get("line") or self.line))
+            event = json.loads(body)
+            running_cell = event.get("running")
+            if running_cell:
+                self.line = _format_running_cell(running_cell)
+            elif event.get("line"):
+                self.line = translate(str(event["line"]))
 
     def cancel(self) -> None:
         """Cancel the request by disconnecting from the daemon."""
@@ -95,6 +99,14 @@ class DaemonRequest:
             if self.sock:
                 # This wakes the reading thread, which closes the socket.
                 self.sock.shutdown(_socket.SHUT_RDWR)
+
+
+def _format_running_cell(cell: Mapping[str, Any]) -> str:
+    """Return the name and duration of the running cell, and its last output line."""
+    text = f"{cell['name']}, {cell['seconds']:.0f} s"
+    if cell["line"]:
+        text += f": {cell['line']}"
+    return text
 
 
 class Daemon:
@@ -122,8 +134,8 @@ class Daemon:
         request = request or DaemonRequest()
         values = {name: value for name, value in arguments.items() if value is not None}
         payload = json.dumps(values).encode()
-        # A new kernel gets the environment of this process, as after an edit. The
-        # daemon removes the variables below.
+        # A new kernel gets the environment of this process, without the two variables
+        # for the daemon.
         environ = {
             **os.environb,
             b"STEPPER_FACE": b"mcp",

@@ -79,19 +79,22 @@ def format_plan(response: Data) -> str:
 def format_status(status: Data, runs: Sequence[Data], report: str) -> str:
     """Return the status of a notebook with its last runs and the last report.
 
-    `report` is the last report, or an empty string. The lines on the stop are left out
-    if a report already contains them.
+    `report` is the last report, or an empty string. Each report appears only once, and
+    the lines on the stop are left out if a report contains them.
     """
     if status["notebook"] is None:
         return status_text.format_no_notebook()
     finished_run = status.get("ended") or {}
     finished_text = finished_run.get("text", "")
-    undelivered = status["unheard"] or ""
-    if finished_run or report in undelivered:
+    undelivered_reports = status["unheard"] or ""
+    if finished_run or report in undelivered_reports:
         report = ""
-    parts = [finished_text] if finished_run else []
+    parts = []
+    if finished_run:
+        parts.append(finished_text)
     parts += status_text.format_progress(status, MAX_ROWS)
-    parts += _list_new_lines(status, [undelivered, finished_text, report])
+    reports = [undelivered_reports, finished_text, report]
+    parts += _list_new_lines(status, reports)
     kernel = status_text.format_kernel(status)
     resources = _format_resources(status.get("resources") or {})
     parts.append("; ".join([kernel, *resources]))
@@ -99,26 +102,24 @@ def format_status(status: Data, runs: Sequence[Data], report: str) -> str:
     if undo:
         parts.append(undo)
     parts += _format_namespace(status.get("context") or {})
-    if undelivered:
-        parts.append(undelivered)
+    if undelivered_reports:
+        parts.append(undelivered_reports)
     if runs:
-        run_parts = [_format_run(run) for run in runs]
-        parts.append(
-            f"Last runs (run, cell, outcome, duration): {'; '.join(run_parts)}"
-        )
+        run_texts = "; ".join(map(_format_run, runs))
+        parts.append(f"Last runs (run, cell, outcome, duration): {run_texts}")
     if report:
         parts += ["The last report:", report]
     return "\n".join(parts)
 
 
-def _list_new_lines(status: Data, shown_texts: Sequence[str]) -> list[str]:
-    """Return the lines on the last verification and the stop that are not shown yet.
+def _list_new_lines(status: Data, reports: Sequence[str]) -> list[str]:
+    """Return the lines on the last verification and the stop that no report contains.
 
-    The report on the run that stopped the notebook may already show lines of the stop.
+    The report on the run that stopped the notebook may contain lines of the stop.
     """
     shown_lines = set[str]()
-    for text in shown_texts:
-        shown_lines.update(line.strip() for line in text.splitlines())
+    for report in reports:
+        shown_lines.update(line.strip() for line in report.splitlines())
     new_lines = []
     for details in (status.get("verified"), status["stop"]):
         if not details:

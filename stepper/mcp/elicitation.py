@@ -52,6 +52,12 @@ FORM: dict[str, Any] = {
     },
     "required": ["decision"],
 }
+# Why there is no decision, by the action of an answer.
+NO_DECISION_REASONS = {
+    "accept": "the client's answer contains no decision",
+    "decline": "the client declined the question",
+    "cancel": "the client cancelled the question",
+}
 QUESTION_LIMIT = 4_000  # characters
 MAX_QUESTIONS = 100  # unanswered questions that are stored
 
@@ -92,15 +98,10 @@ class StopQuestions:
         stop = Stop(notebook, str(status["stop"]["text"]))
         if not _can_ask(ctx):
             return _explain_missing_form(daemon, stop)
-        question = mcp_wording.format_question(stop.text)
-        message = f"{notebook} is stopped.\n{question}"
-        form = ElicitRequestFormParams(
-            message=message[:QUESTION_LIMIT], requested_schema=FORM
-        )
         if ctx.protocol_version not in MODERN_PROTOCOL_VERSIONS:
             try:
                 answer = await ctx.session.elicit_form(
-                    form.message, FORM, ctx.request_id
+                    _format_question(stop), FORM, ctx.request_id
                 )
             except MCPError:  # the client has the capability, but cannot show forms
                 return _explain_missing_form(daemon, stop)
@@ -108,22 +109,33 @@ class StopQuestions:
         response = (params.input_responses or {}).get(DECISION)
         token = params.request_state or ""
         if isinstance(response, ElicitResult):
-            expected_stop = self.stops.pop(token, None)
-            if expected_stop == stop:
+            answered_stop = self.stops.pop(token, None)
+            if answered_stop == stop:
                 return await _handle_answer(daemon, stop, response)
-        return self._create_question(stop, form)
+        return self._create_question(stop)
 
-    def _create_question(
-        self, stop: Stop, form: ElicitRequestFormParams
-    ) -> InputRequiredResult:
-        """Return a question, which the client answers by repeating the call."""
+    def _create_question(self, stop: Stop) -> InputRequiredResult:
+        """Return a question, which the client answers by repeating the call.
+
+        If too many questions are unanswered, forget the oldest one.
+        """
         token = secrets.token_urlsafe(16)
         self.stops[token] = stop
         while len(self.stops) > MAX_QUESTIONS:
             self.stops.popitem(last=False)
+        form = ElicitRequestFormParams(
+            message=_format_question(stop), requested_schema=FORM
+        )
         return InputRequiredResult(
             input_requests={DECISION: ElicitRequest(params=form)}, request_state=token
         )
+
+
+def _format_question(stop: Stop) -> str:
+    """Return the text of the form."""
+    question = mcp_wording.format_question(stop.text)
+    message = f"{stop.notebook} is stopped.\n{question}"
+    return message[:QUESTION_LIMIT]
 
 
 def _can_ask(ctx: Context) -> bool:
@@ -155,19 +167,15 @@ async def _handle_answer(
     """Run the command that the user chose, if the notebook is still stopped."""
     content: Mapping[str, Any] = answer.content or {}
     decision = content.get("decision")
-    is_decision = isinstance(decision, str) and decision in TEXT_ARGUMENTS
-    if answer.action != "accept" or not is_decision:
+    if not isinstance(decision, str) or decision not in TEXT_ARGUMENTS:
+        decision = None
+    if answer.action != "accept" or decision is None:
         # The client may have declined or cancelled without showing the question.
-        reasons = {
-            "decline": "the client declined the question",
-            "cancel": "the client cancelled the question",
-        }
-        reason = reasons.get(answer.action, "the client's answer contains no decision")
+        reason = NO_DECISION_REASONS[answer.action]
         details = mcp_wording.translate(stop.text, for_user=True)
         return tool_results.create_translated_result(
             f"{stop.notebook} is still stopped: {reason}.\n{details}", is_error=True
         )
-    decision = str(decision)
     request = {"notebook": stop.notebook, "unread": True}
     status = await daemon.ask("status", request)
     current_stop = status["stop"]

@@ -25,6 +25,7 @@ from stepper.mcp.server import ProjectServer
 HOST = "127.0.0.1"
 PATH = "/mcp"
 SHUTDOWN_SECONDS = 2  # for sending the last responses
+MAX_PENDING_CONNECTIONS = 100
 
 
 def serve(project: str, port: int) -> None:
@@ -63,7 +64,8 @@ def open_socket(port: int) -> socket.socket:
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind((HOST, port))
-        sock.listen(100)  # before the key is printed
+        # The server must accept connections before the user can read the key.
+        sock.listen(MAX_PENDING_CONNECTIONS)
     except (OSError, OverflowError) as error:
         sock.close()
         reason = getattr(error, "strerror", "") or error
@@ -109,12 +111,14 @@ def create_application(server: ProjectServer, port: int) -> ASGIApp:
 
 def require_key(app: ASGIApp, key: str) -> ASGIApp:
     """Wrap an application to refuse requests without the key."""
-    expected = f"Bearer {key}".encode()
+    expected_header = f"Bearer {key}".encode()
 
     async def check_key(scope: Scope, receive: Receive, send: Send) -> None:
         headers = dict(scope.get("headers", ()))
-        actual = headers.get(b"authorization", b"")
-        if scope["type"] != "http" or hmac.compare_digest(actual, expected):
+        header = headers.get(b"authorization", b"")
+        # Other types are events of the server itself, such as its start.
+        is_request = scope["type"] == "http"
+        if not is_request or hmac.compare_digest(header, expected_header):
             await app(scope, receive, send)
             return
         message = (

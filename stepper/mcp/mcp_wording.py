@@ -188,6 +188,10 @@ def format_question(text: str) -> str:
 
 
 def _translate_line(line: str, for_user: bool) -> str:
+    """Translate a line of a text: see `translate`.
+
+    The order is significant: each pattern matches what the ones before it left.
+    """
     line = IN_CLAUDE_CODE.sub("", line)
     if not for_user:
         line = RESUME_COMMAND.sub(_replace_resume_command, line)

@@ -69,7 +69,7 @@ TEMPLATES = [
     ),
 ]
 URI = re.compile(re.escape(NOTEBOOKS) + r"/(.+?)(?:/cells/([^/]+)/output)?")
-# Notebook → values that change if the notebook or its state changes.
+# Values that change if a notebook or its state changes, by the notebook's name.
 Snapshot = dict[str, object]
 
 
@@ -249,6 +249,7 @@ class Subscriptions:
             self.polling = asyncio.create_task(self._poll())
 
     async def _poll(self) -> None:
+        """Notify the subscribed clients of changes while there are any clients."""
         before = await self._take_snapshot()
         while self.stream_uris or self.sessions:
             has_uris = any(uri for _, uri in self.sessions)
@@ -258,17 +259,17 @@ class Subscriptions:
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self.check_requested.wait(), interval)
             self.check_requested.clear()
-            snapshot = await self._take_snapshot()
-            if before.keys() != snapshot.keys():
+            after = await self._take_snapshot()
+            if before.keys() != after.keys():
                 await self._send_list_changed()
-            changed = {
+            changed_notebooks = {
                 name
-                for name in {*before, *snapshot}
-                if before.get(name) != snapshot.get(name)
+                for name in {*before, *after}
+                if before.get(name) != after.get(name)
             }
-            if changed:
-                await self._send_updated(changed)
-            before = snapshot
+            if changed_notebooks:
+                await self._send_updated(changed_notebooks)
+            before = after
 
     async def _send_list_changed(self) -> None:
         """Notify all clients that notebooks were added or removed."""

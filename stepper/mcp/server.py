@@ -51,6 +51,7 @@ CACHEABLE: tuple[CacheableMethod, ...] = (
 HOUR_MS = 3_600_000
 SESSION_HEADER = "mcp-session-id"
 MAX_SESSION_ID = 40  # characters
+DIGEST_LENGTH = 12  # hexadecimal digits
 NOT_IN_SESSION_ID = re.compile("[^a-zA-Z0-9-]")
 
 
@@ -94,7 +95,7 @@ class ProjectServer:
         properties.append(request.headers.get("user-agent", ""))
         properties.append(request.url.query)
         digest = hashlib.sha256(repr(properties).encode()).hexdigest()
-        return f"{self.session}-{digest[:12]}"
+        return f"{self.session}-{digest[:DIGEST_LENGTH]}"
 
     async def list_tools(
         self, ctx: Context, params: PaginatedRequestParams | None

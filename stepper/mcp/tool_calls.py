@@ -280,12 +280,14 @@ async def _list_notebooks(tool_call: ToolCall) -> CallToolResult:
             f"Page {page} of {page_count} ({count}). To see other notebooks, use `page`"
             f" or `filter`.\n{text}"
         )
-    is_complete = not request.line
+    # The only progress line of a list says that not all folders were searched.
+    incomplete_note = request.line
+    if incomplete_note:
+        text = f"{text}\n{incomplete_note}" if text else incomplete_note
+    is_complete = not incomplete_note
     notebook_page = NotebookPage(page, page_count, len(matching), is_complete)
     rows = data_rendering.limit_rows(shown)
     data = {"notebooks": rows, **vars(notebook_page)}
-    # The only progress line of a list says that not all folders were searched.
-    text = "\n".join(filter(None, [text, request.line]))
     return tool_results.create_data_result(data, text)
 
 

@@ -155,8 +155,10 @@ def add_undelivered(result: CallToolResult, text: str) -> CallToolResult:
     text = translate(text)
     first, *others = result.content
     if isinstance(first, TextContent):
-        limit = MAX_CHARACTERS - len(text) - 1
-        limit = max(limit, NOTICE_CHARACTERS + 1)
+        # The reports are not shortened. If they are long, only the notice of the
+        # result's omitted characters is left.
+        remaining_length = MAX_CHARACTERS - len(text) - len("\n")
+        limit = max(remaining_length, NOTICE_CHARACTERS + 1)
         rest = truncate(first.text, limit)
         first = TextContent(text=f"{text}\n{rest}")
     data = result.structured_content

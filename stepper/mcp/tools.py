@@ -216,6 +216,7 @@ class Tool:
         return tuple(self.schema.get("required", ()))
 
     def _make_action_schema(self) -> Schema:
+        """Return the schema of the argument `action`, which describes all actions."""
         descriptions = []
         for action in self.actions:
             names = self.list_action_arguments(action)
@@ -238,14 +239,16 @@ class Tool:
 
         If `is_required` is true, optional arguments are left out.
         """
-        names = {}
+        names = []
         for command in self.actions[action]:
             for argument in fields(ALL_COMMANDS[command].arguments):
-                default = get_tool_default(argument)
-                if not is_required or default is MISSING:
-                    names[get_tool_name(argument)] = argument
-        names.pop("notebook", None)
-        return list(names)
+                name = get_tool_name(argument)
+                has_default = get_tool_default(argument) is not MISSING
+                if name == "notebook" or (is_required and has_default):
+                    continue
+                if name not in names:
+                    names.append(name)
+        return names
 
     def make_request(self, arguments: Values) -> Request:
         """Return the request to the daemon for the arguments of a call."""
@@ -259,6 +262,7 @@ class Tool:
             if name in arguments:
                 values[argument.name] = arguments[name]
             elif name in self.selected:
+                # The default of a tool may differ from the default of its command.
                 default = get_tool_default(argument)
                 if default is not MISSING and default != argument.default:
                     values[argument.name] = default
