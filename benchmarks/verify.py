@@ -18,7 +18,12 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from stepper.kernels.outputs import image_diff
-from stepper.policy.comparison.output_comparison import CellOutputs, compare_outputs
+from stepper.policy.comparison.output_comparison import (
+    compare_outputs,
+)
+from stepper.policy.comparison.output_items import (
+    CellOutputs,
+)
 from tests.verify import pairs
 from tests.verify.pairs import Pair
 

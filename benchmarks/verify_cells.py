@@ -35,9 +35,11 @@ from PIL import Image, ImageOps
 from benchmarks.verify import run_peers
 from stepper.kernels.outputs import image_diff
 from stepper.policy.comparison.output_comparison import (
-    CellOutputs,
     Difference,
     compare_outputs,
+)
+from stepper.policy.comparison.output_items import (
+    CellOutputs,
 )
 from tests.oracle.cell_corpus import NAMES, load_cells
 from tests.verify.pairs import Pair

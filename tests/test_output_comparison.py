@@ -17,6 +17,7 @@ from stepper.policy.comparison import (
     ignored_differences,
     output_comparison,
     verify_results,
+    widget_outputs,
 )
 from stepper.policy.comparison.output_comparison import (
     CellOutputs,
@@ -221,7 +222,49 @@ def test_change_next_to_a_set_is_detected() -> None:
     )
 
 
+def make_widgets(**models: tuple[str, dict[str, Any]]) -> dict[str, Any]:
+    """Return the metadata of a notebook with widget models."""
+    state = {
+        name: {"model_name": model, "state": values}
+        for name, (model, values) in models.items()
+    }
+    return {"widgets": {widget_outputs.STATE_TYPE: {"state": state}}}
+
+
+def test_outputs_inside_widgets_are_compared() -> None:
+    view = make_result("VBox()", **{widget_outputs.VIEW_TYPE: {"model_id": "box"}})
+    printed = [{"output_type": "stream", "name": "stdout", "text": "rain 41\n"}]
+    bar = "\u20075/5\u2007[00:01&lt;00:00,\u2007 4.1it/s,\u2007loss=0.5]"
+    models = widget_outputs.get_models(
+        make_widgets(
+            box=(
+                "VBoxModel",
+                {"children": ["IPY_MODEL_out", "IPY_MODEL_bar", "IPY_MODEL_box"]},
+            ),
+            out=("OutputModel", {"outputs": printed}),
+            bar=("HTMLModel", {"value": bar}),
+        )
+    )
+    shown = widget_outputs.add_widget_outputs(CellOutputs(view), models)
+    assert shown.outputs[:2] == [*view, *printed]
+    faster = [*shown.outputs[:2], *make_result(" 5/5 [00:09<00:00, 9.1s/it, loss=0.5]")]
+    assert compare(list(shown.outputs), faster).verdict is ReplayVerdict.SAME
+    worse = [*shown.outputs[:2], *make_result(" 5/5 [00:01<00:00, 4.1it/s, loss=0.7]")]
+    assert compare(list(shown.outputs), worse).verdict is ReplayVerdict.CHANGED
+    assert widget_outputs.has_models(view, models)
+    assert not widget_outputs.has_models(view, {}), "the state was not saved"
+    invalid: dict[str, Any] = {"widgets": {widget_outputs.STATE_TYPE: []}}
+    assert widget_outputs.get_models(invalid) == {}
+
+
 def test_stderr_difference_is_reported() -> None:
+    warned = "/env/lib/a.py:3: ConvergenceWarning: lbfgs failed\n  warnings.warn(\n"
+    new = compare(
+        make_stream("a: UserWarning: x\n", "stderr"), make_stream(warned, "stderr")
+    )
+    assert new.verdict is ReplayVerdict.SAME
+    assert new.text == "new on stderr: ConvergenceWarning: lbfgs failed"
+    assert new.warnings == ("ConvergenceWarning: lbfgs failed",)
     difference = compare(make_stream("1\n", "stderr"), make_stream("1\n2\n", "stderr"))
     assert (difference.verdict, difference.text) == (
         ReplayVerdict.SAME,

@@ -13,7 +13,9 @@ from stepper.kernels.outputs import image_diff
 from stepper.messages import changed_outputs
 from stepper.policy.comparison import clock_values, rerun_comparison
 from stepper.policy.comparison.clock_values import RunTime
-from stepper.policy.comparison.output_comparison import CellOutputs
+from stepper.policy.comparison.output_items import (
+    CellOutputs,
+)
 from stepper.policy.comparison.rerun_comparison import ChangedOutput
 from tests.conftest import Notebook, Project, reuse_project
 from tests.verify.pairs import PAIRS, Pair, make_result, make_stream

@@ -79,7 +79,7 @@ def test_reproducible_notebook(project: Quick) -> None:
         and format_verdicts(result) == "a:same b:same c:same"
         and result["kernels"] == 1
     )
-    keys = "notebook reproduces cells files duration_s kernels packages where failing open_steps"
+    keys = "notebook reproduces cells files duration_s kernels packages where failing open_steps warnings"
     assert " ".join(result) == keys
     assert [*result["cells"][0]] == [
         "cell_id",
@@ -381,6 +381,31 @@ def test_deadlines_come_from_recorded_times(project: Quick) -> None:
     project.notebook("a.ipynb", cells)
     result = run_verify(project, check=1)
     assert format_verdicts(result) == "a:same b:same c:not_judged"
+
+
+@pytest.mark.nightly
+def test_text_inside_output_widgets_is_compared(tmp_path: Path) -> None:
+    python = environment(sys.executable, "ipywidgets")
+    for new_project in scratch(tmp_path / "repo"):
+        trust.save_record(new_project.paths, {"python": python})
+        (new_project.folder / "notebooks" / "text").write_text("rain")
+        source = "import ipywidgets\nout = ipywidgets.Output()\ndisplay(out)"
+        make_run_notebook(
+            new_project, source, "with out: print(open('text').read())", "1 + 1"
+        )
+        assert run_verify(new_project, check=0)["reproduces"]
+        (new_project.folder / "notebooks" / "text").write_text("snow")
+        result = run_verify(new_project, check=1)
+        assert format_verdicts(result) == "a:changed b:same c:same"
+        assert result["cells"][0]["lines"] == ["- rain", "+ snow"]
+
+
+def test_new_warnings_are_in_the_headline(project: Quick) -> None:
+    source = "import sys\nprint('a.py:1: UserWarning: careful', file=sys.stderr)"
+    project.notebook("a.ipynb", [make_recorded(source, "a")])
+    text = project.stepper("verify", "a", check=0).stdout
+    assert "REPRODUCES; 1 cell prints new warnings · 1 of 1 cells" in text
+    assert "  · cell 1: new on stderr: UserWarning: careful" in text
 
 
 @pytest.mark.nightly

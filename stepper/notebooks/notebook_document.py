@@ -46,7 +46,8 @@ class Document:
         if status is not None:
             self.signature = get_file_signature(status)
             self.mtime_ns = status.st_mtime_ns
-        metadata = raw.get("metadata") or {}
+        metadata = _as_object(raw.get("metadata"))
+        self.metadata = metadata
         self.language = _get_language(metadata)
         kernelspec_name = _as_object(metadata.get("kernelspec")).get("name")
         self.kernelspec_name = one_line(str(kernelspec_name or ""), 100)

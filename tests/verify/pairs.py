@@ -110,13 +110,13 @@ def _harmless() -> Iterator[tuple[Any, ...]]:
     )
     yield (
         "a bare pointer",
-        make_stream("buffer 0x7ffd2a3b4c50\n"),
-        make_stream("buffer 0x7ffc99887760\n"),
+        make_stream("buffer <cdata 'char *' 0x7ffd2a3b4c50>\n"),
+        make_stream("buffer <cdata 'char *' 0x7ffc99887760>\n"),
     )
     yield (
         "uuid",
         make_stream("run 1b4e28ba-2fa1-11d2-883f-0016d3cca427 done\n"),
-        make_stream("run 6fa459ea-ee8a-3ca4-894e-db77e160355e done\n"),
+        make_stream("run 6fa459ea-ee8a-4ca4-894e-db77e160355e done\n"),
     )
     yield (
         "temporary file",
@@ -432,6 +432,148 @@ LATER = [
         False,
         error("RecursionError", "maximum recursion depth exceeded in comparison"),
         error("RecursionError", "maximum recursion depth exceeded"),
+    ),
+    Pair(
+        "hex() of 48 bits",
+        True,
+        make_result("'0x7fabcdef0123'"),
+        make_result("'0x7fabcdef0124'"),
+    ),
+    Pair(
+        "a printed hex() of 48 bits",
+        True,
+        make_stream("key 0x7fabcdef0123\n"),
+        make_stream("key 0x7fabcdef0124\n"),
+    ),
+    Pair(
+        "uuid5",
+        True,
+        make_result("UUID('886313e1-3b8a-5372-9b90-0c9aee199e5d')"),
+        make_result("UUID('886313e1-3b8a-5372-9b90-0c9aee199e5e')"),
+    ),
+    Pair(
+        "the loss in a progress bar",
+        True,
+        make_stream("100%|███| 5/5 [00:01<00:00,  4.1it/s, loss=0.5]\n", "stderr"),
+        make_stream("100%|███| 5/5 [00:02<00:00,  3.2it/s, loss=0.7]\n", "stderr"),
+    ),
+    Pair(
+        "the loss in a progress bar of stdout",
+        True,
+        make_stream("epoch 1: 100%|███| 5/5 [00:01<00:00, 4.1it/s, loss=0.5]\n"),
+        make_stream("epoch 1: 100%|███| 5/5 [00:01<00:00, 4.1it/s, loss=0.7]\n"),
+    ),
+    Pair(
+        "the loss in a progress bar without an end",
+        True,
+        make_stream("120it [00:03, 41.2it/s, loss=0.5]\n"),
+        make_stream("120it [00:01, 98.0it/s, loss=0.7]\n"),
+    ),
+    Pair(
+        "the width of a progress bar",
+        False,
+        make_stream("100%|██████████| 5/5 [00:01<00:00,  4.1it/s]\n"),
+        make_stream("100%|█████| 5/5 [00:11<00:00,  2.31s/it]\n"),
+    ),
+    Pair(
+        "the rate of a progress bar with a loss",
+        False,
+        make_stream("100%|███| 5/5 [00:01<00:00,  4.1it/s, loss=0.5]\n", "stderr"),
+        make_stream("100%|███| 5/5 [00:09<00:00,  1.31s/it, loss=0.5]\n", "stderr"),
+    ),
+    Pair(
+        "a progress bar on stderr that was not recorded",
+        False,
+        [],
+        make_stream("100%|███| 5/5 [00:01<00:00,  4.1it/s]\n", "stderr"),
+    ),
+    Pair(
+        "print and display change places",
+        True,
+        make_stream("a\n") + html("<b>1</b>"),
+        html("<b>1</b>") + make_stream("a\n"),
+    ),
+    Pair(
+        "a stream in pieces",
+        False,
+        make_stream("a\n") + make_stream("w\n", "stderr") + make_stream("b\n"),
+        make_stream("w\n", "stderr") + make_stream("a\nb\n"),
+    ),
+    Pair(
+        "HTML beside a constant repr",
+        True,
+        html("<p>Rows: <b>120</b>, status ok</p>", "Report()"),
+        html("<p>Rows: <b>121</b>, status ok</p>", "Report()"),
+    ),
+    Pair(
+        "the style of HTML beside a constant repr",
+        False,
+        html("<style>p {color: red}</style><p class=a>Rows: 120</p>", "Report()"),
+        html("<style>p {color: blue}</style><p>Rows: <b>120</b></p>", "Report()"),
+    ),
+    Pair(
+        "LaTeX beside a constant repr",
+        True,
+        make_result("Formula", text__latex=r"$\displaystyle \alpha x^{2} + 12$"),
+        make_result("Formula", text__latex=r"$\displaystyle \alpha x^{3} + 12$"),
+    ),
+    Pair(
+        "LaTeX of another version beside a complete repr",
+        False,
+        make_result("sqrt(3)*x/2", text__latex=r"$\frac{\sqrt{3} x}{2}$"),
+        make_result("sqrt(3)*x/2", text__latex=r"$\displaystyle \frac{x \sqrt{3}}{2}$"),
+    ),
+    Pair(
+        "rounding errors of an identity matrix",
+        False,
+        make_result(
+            "array([[ 1.00000000e+00,  1.11022302e-17],\n       [-2.2e-17,  1.00000000e+00]])"
+        ),
+        make_result(
+            "array([[ 1.00000000e+00, -2.22044605e-17],\n       [ 0.,  1.00000000e+00]])"
+        ),
+    ),
+    Pair(
+        "zeros instead of rounding errors",
+        False,
+        make_result(
+            "array([[1.00000000e+00, 1.11022302e-17],\n       [0.00000000e+00, 1.00000000e+00]])"
+        ),
+        make_result("array([[1., 0.],\n       [-0., 1.]])"),
+    ),
+    Pair(
+        "the rounding error of a mean in a table",
+        False,
+        make_stream(
+            "              x\ncount  1000.000\nmean  1.110e-17\nstd       1.000\n"
+        ),
+        make_stream(
+            "              x\ncount  1000.000\nmean -3.310e-17\nstd       1.000\n"
+        ),
+    ),
+    Pair(
+        "a small number alone",
+        True,
+        make_result("1.602176634e-19"),
+        make_result("3.204353268e-19"),
+    ),
+    Pair(
+        "small numbers in an array of small numbers",
+        True,
+        make_result("array([1.5e-19, 2.5e-19])"),
+        make_result("array([1.5e-19, 3.5e-19])"),
+    ),
+    Pair(
+        "a small number that grew",
+        True,
+        make_result("array([1.00000000e+00, 1.11022302e-17])"),
+        make_result("array([1.00000000e+00, 1.11022302e-07])"),
+    ),
+    Pair(
+        "p-values in lines of their own",
+        True,
+        make_stream("statistic: 912.44\np: 1.2e-13\n"),
+        make_stream("statistic: 912.44\np: 8.2e-13\n"),
     ),
     Pair(
         "tqdm without an end",

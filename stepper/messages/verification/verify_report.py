@@ -51,6 +51,10 @@ def format_verdict(result: VerifyResult) -> str:
     if result.reproduces and result.open_steps:
         steps = format_count(result.open_steps, "step")
         verdict += f"; {steps} open"
+    if result.warnings:
+        cells = format_count(result.warnings, "cell")
+        verb = "prints" if result.warnings == 1 else "print"
+        verdict += f"; {cells} {verb} new warnings"
     notebook = one_line(result.notebook, 200)
     recorded = format_recorded(result)
     kernels = format_count(result.kernels, "fresh kernel")

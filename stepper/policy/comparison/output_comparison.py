@@ -1,8 +1,7 @@
 """Compare the fresh outputs of a cell with the recorded outputs.
 
-1. Outputs become lists of lines and pictures. The texts of a stream are joined. A
-   display is represented by its most informative MIME type. Differences that never
-   count are removed.
+1. Outputs become lists of lines and pictures (`output_items`). Differences that never
+   count are removed, and rounding errors near zero (`number_noise`).
 2. Blocks in which all fresh runs differ from the recorded outputs are changed if the
    fresh runs agree, and nondeterministic ("unstable") if they do not.
 3. Pictures are compared by bytes, then by pixels, then by their figure summaries.
@@ -12,37 +11,32 @@ The caller decodes pictures, because this package does no I/O.
 
 from __future__ import annotations
 
-import re
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from difflib import SequenceMatcher
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from stepper.common.text import format_count
-from stepper.policy.comparison import ignored_differences
+from stepper.policy.comparison import (
+    ignored_differences,
+    number_noise,
+    stderr_comparison,
+)
+from stepper.policy.comparison.output_items import (
+    CellOutputs,
+    Item,
+    Picture,
+    list_items,
+    list_types,
+)
 from stepper.policy.model import StringEnum
 
-RASTER_TYPE = re.compile(r"image/(?!svg)")
-# JSON of plotly, Vega and Bokeh.
-CHART_TYPE = re.compile(r"application/vnd\.(?!jupyter\.widget-view).*json")
-# A text that says only what kind of object is displayed.
-PLACEHOLDER = re.compile(r"<[^\n]*>|[\w.]+\(\.\.\.\)")
-TEXT_TYPES = (
-    "text/html",
-    "image/svg+xml",
-    "text/markdown",
-    "text/latex",
-    "application/json",
-    "application/javascript",
-)
-MARKUP_TYPES = ("text/html", "image/svg+xml")
 # Numbers of longer texts (in characters) are not compared across line breaks.
 MAX_TEXT_LENGTH = 1_000_000
 # More lines are not aligned: only the lines that one side lacks are counted.
 MAX_ALIGNED_LINES = 1000
-ROUNDED = "numbers within 1e-6"
+ROUNDED = "numbers within 1e-6, or rounding errors near zero"
 REDRAWN = (
     "the installed plotting libraries draw figures differently;"
     " the figure summaries are the same"
@@ -89,28 +83,12 @@ class Difference:
     removed: int = 0  # lines and pictures of the recorded outputs only
     added: int = 0  # lines and pictures of the fresh outputs only
     figures: tuple[str, ...] = ()  # descriptions of figures that differ
-
-
-@dataclass(frozen=True)
-class CellOutputs:
-    """The outputs of a cell, and the figure summaries by `hash_picture`."""
-
-    outputs: Sequence[Mapping[str, Any]]
-    figures: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Picture:
-    """A picture (base64) among the items that are compared."""
-
-    data: str
+    warnings: tuple[str, ...] = ()  # warnings on stderr that were not recorded
 
 
 # Returns the share of pixels that differ in two pictures (base64), None if one of them
 # cannot be decoded.
 PixelComparison = Callable[[str, str], float | None]
-# A line or a picture.
-Item = str | Picture
 
 
 class Block(NamedTuple):
@@ -146,21 +124,24 @@ def compare_outputs(
     if recorded.outputs == fresh.outputs:
         return Difference(ReplayVerdict.SAME)
     # Editors add types to a notebook, so types that only one side has are ignored.
-    shared_types = _list_types(recorded.outputs) & _list_types(fresh.outputs)
-    before = _list_items(recorded.outputs, shared_types)
-    after = _list_items(fresh.outputs, shared_types)
+    shared_types = list_types(recorded.outputs) & list_types(fresh.outputs)
+    before = list_items(recorded.outputs, shared_types)
+    after = list_items(fresh.outputs, shared_types)
     pictures = _PictureComparison(recorded, fresh, compare_pixels, redrawn)
     after = pictures.replace_matching(before, after)
     if before == after:
-        if pictures.has_redrawn:
-            return Difference(ReplayVerdict.CLOSE, REDRAWN)
-        return Difference(ReplayVerdict.SAME, _describe_stderr(recorded, fresh))
+        text = REDRAWN if pictures.has_redrawn else ""
+        return _describe_equal(recorded, fresh, text)
+    before = number_noise.remove_noise(before)
+    after = number_noise.remove_noise(after)
     blocks = _find_blocks(before, after)
     if not blocks:
-        return Difference(ReplayVerdict.CLOSE, ROUNDED)
+        return _describe_equal(recorded, fresh, ROUNDED)
     further_items = [
-        _replace_equal_pictures(
-            _list_items(run.outputs, shared_types), after, compare_pixels
+        number_noise.remove_noise(
+            _replace_equal_pictures(
+                list_items(run.outputs, shared_types), after, compare_pixels
+            )
         )
         for run in further
     ]
@@ -176,6 +157,18 @@ def compare_outputs(
     removed, added = _collect_items(confirmed, before, after)
     has_unconfirmed = len(confirmed) < len(blocks)
     return _describe_change(removed, added, has_unconfirmed, pictures.descriptions)
+
+
+def _describe_equal(recorded: CellOutputs, fresh: CellOutputs, text: str) -> Difference:
+    """Return the difference of outputs that are equal, or close for the reason `text`.
+
+    It also describes stderr, which does not count.
+    """
+    warnings = stderr_comparison.list_new_warnings(recorded.outputs, fresh.outputs)
+    note = stderr_comparison.describe(recorded.outputs, fresh.outputs)
+    if text:
+        return Difference(ReplayVerdict.CLOSE, text, warnings=warnings)
+    return Difference(ReplayVerdict.SAME, note, warnings=warnings)
 
 
 def _describe_change(
@@ -203,122 +196,6 @@ def _describe_change(
         removed=len(removed),
         added=len(added),
         figures=shown_figures,
-    )
-
-
-def _list_types(outputs: Iterable[Mapping[str, Any]]) -> set[str]:
-    """Return the MIME types of outputs."""
-    types = set[str]()
-    for output in outputs:
-        data = output.get("data")
-        if isinstance(data, Mapping):
-            types.update(data)
-    return types
-
-
-def _list_items(
-    outputs: Iterable[Mapping[str, Any]], shared_types: set[str]
-) -> list[Item]:
-    """Return the lines and pictures of outputs, beginning with the lines of stdout.
-
-    `shared_types` are the MIME types in both the recorded and the fresh outputs.
-    """
-    outputs = [*outputs]
-    stdout = join_stream(outputs, "stdout")
-    items: list[Item] = [*ignored_differences.normalize_lines(stdout)]
-    for output in outputs:
-        data = output.get("data")
-        if output.get("output_type") == "error":
-            items += ignored_differences.normalize_lines(_format_error(output))
-        elif isinstance(data, Mapping):
-            items += _list_display_items(data, shared_types)
-    return items
-
-
-def _format_error(output: Mapping[str, Any]) -> str:
-    """Return the class and the message of an error.
-
-    The message of a RecursionError depends on the depth of the stack.
-    """
-    ename = output.get("ename")
-    if ename == "RecursionError":
-        return "RecursionError"
-    return f"{ename}: {output.get('evalue')}"
-
-
-def _list_display_items(data: Mapping[str, Any], shared_types: set[str]) -> list[Item]:
-    rasters = [
-        mime_type
-        for mime_type, content in data.items()
-        if RASTER_TYPE.match(mime_type) and content
-    ]
-    if rasters:
-        # Compare the same type on both sides, best PNG, which is lossless.
-        raster = min(
-            rasters,
-            key=lambda mime_type: (
-                mime_type not in shared_types,
-                mime_type != "image/png",
-                mime_type,
-            ),
-        )
-        words = _join_text(data[raster]).split()
-        return [Picture("".join(words))]
-    return [*ignored_differences.normalize_lines(_select_text(data, shared_types))]
-
-
-def _select_text(data: Mapping[str, Any], shared_types: set[str]) -> str:
-    """Return the most informative text of a display."""
-    for mime_type in data:
-        if mime_type in shared_types and CHART_TYPE.match(mime_type):
-            return ignored_differences.format_json(data[mime_type])
-    plain_text = _join_text(data.get("text/plain", ""))
-    stripped = plain_text.strip()
-    if stripped and not PLACEHOLDER.fullmatch(stripped):
-        return plain_text
-    known_types = (mime_type for mime_type in TEXT_TYPES if data.get(mime_type))
-    selected = next(known_types, "") or next(iter(data), "")
-    if selected.endswith("json"):
-        return ignored_differences.format_json(data[selected])
-    text = _join_text(data.get(selected, ""))
-    if selected in MARKUP_TYPES:
-        return ignored_differences.normalize_markup(text)
-    return text
-
-
-def join_stream(outputs: Iterable[Mapping[str, Any]], name: str) -> str:
-    """Return the text that outputs wrote to the stream `stdout` or `stderr`."""
-    texts = []
-    for output in outputs:
-        is_stream = output.get("output_type") == "stream"
-        if is_stream and output.get("name", "stdout") == name:
-            texts.append(_join_text(output.get("text", "")))
-    return "".join(texts)
-
-
-def _join_text(content: Any) -> str:
-    """Return the text of an output, which may be a list of lines as in nbformat."""
-    if isinstance(content, list):
-        return "".join(map(str, content))
-    if isinstance(content, str):
-        return content
-    return ignored_differences.format_json(content)
-
-
-def _describe_stderr(recorded: CellOutputs, fresh: CellOutputs) -> str:
-    """Return a note if stderr differs, or an empty string.
-
-    A difference in stderr does not count.
-    """
-    before = ignored_differences.normalize_lines(
-        join_stream(recorded.outputs, "stderr")
-    )
-    after = ignored_differences.normalize_lines(join_stream(fresh.outputs, "stderr"))
-    if before == after:
-        return ""
-    return (
-        f"stderr differs ({format_count(len(before), 'line')} then, {len(after)} now);"
-        " stderr is not compared"
     )
 
 

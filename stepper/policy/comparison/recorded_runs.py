@@ -13,8 +13,10 @@ from typing import Any
 from stepper.common.text import one_line
 from stepper.policy import cell_directives
 from stepper.policy.comparison.output_comparison import (
-    CellOutputs,
     compare_outputs,
+)
+from stepper.policy.comparison.output_items import (
+    CellOutputs,
     join_stream,
 )
 from stepper.policy.model import Fault, Limits

@@ -18,10 +18,12 @@ from stepper.policy.comparison import clock_values
 from stepper.policy.comparison.clock_values import RunTime
 from stepper.policy.comparison.output_comparison import (
     PICTURE,
-    CellOutputs,
     Difference,
     PixelComparison,
     compare_outputs,
+)
+from stepper.policy.comparison.output_items import (
+    CellOutputs,
 )
 from stepper.policy.model import Cell
 

@@ -74,6 +74,8 @@ class VerifyResult:
     text: str = ""  # the printed result
     failing: int = 0  # number of cells that failed both then and now
     open_steps: int = 0  # number of plan steps that are neither done nor skipped
+    # Number of cells with the recorded outputs and new warnings on stderr.
+    warnings: int = 0
 
     @property
     def as_recorded(self) -> int:

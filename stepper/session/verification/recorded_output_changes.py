@@ -16,7 +16,9 @@ from stepper.notebooks.notebook_document import Document
 from stepper.policy.changed_cells import hash_source
 from stepper.policy.comparison import clock_values, rerun_comparison, verify_results
 from stepper.policy.comparison.clock_values import RunTime
-from stepper.policy.comparison.output_comparison import CellOutputs
+from stepper.policy.comparison.output_items import (
+    CellOutputs,
+)
 from stepper.policy.comparison.rerun_comparison import ChangedOutput
 from stepper.policy.dataflow import cell_dependencies
 from stepper.policy.execution_result import CellVersion

@@ -12,8 +12,10 @@ from stepper.common.errors import KernelError, StepperError
 from stepper.messages.run_report import RunSummary
 from stepper.notebooks.journal_file import SyncMode
 from stepper.policy import changed_cells
-from stepper.policy.comparison import recorded_runs
-from stepper.policy.comparison.output_comparison import CellOutputs
+from stepper.policy.comparison import recorded_runs, widget_outputs
+from stepper.policy.comparison.output_items import (
+    CellOutputs,
+)
 from stepper.policy.comparison.recorded_runs import Recording
 from stepper.policy.execution_result import CellVersion
 from stepper.policy.model import Cell, Outcome, Verdict
@@ -51,6 +53,7 @@ class ReplayResult:
     # The run after which the replay ended, if there are cells below that cell.
     ended_by: RunSummary | None = None
     packages: dict[str, str] = field(default_factory=dict)
+    widget_models: widget_outputs.Models = field(default_factory=dict)
 
 
 async def replay(
@@ -96,6 +99,8 @@ async def replay(
             for cell in cells_run:
                 outputs = fresh.file.read_outputs(CellVersion.from_cell(cell))
                 result.shown[cell.index] = CellOutputs(outputs, figure_facts)
+            metadata = fresh.file.read().metadata
+            result.widget_models = widget_outputs.get_models(metadata)
             result.packages = dict(fresh.state.packages)
         finally:
             shutdown = fresh.kernel_manager.shut_down("the replay has finished")

@@ -18,13 +18,19 @@ from stepper.notebooks.journal_file import SyncMode
 from stepper.notebooks.notebook_document import Document
 from stepper.policy import changed_cells, journal_events
 from stepper.policy.changed_cells import hash_source
-from stepper.policy.comparison import recorded_runs, verify_results
+from stepper.policy.comparison import (
+    recorded_runs,
+    verify_results,
+    widget_outputs,
+)
 from stepper.policy.comparison.output_comparison import (
-    CellOutputs,
     Difference,
     PixelComparison,
     ReplayVerdict,
     compare_outputs,
+)
+from stepper.policy.comparison.output_items import (
+    CellOutputs,
 )
 from stepper.policy.comparison.recorded_runs import Recording
 from stepper.policy.comparison.rerun_comparison import remove_pager_text
@@ -79,6 +85,7 @@ class ReplayFindings:
     recording: Recording
     # Without execution counts it is unknown whether cells without outputs ran.
     has_no_counts: bool
+    widget_models: widget_outputs.Models
     first: ReplayResult = field(default_factory=ReplayResult)
     others: list[ReplayResult] = field(default_factory=list)
 
@@ -97,7 +104,9 @@ class ReplayFindings:
         has_no_counts = any(recorded.values()) and not any(
             count is not None for count in counts
         )
-        return cls(document, cells, Recording(recorded, deadlines), has_no_counts)
+        recording = Recording(recorded, deadlines)
+        models = widget_outputs.get_models(document.metadata)
+        return cls(document, cells, recording, has_no_counts, models)
 
 
 async def verify(
@@ -137,6 +146,7 @@ async def verify(
         options.where,
         failing=_count_failing(findings, verdicts),
         open_steps=len(session.state.open_steps),
+        warnings=sum(bool(difference.warnings) for difference in differences.values()),
     )
     result = replace(result, text=verify_report.format_verify(result))
     nondeterministic_ids = [
@@ -193,7 +203,7 @@ async def _replay_until_clear(
         elapsed = time.monotonic() - started
         if findings.others and elapsed > EXTRA_REPLAY_SECONDS:
             break
-        last_index = unclear[-1].index
+        last_index = _find_last_cell(findings, unclear).index
         cell_count = sum(cell.index <= last_index for cell in cells)
         replay_progress.expect_cells(cell_count)
         seed = (options.seed + replay_count) % HASH_SEEDS
@@ -212,6 +222,15 @@ async def _replay_until_clear(
         )
         unclear = [cell for cell in unclear if differences[cell.index].doubtful]
     return differences
+
+
+def _find_last_cell(findings: ReplayFindings, unclear: Sequence[Cell]) -> Cell:
+    """Return the last cell that determines the outputs of the unclear cells."""
+    for cell in unclear:
+        outputs = findings.first.shown[cell.index].outputs
+        if widget_outputs.shows_widgets(outputs):
+            return findings.cells[-1]
+    return unclear[-1]
 
 
 def _find_changed_packages(
@@ -262,21 +281,45 @@ def _compare_outputs(
             recorded = []
         if recorded is None:
             continue
-        other_outputs = [
-            result.shown.get(cell.index, CellOutputs([])) for result in findings.others
+        runs = [
+            (result.shown.get(cell.index, CellOutputs([])), result.widget_models)
+            for result in (findings.first, *findings.others)
         ]
-        # Some programs do not record what a pager shows.
+        old, *new = _prepare_outputs(
+            cell,
+            (CellOutputs(recorded, figure_facts), findings.widget_models),
+            runs,
+        )
         differences[cell.index] = compare_outputs(
-            CellOutputs(recorded, figure_facts),
-            remove_pager_text(cell.source, recorded, new_outputs),
-            [
-                remove_pager_text(cell.source, recorded, outputs)
-                for outputs in other_outputs
-            ],
-            options.compare_pixels,
-            is_redrawn,
+            old, new[0], new[1:], options.compare_pixels, is_redrawn
         )
     return differences
+
+
+def _prepare_outputs(
+    cell: Cell,
+    recorded: tuple[CellOutputs, widget_outputs.Models],
+    runs: Sequence[tuple[CellOutputs, widget_outputs.Models]],
+) -> list[CellOutputs]:
+    """Return the recorded outputs of a cell, and those of each replay.
+
+    They include the outputs inside widgets, if all runs have the models of the widgets.
+    """
+    # Some programs do not record what a pager shows.
+    recorded_outputs = recorded[0].outputs
+    without_pager = [
+        (remove_pager_text(cell.source, recorded_outputs, outputs), models)
+        for outputs, models in runs
+    ]
+    all_runs = [recorded, *without_pager]
+    if all(
+        widget_outputs.has_models(shown.outputs, models) for shown, models in all_runs
+    ):
+        return [
+            widget_outputs.add_widget_outputs(shown, models)
+            for shown, models in all_runs
+        ]
+    return [shown for shown, _ in all_runs]
 
 
 def _is_comparable(findings: ReplayFindings, cell: Cell) -> bool:

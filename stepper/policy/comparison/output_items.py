@@ -1,0 +1,225 @@
+"""Turn the outputs of a cell into lines and pictures that can be compared.
+
+The texts of a stream are joined. A display is represented by its most informative MIME
+type, and by the visible text of its HTML or LaTeX if its repr says little of it.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from stepper.policy.comparison import ignored_differences
+
+RASTER_TYPE = re.compile(r"image/(?!svg)")
+# JSON of plotly, Vega and Bokeh.
+CHART_TYPE = re.compile(r"application/vnd\.(?!jupyter\.widget-view).*json")
+# A text that says only what kind of object is displayed.
+PLACEHOLDER = re.compile(r"<[^\n]*>|[\w.]+\(\.\.\.\)")
+TEXT_TYPES = (
+    "text/html",
+    "image/svg+xml",
+    "text/markdown",
+    "text/latex",
+    "application/json",
+    "application/javascript",
+)
+MARKUP_TYPES = ("text/html", "image/svg+xml")
+# Types that are compared beside a repr with few of their words.
+VISIBLE_TYPES = ("text/html", "text/latex", "text/markdown")
+# The share of the visible words that a repr must have to stand for them.
+REPRESENTATIVE_SHARE = 0.5
+# The HTML of these libraries depends on their version, and their repr says it all.
+VERSION_DEPENDENT_HTML = ("sk-container-id", "xr-wrap")
+INVISIBLE = re.compile(
+    r"<script\b.*?</script>|<style\b.*?</style>|<!--.*?-->|<[^>]*>",
+    re.DOTALL | re.IGNORECASE,
+)
+LATEX_COMMAND = re.compile(r"\\(?:begin|end)\{\w+\*?\}|\\[A-Za-z]+|\\.")
+WORD = re.compile(r"\w+(?:\.\d+)?")
+# The end of a progress bar with results behind its rate, such as `loss=0.5`.
+POSTFIX = re.compile(r"\w[\w ]*=")
+
+
+@dataclass(frozen=True)
+class CellOutputs:
+    """The outputs of a cell, and the figure summaries by `hash_picture`."""
+
+    outputs: Sequence[Mapping[str, Any]]
+    figures: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture (base64) among the items that are compared."""
+
+    data: str
+
+
+# A line or a picture.
+Item = str | Picture
+
+
+def list_types(outputs: Iterable[Mapping[str, Any]]) -> set[str]:
+    """Return the MIME types of outputs."""
+    types = set[str]()
+    for output in outputs:
+        data = output.get("data")
+        if isinstance(data, Mapping):
+            types.update(data)
+    return types
+
+
+def list_items(
+    outputs: Sequence[Mapping[str, Any]], shared_types: set[str]
+) -> list[Item]:
+    """Return the lines and pictures of outputs, in their order.
+
+    Of stderr, only the results in progress bars are included, at the end.
+    `shared_types` are the MIME types in both the recorded and the fresh outputs.
+    """
+    items: list[Item] = []
+    printed: list[str] = []
+    for output in outputs:
+        if is_stream(output, "stdout"):
+            printed.append(join_text(output.get("text", "")))
+        elif not is_stream(output, "stderr"):
+            items += ignored_differences.normalize_lines("".join(printed))
+            printed = []
+            items += _list_output_items(output, shared_types)
+    items += ignored_differences.normalize_lines("".join(printed))
+    return [*items, *_list_progress_results(outputs)]
+
+
+def _list_output_items(output: Mapping[str, Any], shared_types: set[str]) -> list[Item]:
+    """Return the lines and pictures of an error or a display."""
+    data = output.get("data")
+    if output.get("output_type") == "error":
+        return [*ignored_differences.normalize_lines(_format_error(output))]
+    if isinstance(data, Mapping):
+        return _list_display_items(data, shared_types)
+    return []
+
+
+def _list_progress_results(outputs: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return the finished progress bars on stderr that have results behind the rate."""
+    text = join_stream(outputs, "stderr")
+    if "%|" not in text and "/s" not in text:
+        return []
+    lines = ignored_differences.normalize_lines(text)
+    mark = ignored_differences.PROGRESS_MARK
+    return [line for line in lines if POSTFIX.search(line.partition(mark)[2])]
+
+
+def _format_error(output: Mapping[str, Any]) -> str:
+    """Return the class and the message of an error.
+
+    The message of a RecursionError depends on the depth of the stack.
+    """
+    ename = output.get("ename")
+    if ename == "RecursionError":
+        return "RecursionError"
+    return f"{ename}: {output.get('evalue')}"
+
+
+def _list_display_items(data: Mapping[str, Any], shared_types: set[str]) -> list[Item]:
+    rasters = [
+        mime_type
+        for mime_type, content in data.items()
+        if RASTER_TYPE.match(mime_type) and content
+    ]
+    if rasters:
+        # Compare the same type on both sides, best PNG, which is lossless.
+        raster = min(
+            rasters,
+            key=lambda mime_type: (
+                mime_type not in shared_types,
+                mime_type != "image/png",
+                mime_type,
+            ),
+        )
+        words = join_text(data[raster]).split()
+        return [Picture("".join(words))]
+    text = _select_text(data, shared_types)
+    visible = _select_visible_text(data, text, shared_types)
+    return [
+        *ignored_differences.normalize_lines(text),
+        *ignored_differences.normalize_lines(visible),
+    ]
+
+
+def _select_text(data: Mapping[str, Any], shared_types: set[str]) -> str:
+    """Return the most informative text of a display."""
+    for mime_type in data:
+        if mime_type in shared_types and CHART_TYPE.match(mime_type):
+            return ignored_differences.format_json(data[mime_type])
+    plain_text = join_text(data.get("text/plain", ""))
+    stripped = plain_text.strip()
+    if stripped and not PLACEHOLDER.fullmatch(stripped):
+        return plain_text
+    known_types = (mime_type for mime_type in TEXT_TYPES if data.get(mime_type))
+    selected = next(known_types, "") or next(iter(data), "")
+    if selected.endswith("json"):
+        return ignored_differences.format_json(data[selected])
+    text = join_text(data.get(selected, ""))
+    if selected in MARKUP_TYPES:
+        return ignored_differences.normalize_markup(text)
+    return text
+
+
+def _select_visible_text(
+    data: Mapping[str, Any], text: str, shared_types: set[str]
+) -> str:
+    """Return the visible text of a display's HTML or LaTeX, one word per line.
+
+    Return an empty string if `text`, which is compared anyway, stands for it.
+    """
+    if text != join_text(data.get("text/plain", "")):
+        return ""
+    for mime_type in VISIBLE_TYPES:
+        if mime_type in shared_types and data.get(mime_type):
+            source = join_text(data[mime_type])
+            if any(name in source for name in VERSION_DEPENDENT_HTML):
+                return ""
+            words = _list_visible_words(source, mime_type)
+            missing = Counter(words) - Counter(WORD.findall(text))
+            if missing.total() <= len(words) * (1 - REPRESENTATIVE_SHARE):
+                return ""
+            return "\n".join(words)
+    return ""
+
+
+def _list_visible_words(source: str, mime_type: str) -> list[str]:
+    if mime_type == "text/html":
+        return WORD.findall(html.unescape(INVISIBLE.sub(" ", source)))
+    if mime_type == "text/latex":
+        return WORD.findall(LATEX_COMMAND.sub(" ", source))
+    return WORD.findall(source)
+
+
+def is_stream(output: Mapping[str, Any], name: str) -> bool:
+    """Return whether an output is text of the stream `stdout` or `stderr`."""
+    is_text = output.get("output_type") == "stream"
+    return is_text and output.get("name", "stdout") == name
+
+
+def join_stream(outputs: Iterable[Mapping[str, Any]], name: str) -> str:
+    """Return the text that outputs wrote to the stream `stdout` or `stderr`."""
+    return "".join(
+        join_text(output.get("text", ""))
+        for output in outputs
+        if is_stream(output, name)
+    )
+
+
+def join_text(content: Any) -> str:
+    """Return the text of an output, which may be a list of lines as in nbformat."""
+    if isinstance(content, list):
+        return "".join(map(str, content))
+    if isinstance(content, str):
+        return content
+    return ignored_differences.format_json(content)
