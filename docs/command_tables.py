@@ -66,7 +66,8 @@ def format_usage(command: Command) -> str:
     for argument in list_cli_arguments(command.arguments):
         if is_positional(argument):
             metavar = argument.metadata.get("metavar") or argument.name.upper()
-            words.append(metavar if argument.default is MISSING else f"[{metavar}]")
+            word = metavar if argument.default is MISSING else f"[{metavar}]"
+            words.append(f"{word}..." if "several" in argument.metadata else word)
     return f"`{' '.join(words)}`"
 
 
@@ -106,7 +107,7 @@ def _format_argument(argument: Field[Any]) -> str:
         metavar = "|".join(choices)
     if is_positional(argument):
         return f"`{metavar}`"
-    option = format_option(argument)
+    option = argument.metadata.get("short") or format_option(argument)
     if get_type(argument) is bool:
         return f"`{option}`"
     return f"`{option} {metavar}`"

@@ -72,6 +72,7 @@ NOTEBOOK_COMMANDS = [
 # Texts that contain a command but do not suggest it: (module, start of the text).
 ABOUT_COMMANDS = {
     ("cli/main.py", "Show a notebook's plan"),  # help
+    ("cli/verify_command.py", "notebook-stepper verify"),  # another program
     ("daemon/command_handlers.py", "it was shut down by `stepper shutdown`"),
     (
         "daemon/server.py",

@@ -30,7 +30,7 @@ class InterruptHandler:
     def __init__(self, runs_code: bool) -> None:
         self.runs_code = runs_code
         self.interrupted = False
-        self.connection: Any = None
+        self.connections: list[Any] = []
         self.previous_handler: Any = None
 
     def __enter__(self) -> InterruptHandler:
@@ -49,16 +49,17 @@ class InterruptHandler:
         if self.interrupted and isinstance(error, StepperError):
             error.exit_code = INTERRUPTED
 
-    def set_connection(self, connection: Any) -> None:
-        """Set the connection of the request to the daemon."""
-        self.connection = connection
+    def add_connection(self, connection: Any) -> None:
+        """Add the connection of a request to the daemon."""
+        self.connections.append(connection)
 
     def handle_signal(self, *_: object) -> None:
         """Interrupt the cell. On the second call, raise KeyboardInterrupt."""
-        if self.interrupted or self.connection is None:
+        if self.interrupted or not self.connections:
             raise KeyboardInterrupt
         self.interrupted = True
         with contextlib.suppress(OSError):
             os.write(sys.stderr.fileno(), NOTICE)
-        with contextlib.suppress(OSError):  # the daemon has closed the connection
-            self.connection.shutdown(SHUT_WR)
+        for connection in self.connections:
+            with contextlib.suppress(OSError):  # the daemon has closed the connection
+                connection.shutdown(SHUT_WR)

@@ -24,7 +24,7 @@ from stepper.common.errors import StepperError, UsageError
 from stepper.common.paths import Paths, find_project, resolve_project
 from stepper.hook import daemon_client
 from stepper.policy.commands.cli_commands import COMMANDS
-from stepper.policy.commands.command_lines import CommandLines
+from stepper.policy.commands.command_lines import PROGRAM, CommandLines
 from stepper.policy.commands.command_schema import (
     GROUPS,
     HELP,
@@ -50,12 +50,15 @@ LOCAL_COMMANDS = {
 }
 # Arguments whose values TAB completes.
 COMPLETIONS = {
+    "notebooks": "stepper.cli.shell_completion:complete_notebooks",
     "notebook": "stepper.cli.shell_completion:complete_notebooks",
     "cell": "stepper.cli.shell_completion:complete_cells",
 }
 # Claude Code calls `statusline`: TAB after `stat` must complete to `status`.
 HIDDEN_COMMANDS = {"statusline"}
 WITHOUT_PROJECT = {"completion"}
+# Commands that send their requests, print their results and set the exit code.
+SEPARATE_COMMANDS = {"verify": "stepper.cli.verify_command:verify"}
 EXIT_CODES = (
     "0 done · 1 the work failed · 2 wrong usage · 3 stepper itself failed"
     " · 130 interrupted (Ctrl-C)"
@@ -190,9 +193,9 @@ def format_command_name(command: Command) -> str:
     return f"{command.name}, {command.alias}" if command.alias else command.name
 
 
-def format_epilog(examples: Iterable[str]) -> str:
+def format_epilog(examples: Iterable[str], program: str = PROGRAM) -> str:
     """Return the end of a command's help: the examples and the exit codes."""
-    example_lines = "\n".join(f"  stepper {example}" for example in examples)
+    example_lines = "\n".join(f"  {program} {example}" for example in examples)
     # click does not rewrap a paragraph that starts with a line that contains only \b.
     return f"\b\nExamples:\n{example_lines}\n\n\b\nExit codes:\n  {EXIT_CODES}"
 
@@ -259,6 +262,9 @@ def run_command(
         values["steps"] += load_plan_steps(plan)
     # The message after Ctrl-C names the notebook.
     click.get_current_context().find_root().obj = values.get("notebook")
+    if command.name in SEPARATE_COMMANDS:
+        function = import_object(SEPARATE_COMMANDS[command.name])
+        sys.exit(function(as_json=as_json, **values))
     paths = _find_paths(command)
     interrupted = False
     if command.name in LOCAL_COMMANDS:
@@ -273,7 +279,7 @@ def run_command(
                 command.name.encode(),
                 json.dumps(values).encode(),
                 progress,
-                on_connect=interrupt_handler.set_connection,
+                on_connect=interrupt_handler.add_connection,
             )
         response = json.loads(body or b"null")
         interrupted = interrupt_handler.interrupted
@@ -326,23 +332,30 @@ def make_parameter(argument: Field[Any]) -> click.Parameter:
         completion = COMPLETIONS[argument.name]
         options["shell_complete"] = functools.partial(complete_argument, completion)
     if is_positional(argument):
-        if metadata.get("many"):
+        if metadata.get("several"):
+            options["type"] = str
+        if metadata.get("many") or metadata.get("several"):
             options["nargs"] = -1
         else:
             options["required"] = required
-        return click.Argument(
-            [argument.name], metavar=metadata.get("metavar"), **options
-        )
+        metavar = metadata.get("metavar")
+        if metadata.get("several"):
+            metavar = f"[{metavar}]..."
+        return click.Argument([argument.name], metavar=metavar, **options)
     if value_type is bool:
         options = {"is_flag": True}
     elif value_type is list:
         options = {"multiple": True}
     elif not required:
         options["default"] = argument.default
+    flags = [format_option(argument), argument.name]
+    if "short" in metadata:
+        flags.insert(0, metadata["short"])
     return click.Option(
-        [format_option(argument), argument.name],
+        flags,
         help=metadata[HELP],
         required=required,
+        metavar=metadata.get("metavar"),
         **options,
     )
 
@@ -361,8 +374,11 @@ def complete_argument(
     return function(ctx, incomplete)
 
 
-def make_command(command: Command, name: str) -> click.Command:
-    """Return the click command for a command of the table, under the given name."""
+def make_command(command: Command, name: str, program: str = PROGRAM) -> click.Command:
+    """Return the click command for a command of the table, under the given name.
+
+    `program` is the name of the program in its examples.
+    """
     parameters = [
         make_parameter(argument) for argument in list_cli_arguments(command.arguments)
     ]
@@ -391,7 +407,7 @@ def make_command(command: Command, name: str) -> click.Command:
         callback=functools.partial(run_command, command),
         help=command.help,
         short_help=command.summary,
-        epilog=format_epilog(command.examples),
+        epilog=format_epilog(command.examples, program),
         hidden=command.name in HIDDEN_COMMANDS,
     )
 

@@ -60,14 +60,18 @@ def print_response(
     """Print the response of a command, and return whether the command succeeded."""
     rendering = RENDERINGS[command]
     if as_json:
-        document = rendering.document(response)
-        text = json.dumps(document, indent=2, ensure_ascii=False)
-        write_text(CONTROLS.sub(_escape_control, text))
+        print_json(rendering.document(response))
     else:
         text = rendering.text(response)
         if text:
             print_text(text, is_output=rendering.is_output)
     return rendering.succeeded(response)
+
+
+def print_json(document: Any) -> None:
+    """Print a JSON document, with control characters as escape sequences."""
+    text = json.dumps(document, indent=2, ensure_ascii=False)
+    write_text(CONTROLS.sub(_escape_control, text))
 
 
 def _escape_control(match: Any) -> str:
@@ -427,7 +431,12 @@ class RunProgress(contextlib.ExitStack):
             event_type.what: event_type
             for event_type in (CellStarted, CellFinished, OutputPrinted, Waiting)
         }
-        event = decode(event_types[message["what"]], message)
+        self.show(decode(event_types[message["what"]], message))
+
+    def show(self, event: Any) -> None:
+        """Show a progress event."""
+        from stepper.session.progress_events import CellFinished, OutputPrinted, Waiting
+
         if isinstance(event, Waiting):
             print_text(event.line, err=True)
         elif isinstance(event, OutputPrinted):

@@ -6,7 +6,7 @@ keys without a field are ignored.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass
 from enum import Enum
 from functools import cache, partial
@@ -107,7 +107,7 @@ def _build_decoder(hint: Any) -> Decoder:
         item_hints = get_type_hints(hint).values()
         decoders = list(map(_build_decoder, item_hints))
         return partial(_decode_record, hint._make, decoders)
-    if origin is list:
+    if origin in (list, Sequence):
         decoder = _build_decoder(arguments[0])
         return partial(_decode_list, decoder)
     if origin in (dict, Mapping):

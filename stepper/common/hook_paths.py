@@ -38,17 +38,18 @@ def encode_path(path: str) -> bytes:
 class HookPaths:
     """The files of a project that the hook process uses.
 
-    `project` must be a resolved path, so that all processes use the same socket.
+    `project` must be a resolved path, so that all processes use the same socket. `home`
+    is the folder of stepper's own files, by default `.stepper` in the project.
     """
 
-    def __init__(self, project: str) -> None:
+    def __init__(self, project: str, home: str = "") -> None:
         self.project = project
-        self.home = f"{project.rstrip('/')}/{HOME}"
+        self.home = home or f"{project.rstrip('/')}/{HOME}"
         self.log = f"{self.home}/daemon.log"
         # Exists while a notebook is in progress. Without it, hooks for session starts,
         # prompts and finished turns do nothing.
         self.active_marker = f"{self.home}/active"
-        self.runtime = self._find_runtime_folder(fnv1a(encode_path(project)))
+        self.runtime = self._find_runtime_folder(fnv1a(encode_path(home or project)))
         self.socket = f"{self.runtime}/daemon.sock"
 
     def _find_runtime_folder(self, name: str) -> str:

@@ -138,11 +138,12 @@ def get_ipykernel_folder(env: str, version: str = "") -> str:
 class Paths(HookPaths):
     """The paths of a project's files.
 
-    `project` must be a resolved path, so that all processes use the same paths.
+    `project` must be a resolved path, so that all processes use the same paths. `home`
+    is the folder of stepper's own files, by default `.stepper` in the project.
     """
 
-    def __init__(self, project: str) -> None:
-        super().__init__(os.path.realpath(project))
+    def __init__(self, project: str, home: str = "") -> None:
+        super().__init__(os.path.realpath(project), home)
         self.checkouts = find_checkouts(self.project)
         # The installation record and the environment are outside the project: a `git
         # pull` cannot change them.

@@ -30,7 +30,9 @@ NAME = "notebook-stepper"
 SHELL = "/bin/sh"
 USAGE = f"""{NAME} install [TARGET] [OPTIONS]    set up stepper in a repository
 {NAME} uninstall [TARGET]            remove what install added
-{NAME} install --help                show the options"""
+{NAME} install --help                show the options
+{NAME} verify NOTEBOOK...            check that notebooks reproduce; installs nothing
+{NAME} verify --help                 show the options"""
 # The metadata that installers do not write themselves.
 METADATA = ("METADATA", "WHEEL", "entry_points.txt", "licenses")
 
@@ -53,7 +55,7 @@ def main() -> int:
         if command == "install":
             return install(arguments)
         raise UsageError(
-            f"unknown command {command!r}: use `install` or `uninstall`",
+            f"unknown command {command!r}: use `install`, `uninstall` or `verify`",
             f"{NAME} --help",
         )
     except (StepperError, OSError) as error:

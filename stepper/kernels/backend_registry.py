@@ -215,6 +215,16 @@ def check_usable(backend: BackendConfig) -> None:
         raise KernelError(backend.problem)
 
 
+def list_kernelspecs(environ: Environ, python: str) -> list[str]:
+    """Return the names of the kernelspecs that an interpreter's user can start.
+
+    `environ` and the environment of `python` determine which folders are searched.
+    """
+    from stepper.kernels.backends.kernelspec import kernelspecs
+
+    return [*kernelspecs.list_installed(environ, python)]
+
+
 async def get_metadata(
     backend: BackendConfig | None, environ: Environ, python: str
 ) -> KernelMetadata:

@@ -80,8 +80,8 @@ async def verify_notebook(
 ) -> VerifyResult:
     """Replay a notebook, and compare the outputs with the recorded outputs.
 
-    One replay of the project runs at a time. Raise StepperError if the notebook can't
-    be replayed.
+    One replay of the project runs at a time, or `options.jobs`. Raise StepperError if
+    the notebook can't be replayed.
     """
     workspace = request.workspace
     disconnected = request.caller.disconnected
@@ -110,7 +110,7 @@ async def verify_notebook(
     )
     workspace.replays.add(disconnected)
     try:
-        async with _replay_lock(request):
+        async with _replay_slot(request, options.jobs):
             try:
                 return await _replay(request, session, replay_workspace, options)
             except OSError as error:
@@ -220,16 +220,17 @@ def _check_backend(
 
 
 @contextlib.asynccontextmanager
-async def _replay_lock(request: Request) -> AsyncIterator[None]:
-    """Hold the project's replay lock, because replays may write the same files.
+async def _replay_slot(request: Request, limit: int) -> AsyncIterator[None]:
+    """Wait until fewer than `limit` replays of the project run, and run as one of them.
 
-    Raise StepperError if the caller disconnects before the lock is acquired.
+    Replays may write the same files, so the default limit is 1. Raise StepperError if
+    the caller disconnects while it waits.
     """
-    lock = request.workspace.replay_lock
-    if lock.locked():
+    slots = request.workspace.replay_slots
+    if slots.is_full(limit):
         line = "waiting for another replay of this project"
         request.progress(progress_events.Waiting(line=line))
-    acquisition = asyncio.create_task(lock.acquire())
+    acquisition = asyncio.create_task(slots.acquire(limit))
     disconnection = asyncio.create_task(request.caller.disconnected.wait())
     await asyncio.wait(
         [acquisition, disconnection], return_when=asyncio.FIRST_COMPLETED
@@ -244,7 +245,7 @@ async def _replay_lock(request: Request) -> AsyncIterator[None]:
     try:
         yield
     finally:
-        lock.release()
+        slots.release()
 
 
 def _build_options(

@@ -28,6 +28,7 @@ from stepper.daemon.workspace.external_changes import ExternalChanges
 from stepper.daemon.workspace.notebook_paths import NotebookPaths, UncoveredError
 from stepper.daemon.workspace.notebook_rows import NotebookRows
 from stepper.daemon.workspace.renamed_notebooks import RenamedNotebooks
+from stepper.daemon.workspace.replay_slots import ReplaySlots
 from stepper.daemon.workspace.restored_mtimes import RestoredMtimes
 from stepper.notebooks import new_notebook
 from stepper.notebooks.slim_copies import SlimCopies
@@ -89,8 +90,8 @@ class Workspace:
         self._counts = (-1, -1)
         # Whether the commands of the sessions name their notebooks.
         self._are_commands_named = False
-        # One replay runs at a time. To stop replays, set their events.
-        self.replay_lock = asyncio.Lock()
+        # To stop replays, set their events.
+        self.replay_slots = ReplaySlots()
         self.replays = set[asyncio.Event]()
         # The following attributes contain or are keyed by client sessions.
         # Sessions that ran a cell or a command since the user's last prompt.

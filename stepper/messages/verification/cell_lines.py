@@ -39,11 +39,14 @@ class Entry:
     lines: Sequence[str]
 
 
-def format_cells(result: VerifyResult) -> list[str]:
-    """Return the lines on cells, in the order of the first cell of each line."""
+def format_cells(result: VerifyResult, is_installed: bool) -> list[str]:
+    """Return the lines on cells, in the order of the first cell of each line.
+
+    If stepper is not installed in the project, the lines contain no commands.
+    """
     entries = [
         *_format_differing(result.cells),
-        *_format_not_recorded(result),
+        *_format_not_recorded(result, is_installed),
         *_format_not_run(result.cells),
         *_format_close(result.cells),
         *_format_notes(result.cells),
@@ -101,7 +104,7 @@ def _format_difference(cell: CellVerdict, limit: int) -> str:
     return f"  {mark} cell {cell.number} (id {cell_id}) {verdict}: {difference}"
 
 
-def _format_not_recorded(result: VerifyResult) -> list[Entry]:
+def _format_not_recorded(result: VerifyResult, is_installed: bool) -> list[Entry]:
     """Return the line on the cells without recorded outputs."""
     cells = _select(result.cells, ReplayVerdict.NOT_RECORDED)
     if not cells:
@@ -109,10 +112,10 @@ def _format_not_recorded(result: VerifyResult) -> list[Entry]:
     reason = SOURCE_NOT_RECORDED
     if len(cells) == len(result.cells):
         reason = NOTHING_RECORDED
-    run = CommandLines(result.notebook).shell("run")
-    text = (
-        f": no recorded outputs; {reason}. To run the cells that have not run: `{run}`"
-    )
+    text = f": no recorded outputs; {reason}"
+    if is_installed:
+        run = CommandLines(result.notebook).shell("run")
+        text += f". To run the cells that have not run: `{run}`"
     return [_create_entry(FAILED_MARK, cells, text)]
 
 

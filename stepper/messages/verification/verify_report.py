@@ -20,9 +20,16 @@ FILE_TEXTS = {
 }
 
 
-def format_verify(result: VerifyResult) -> str:
-    """Return the report on a replay, for users and agents."""
-    lines = [format_verdict(result), *format_cells(result)]
+def format_verify(result: VerifyResult, is_installed: bool = True) -> str:
+    """Return the report on a replay, for users and agents.
+
+    If stepper is not installed in the project, the report mentions neither the live
+    kernel nor commands.
+    """
+    verdict = format_verdict(result)
+    if is_installed:
+        verdict += "; the live kernel was not touched"
+    lines = [verdict, *format_cells(result, is_installed)]
     files = [_format_file(file) for file in result.files]
     lines += _limit_lines(files, "file", MAX_LINES)
     packages = [_format_package(package) for package in result.packages]
@@ -61,9 +68,7 @@ def format_verdict(result: VerifyResult) -> str:
     if result.where:
         kernels += f" ({result.where})"
     return (
-        f"{notebook}: {verdict} · {recorded} ·"
-        f" {result.duration_s:.1f} s in {kernels};"
-        " the live kernel was not touched"
+        f"{notebook}: {verdict} · {recorded} · {result.duration_s:.1f} s in {kernels}"
     )
 
 

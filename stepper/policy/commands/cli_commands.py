@@ -227,18 +227,34 @@ class Run(
 
 
 class Verify(
-    NotebookArguments,
+    Arguments,
     name="verify",
     runs_code=True,
-    examples=("verify", "verify analysis --json", "verify --scratch"),
+    examples=(
+        "verify",
+        "verify analysis --json",
+        "verify notebooks/ --scratch",
+        "verify notebooks/ -j 4 --format junit > verify.xml",
+    ),
 ):
     """Replay NOTEBOOK in a new kernel; exit with 1 if the outputs are not reproduced.
 
     The live kernel and the file are not touched. If outputs differ from the recorded
     ones, the notebook runs again with another hash seed: outputs that also differ
     between two fresh runs are nondeterministic ("unstable").
+
+    Where stepper is not installed, the command needs a NOTEBOOK and leaves no files of
+    its own; there, --kernel is the name of a kernelspec.
     """
 
+    notebooks: list[str] | None = positional(
+        "The notebooks: paths, names, folders (with all notebooks below them) or quoted"
+        " globs, such as 'notebooks/**/*.ipynb'. Default: the current one.",
+        None,
+        several=True,
+        metavar="NOTEBOOK",
+    )
+    notebook: str | None = hidden(NOTEBOOK_HELP, min_length=1)
     once: bool = option(
         "Run only once: nondeterministic outputs count as changed.", default=False
     )
@@ -249,6 +265,26 @@ class Verify(
     )
     kernel: str | None = option(
         f"{KERNEL_HELP} Default: the notebook's own.", tool_name="place", min_length=1
+    )
+    python: str | None = option(
+        "The interpreter for the notebook, where stepper is not installed. Default: the"
+        " active environment, or the nearest .venv.",
+        metavar="PATH",
+    )
+    jobs: int = option(
+        "How many notebooks to replay at the same time. They must not write the same"
+        " files.",
+        default=1,
+        short="-j",
+        metavar="N",
+        minimum=1,
+        maximum=64,
+    )
+    format: str = option(
+        "The format of the result: text; json (one document, or a list for several"
+        " notebooks); junit (XML for CI systems); github (text and annotations).",
+        default="text",
+        choice=("text", "json", "junit", "github"),
     )
 
 

@@ -124,7 +124,8 @@ def positional(text: str, default: Any = MISSING, **metadata: Any) -> Any:
     """Declare a positional argument of the command line with a help text.
 
     Further metadata: `metavar` (the argument's name in the help), `many` (several words
-    are joined), `stdin` (`-` reads standard input), and the metadata of `hidden`.
+    are joined), `several` (several values), `stdin` (`-` reads standard input), and the
+    metadata of `hidden`.
     """
     return _declare(POSITIONAL, text, default, metadata)
 
@@ -132,7 +133,8 @@ def positional(text: str, default: Any = MISSING, **metadata: Any) -> Any:
 def option(text: str, default: Any = None, **metadata: Any) -> Any:
     """Declare an option of the command line with a help text.
 
-    Further metadata: `flag` (default: `--NAME`), and the metadata of `hidden`.
+    Further metadata: `flag` (default: `--NAME`), `short` (a flag with one letter),
+    `metavar`, and the metadata of `hidden`.
     """
     return _declare(OPTION, text, default, metadata)
 

@@ -1,0 +1,79 @@
+"""What `stepper verify` found out about one of several notebooks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from stepper.common.text import format_count, one_line
+from stepper.messages.marks import FAILED_MARK
+from stepper.policy.comparison.output_comparison import ReplayVerdict
+from stepper.policy.comparison.verify_results import CellVerdict, VerifyResult
+
+NAME_CHARACTERS = 200
+
+
+@dataclass(frozen=True)
+class NotebookOutcome:
+    """The result for a notebook, or the reason why there is none.
+
+    `notebook` is the path of the notebook. `result` is None if the notebook was not
+    verified; then `error` and `hint` say why, and `exit_code` is the exit code of the
+    error. `source_lines` are the lines of the file at which the sources of its code
+    cells start, by the number of the cell.
+    """
+
+    notebook: str
+    result: VerifyResult | None = None
+    error: str = ""
+    hint: str = ""
+    exit_code: int = 0
+    source_lines: Mapping[int, int] = field(default_factory=dict)
+
+    @property
+    def reproduces(self) -> bool:
+        """Whether the notebook was verified and reproduces."""
+        return self.result is not None and self.result.reproduces
+
+
+def is_skipped(cell: CellVerdict) -> bool:
+    """Return whether a cell did not run, so that nothing is known about it."""
+    return cell.verdict is ReplayVerdict.NOT_RUN
+
+
+def describe_cell(cell: CellVerdict) -> str:
+    """Return the verdict on a cell and the difference, on one line."""
+    if is_skipped(cell):
+        return "not run, because a cell above failed"
+    if cell.verdict is ReplayVerdict.NOT_RECORDED:
+        return "the notebook contains no outputs of the current source"
+    if cell.difference:
+        return one_line(f"{cell.verdict}: {cell.difference}", 400)
+    return str(cell.verdict)
+
+
+def format_summary(outcomes: Sequence[NotebookOutcome]) -> str:
+    """Return the lines about all notebooks: how many reproduce, and which do not."""
+    total = format_count(len(outcomes), "notebook")
+    others = [outcome for outcome in outcomes if not outcome.reproduces]
+    verb = "reproduces" if len(outcomes) == 1 else "reproduce"
+    count = len(outcomes) - len(others)
+    lines = [f"{count} of {total} {verb}"]
+    for outcome in others:
+        name = one_line(outcome.notebook, NAME_CHARACTERS)
+        problem = "does not reproduce"
+        if outcome.result is None:
+            problem = "was not verified"
+        lines.append(f"  {FAILED_MARK} {name} {problem}")
+    return "\n".join(lines)
+
+
+def format_outcome(outcome: NotebookOutcome) -> str:
+    """Return the report on a notebook, or why it was not verified."""
+    if outcome.result is not None:
+        return outcome.result.text
+    name = one_line(outcome.notebook, NAME_CHARACTERS)
+    text = f"{name}: NOT VERIFIED · {outcome.error}"
+    for line in outcome.hint.splitlines():
+        text += f"\n  {line}"
+    return text
