@@ -18,6 +18,7 @@ from stepper.messages.verification.notebook_outcome import (
 from stepper.policy.comparison.output_comparison import ReplayVerdict
 from stepper.policy.comparison.verify_results import CellVerdict
 
+COMMAND = "::"
 # GitHub shows at most ten errors of a step.
 MAX_ANNOTATIONS = 10
 # The order matters: `%` must be replaced first.
@@ -27,12 +28,13 @@ PROPERTY_ESCAPES = (*DATA_ESCAPES, (":", "%3A"), (",", "%2C"))
 
 def format_github_report(outcome: NotebookOutcome) -> str:
     """Return the report on a notebook, without workflow commands."""
+    report = _break_prefix(format_outcome(outcome))
     lines = []
-    for line in format_outcome(outcome).replace("##[", "## [").splitlines():
-        text = line
-        if line.lstrip().startswith("::"):
-            text = line.replace("::", ": :", 1)
-        lines.append(text)
+    for line in report.splitlines():
+        is_command = line.lstrip().startswith(COMMAND)
+        if is_command:
+            line = line.replace(COMMAND, ": :", 1)  # noqa: PLW2901
+        lines.append(line)
     return "\n".join(lines)
 
 
@@ -42,40 +44,55 @@ def format_annotations(outcomes: Sequence[NotebookOutcome]) -> str:
     The first annotation of each notebook comes before the others, because GitHub shows
     only some.
     """
-    first: list[str] = []
-    others: list[str] = []
+    first_annotations: list[str] = []
+    further_annotations: list[str] = []
     for outcome in outcomes:
-        if not outcome.reproduces:
-            annotations = _list_annotations(outcome)
-            first += annotations[:1]
-            others += annotations[1:]
-    return "\n".join([*first, *others][:MAX_ANNOTATIONS])
+        if outcome.reproduces:
+            continue
+        annotations = _list_annotations(outcome)
+        first_annotations += annotations[:1]
+        further_annotations += annotations[1:]
+    shown = [*first_annotations, *further_annotations][:MAX_ANNOTATIONS]
+    return "\n".join(shown)
 
 
 def _list_annotations(outcome: NotebookOutcome) -> list[str]:
     """Return the annotations for a notebook that does not reproduce."""
     if outcome.result is None:
-        title = f"{outcome.notebook} was not verified"
-        message = f"{outcome.error}\n{outcome.hint}".strip()
-        return [_format_error({"file": outcome.notebook, "title": title}, message)]
-    cells = []
+        return [_annotate_notebook(outcome)]
+    annotations = []
     not_recorded = []
     for cell in outcome.result.cells:
+        if cell.verdict.reproduces or is_skipped(cell):
+            continue
+        annotation = _annotate_cell(outcome, cell)
         if cell.verdict is ReplayVerdict.NOT_RECORDED:
-            not_recorded.append(cell)
-        elif not cell.verdict.reproduces and not is_skipped(cell):
-            cells.append(cell)
+            not_recorded.append(annotation)
+        else:
+            annotations.append(annotation)
     # One annotation is enough for all cells without recorded outputs.
-    return [_annotate(outcome, cell) for cell in [*cells, *not_recorded[:1]]]
+    return annotations + not_recorded[:1]
 
 
-def _annotate(outcome: NotebookOutcome, cell: CellVerdict) -> str:
-    """Return the annotation for a cell."""
+def _annotate_notebook(outcome: NotebookOutcome) -> str:
+    """Return the annotation for a notebook that was not verified."""
+    properties = {
+        "file": outcome.notebook,
+        "title": f"{outcome.notebook} was not verified",
+    }
+    message = f"{outcome.error}\n{outcome.hint}"
+    return _format_error(properties, message.strip())
+
+
+def _annotate_cell(outcome: NotebookOutcome, cell: CellVerdict) -> str:
+    """Return the annotation for a cell that does not reproduce."""
     properties = {"file": outcome.notebook}
-    if cell.number in outcome.source_lines:
-        properties["line"] = str(outcome.source_lines[cell.number])
+    line = outcome.source_lines.get(cell.number)
+    if line is not None:
+        properties["line"] = str(line)
     properties["title"] = f"cell {cell.number} does not reproduce"
-    message = "\n".join([describe_cell(cell), *cell.lines])
+    lines = [describe_cell(cell), *cell.lines]
+    message = "\n".join(lines)
     return _format_error(properties, message)
 
 
@@ -83,12 +100,19 @@ def _format_error(properties: Mapping[str, str], message: str) -> str:
     """Return the workflow command for an error."""
     pairs = []
     for name, value in properties.items():
-        pairs.append(f"{name}={_escape(value, PROPERTY_ESCAPES)}")
-    text = _escape(message, DATA_ESCAPES)
-    return f"::error {','.join(pairs)}::{text}".replace("##[", "## [")
+        escaped_value = _escape(value, PROPERTY_ESCAPES)
+        pairs.append(f"{name}={escaped_value}")
+    listed_pairs = ",".join(pairs)
+    escaped_message = _escape(message, DATA_ESCAPES)
+    return _break_prefix(f"::error {listed_pairs}::{escaped_message}")
 
 
 def _escape(text: str, escapes: Sequence[tuple[str, str]]) -> str:
     for character, escaped in escapes:
         text = text.replace(character, escaped)
     return text
+
+
+def _break_prefix(text: str) -> str:
+    """Return a text without the prefix of commands that the runner finds anywhere."""
+    return text.replace("##[", "## [")

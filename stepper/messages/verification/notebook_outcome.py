@@ -44,7 +44,8 @@ def is_skipped(cell: CellVerdict) -> bool:
 def describe_cell(cell: CellVerdict) -> str:
     """Return the verdict on a cell and the difference, on one line."""
     if is_skipped(cell):
-        return "not run, because a cell above failed"
+        reason = one_line(cell.difference, 400) or "a cell above failed"
+        return f"not run, because {reason}"
     if cell.verdict is ReplayVerdict.NOT_RECORDED:
         return "the notebook contains no outputs of the current source"
     if cell.difference:
