@@ -133,7 +133,10 @@ def _describe_result(result: RestoreResult) -> str:
 
 
 def _choose_verb(names: Collection[str]) -> str:
-    return "was" if len(names) == 1 and _is_name(next(iter(names))) else "were"
+    """Return the verb for names. Some global states are plural, such as settings."""
+    name = next(iter(names))
+    is_plural = len(names) > 1 or (not _is_name(name) and name.endswith("s"))
+    return "were" if is_plural else "was"
 
 
 def format_removed_name(name: str) -> str:

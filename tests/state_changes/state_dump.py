@@ -1031,7 +1031,7 @@ def describe_process():
             for each in logging.Logger.manager.loggerDict.values()
             if isinstance(each, logging.Logger) and (each.handlers or each.level)
         ]
-        settings["logging"] = sort_values(map(describe_logger, loggers))
+        settings["logging settings"] = sort_values(map(describe_logger, loggers))
     if loaded("decimal") is not None:
         settings["decimal context"] = [repr(loaded("decimal").getcontext())]
     if loaded("socket") is not None:

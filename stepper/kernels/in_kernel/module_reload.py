@@ -244,6 +244,11 @@ def record_new_modules() -> None:
             add_record(name, since)
 
 
+def forget_removed_modules() -> None:
+    """Forget modules that are no longer loaded: the next import is a new one."""
+    state["seen"] &= set(sys.modules)
+
+
 def add_record(name: str, since: int) -> None:
     """Record a module if it is local.
 

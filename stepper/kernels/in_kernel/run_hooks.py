@@ -95,25 +95,38 @@ def prepare_run(info: Any) -> None:
     for name in PARTS_BEFORE_RUN:
         if name in parts:
             call_safely(parts[name].start_run, info.raw_cell)
-    start_undoable_run(request["metadata"].get("stepper_undo"))
+    reloaded = [] if changes is None else changes["reloaded"] + changes["dependents"]
+    start_undoable_run(request["metadata"].get("stepper_undo"), reloaded)
 
 
-def start_undoable_run(undo_request: Any) -> None:
-    """Keep the state before a run, and undo earlier runs, if the daemon requests it."""
+def undo_before_run() -> None:
+    """Undo earlier runs before a run, if the daemon requests it."""
+    request = get_request()
+    undo_request = request["metadata"].get("stepper_undo")
+    is_nested = request["header"]["msg_id"] == run_state.get("request")
+    if undo_request and not is_nested:
+        load_part(UNDO_PART).restore_before_run(undo_request)
+
+
+def start_undoable_run(undo_request: Any, reloaded: list[str]) -> None:
+    """Keep the state before a run, if the daemon requests it.
+
+    `reloaded` are the modules that were reloaded for the run.
+    """
     run_state["undo"] = undo_request
     if undo_request:
         undo_part = call_safely(load_part, UNDO_PART)
-        call_safely(undo_part.start_run, undo_request)
+        call_safely(undo_part.start_run, undo_request, reloaded)
     elif UNDO_PART in parts:
         call_safely(parts[UNDO_PART].start_external)
 
 
-def finish_undoable_run() -> Any:
+def finish_undoable_run(has_failed: bool) -> Any:
     """Return the facts on the state before a run, or None if it is not undoable."""
     if UNDO_PART not in parts:
         return None
     if run_state.pop("undo", None):
-        return call_safely(parts[UNDO_PART].finish_run)
+        return call_safely(parts[UNDO_PART].finish_run, has_failed)
     return call_safely(parts[UNDO_PART].finish_external)
 
 
@@ -166,7 +179,8 @@ def report_run(result: Any) -> None:
         remember_scratch(raw)
     # Otherwise, a cell ran another one.
     is_attributable = is_cell or is_scratch()
-    undo_facts = finish_undoable_run() if is_attributable else None
+    has_failed = not result.success
+    undo_facts = finish_undoable_run(has_failed) if is_attributable else None
     run_state["attributed"] = run_state["number"] if is_attributable else 0
     call_safely(module_reload.remove_rejection)
     call_safely(module_reload.record_new_modules)
@@ -270,6 +284,11 @@ def publish_record(request_id: str) -> None:
     send_message({"record": record}, get_request(), frames)
 
 
+def on_pre_execute() -> None:
+    """Handle IPython's `pre_execute` event, which precedes `pre_run_cell`."""
+    call_safely(undo_before_run)
+
+
 def on_pre_run(info: Any) -> None:
     """Handle IPython's `pre_run_cell` event."""
     traceback_warmup.pause()
@@ -316,6 +335,7 @@ def install(version: str, stack_path: str, load: Any, names: list[str]) -> None:
         on_reconnect=remove_iopub_limit,
         audit_handlers=audit_handlers,
     )
+    shell.events.register("pre_execute", on_pre_execute)
     shell.events.register("pre_run_cell", on_pre_run)
     shell.events.register("post_run_cell", on_post_run)
     call_safely(enable_stack_samples, stack_path)
@@ -333,6 +353,7 @@ def remember_existing_names() -> None:
 
 def uninstall() -> None:
     """Remove the hooks before a helper of another version is installed."""
+    shell.events.unregister("pre_execute", on_pre_execute)
     shell.events.unregister("pre_run_cell", on_pre_run)
     shell.events.unregister("post_run_cell", on_post_run)
     call_safely(iopub_buffer.uninstall)

@@ -8,6 +8,7 @@ goes back to these states.
 from __future__ import annotations
 
 import gc
+import types
 from itertools import islice
 from typing import Any
 
@@ -24,6 +25,8 @@ from stepper.kernels.in_kernel.undo.image_recording import (
     clock,
 )
 from stepper.kernels.in_kernel.undo.object_walk import Snapshot, forget_classes
+from stepper.kernels.in_kernel.undo.process_state import pause_collector
+from stepper.kernels.in_kernel.undo.python_objects import scope
 
 MAX_CHANGES = 300  # names of a run that are reported
 
@@ -48,6 +51,11 @@ def get_ids(bindings: Any) -> dict[str, int]:
     return {name: id(value) for name, value in bindings.items()}
 
 
+def record_names(bindings: Any) -> None:
+    """Record the names at the end of an execution or undo."""
+    log.last_ids = get_ids(bindings)
+
+
 def record_boundary(bindings: Any) -> None:
     """Record the names that other code has bound since the last image."""
     if log.last_ids is None or not log.images:
@@ -59,6 +67,26 @@ def record_boundary(bindings: Any) -> None:
             image.bindings[name] = MISSING
     if image.bindings:
         log.images.append(image)
+
+
+def forget_modules(names: set[str]) -> None:
+    """Forget former states of modules that were reloaded, and of what they define.
+
+    The new code must not be replaced by the former one.
+    """
+    for image in log.images:
+        for key, change in list(image.objects.items()):
+            if get_origin(change.snapshot.target) in names:
+                del image.objects[key]
+
+
+def get_origin(target: Any) -> Any:
+    """Return the name of a module, or of the module of a class or function."""
+    if isinstance(target, types.ModuleType):
+        return target.__name__
+    if isinstance(target, (type, types.FunctionType)):
+        return target.__module__
+    return None
 
 
 def watch_external() -> None:
@@ -85,8 +113,7 @@ def finish_external() -> None:
 
 def begin(request: Any, bindings: Any) -> None:
     """Take the image of a run that starts now."""
-    was_enabled = gc.isenabled()
-    gc.disable()
+    was_enabled = pause_collector()
     forget_classes()
     try:
         log.current = Recording(request, bindings)
@@ -103,15 +130,15 @@ def begin(request: Any, bindings: Any) -> None:
             gc.enable()
 
 
-def finish(bindings: Any) -> Any:
+def finish(bindings: Any, has_failed: bool) -> Any:
     """Keep what the run changed, and return the facts for the daemon."""
+    scope.has_failed = has_failed
     recording = log.current
     log.current = None
-    log.last_ids = get_ids(bindings)
+    record_names(bindings)
     if recording is None:
         return None
-    was_enabled = gc.isenabled()
-    gc.disable()
+    was_enabled = pause_collector()
     began = clock()
     try:
         image = recording.finish(bindings)

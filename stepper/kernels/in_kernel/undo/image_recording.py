@@ -10,7 +10,11 @@ import types
 import weakref
 from typing import Any, NamedTuple
 
-from stepper.kernels.in_kernel.undo.global_state import find_changes, take_states
+from stepper.kernels.in_kernel.undo.global_state import (
+    find_changes,
+    get_label,
+    take_states,
+)
 from stepper.kernels.in_kernel.undo.image_memory import Sizes
 from stepper.kernels.in_kernel.undo.object_snapshots import take_nothing
 from stepper.kernels.in_kernel.undo.object_walk import (
@@ -108,7 +112,7 @@ class Recording:
                 self.kinds.setdefault(name, "calls")
         self.take()
         self.states = take_states()
-        self.module_count = len(sys.modules)
+        self.module_names = set(sys.modules)
         self.seconds = clock() - began
 
     def find_large(self) -> Any:
@@ -169,9 +173,13 @@ class Recording:
                     add_unprotected(image, name, label, size, state)
         for name in self.walk.incomplete:
             add_unprotected(image, name, "too many objects", 0, UNKNOWN)
-        has_imported = len(sys.modules) != self.module_count
+        new_modules = sys.modules.keys() - self.module_names
         names = set(self.kinds)
-        image.states = find_changes(self.states, take_states(), names, has_imported)
+        image.states = find_changes(self.states, take_states(), names, new_modules)
+        for name in image.states:
+            label = get_label(name)
+            if label:
+                add_unprotected(image, name, label, 0, CHANGED)
         return image
 
     def compare_bindings(self, bindings: Any, image: Image) -> None:

@@ -15,7 +15,11 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from stepper.kernels.in_kernel.undo.before_images import log
-from stepper.kernels.in_kernel.undo.global_state import restore_state
+from stepper.kernels.in_kernel.undo.global_state import (
+    get_label,
+    get_position,
+    restore_state,
+)
 from stepper.kernels.in_kernel.undo.image_recording import LOST, MISSING, Image, clock
 from stepper.kernels.in_kernel.undo.object_snapshots import RestoreError
 from stepper.kernels.in_kernel.undo.object_walk import find_row
@@ -92,12 +96,13 @@ class Restore:
         for key in self.list_keys(get_objects):
             objects[key] = self.find_target(get_objects, key)
         names_by_key = self.select_objects(objects, bindings)
-        for name in filter(self.is_requested, self.list_keys(get_states)):
-            self.restore_state(name)
         for key, names in names_by_key.items():
             self.restore_object(objects[key], names)
         for name, target in bindings.items():
             self.restore_binding(name, target)
+        states = filter(self.is_requested, self.list_keys(get_states))
+        for name in sorted(states, key=get_position):
+            self.restore_state(name)
         self.verify(objects, names_by_key, bindings)
         self.add_unprotected(bindings)
         self.remove_entries(objects, names_by_key, bindings)
@@ -118,11 +123,14 @@ class Restore:
         except Exception as error:
             self.fail(name, describe_failure(error))
             return
+        label = get_label(name)
         if not is_restored:
-            self.fail(name, DIFFERENT)
-        self.restored[name] = {image.run for image in target.images}
+            self.fail(name, label or DIFFERENT)
+        elif not label:
+            self.restored[name] = {image.run for image in target.images}
         for image in target.images:
             del image.states[name]
+            image.unprotected.pop(name, None)
 
     def restore_object(self, target: Target, names: set[str]) -> None:
         """Restore an object in place."""

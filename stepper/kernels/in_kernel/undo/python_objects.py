@@ -70,6 +70,8 @@ class Scope:
         self.changed_modules: set[int] = set()
         self.local_modules: dict[str, bool] = {"__main__": True}
         self.is_local_file: Callable[[str], bool] = is_never_local
+        # Whether the run that ends now has failed.
+        self.has_failed = False
 
     def is_local(self, name: Any) -> bool:
         """Return whether a module is part of the user's project."""
@@ -77,7 +79,9 @@ class Scope:
             return False
         is_local = self.local_modules.get(name)
         if is_local is None:
-            path = getattr(sys.modules.get(name), "__file__", None)
+            if name not in sys.modules:
+                return False
+            path = getattr(sys.modules[name], "__file__", None)
             is_local = type(path) is str and self.is_local_file(path)
             self.local_modules[name] = is_local
         return is_local

@@ -12,7 +12,6 @@ from typing import Any
 from stepper.kernels.in_kernel import module_reload
 from stepper.kernels.in_kernel.safe_inspect import call_safely, shell
 from stepper.kernels.in_kernel.undo import before_images, image_restore
-from stepper.kernels.in_kernel.undo.before_images import log
 from stepper.kernels.in_kernel.undo.image_recording import list_bindings
 from stepper.kernels.in_kernel.undo.python_objects import scope
 
@@ -37,8 +36,12 @@ def get_bindings() -> dict[str, Any]:
     return bindings
 
 
-def start_run(request: dict[str, Any]) -> None:
-    """Undo earlier runs if this is requested, and take the image of the next run."""
+def restore_before_run(request: dict[str, Any]) -> None:
+    """Undo earlier runs if this is requested.
+
+    This happens before the user's callbacks for the run are called, and before changed
+    modules are reloaded.
+    """
     scope.namespace = shell.user_ns
     before_images.record_boundary(get_bindings())
     last_restore["result"] = None
@@ -46,6 +49,16 @@ def start_run(request: dict[str, Any]) -> None:
     if restore:
         result = call_safely(image_restore.restore, restore, shell.user_ns)
         last_restore["result"] = result or describe_failed_restore(restore)
+        module_reload.forget_removed_modules()
+    before_images.record_names(get_bindings())
+
+
+def start_run(request: dict[str, Any], reloaded: list[str]) -> None:
+    """Take the image of the next run. `reloaded` are the modules reloaded for it."""
+    scope.namespace = shell.user_ns
+    before_images.record_boundary(get_bindings())
+    if reloaded:
+        before_images.forget_modules(set(reloaded))
     before_images.begin(request, get_bindings())
 
 
@@ -61,9 +74,9 @@ def describe_failed_restore(restore: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def finish_run() -> dict[str, Any] | None:
+def finish_run(has_failed: bool) -> dict[str, Any] | None:
     """Return the facts on the run that has ended."""
-    facts: dict[str, Any] | None = before_images.finish(get_bindings())
+    facts: dict[str, Any] | None = before_images.finish(get_bindings(), has_failed)
     if facts is not None and last_restore["result"]:
         facts["restore"] = last_restore["result"]
     return facts
@@ -98,10 +111,11 @@ def undo(text: str) -> dict[str, Any]:
     else:
         result = call_safely(image_restore.restore, request, shell.user_ns)
         facts["restore"] = result or describe_failed_restore(request)
+        module_reload.forget_removed_modules()
         if result and is_complete:
             before_images.drop_undone(runs)
     bindings = get_bindings()
-    log.last_ids = before_images.get_ids(bindings)
+    before_images.record_names(bindings)
     facts["reach"] = before_images.find_reach()
     size = before_images.measure_images(bindings)
     facts["images"] = before_images.describe_images(size)

@@ -1,0 +1,340 @@
+"""The global state of IPython and of libraries that a cell may change."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from typing import Any
+
+from stepper.kernels.in_kernel.safe_inspect import shell
+from stepper.kernels.in_kernel.undo.numpy_types import flatten_state
+from stepper.kernels.in_kernel.undo.object_snapshots import RestoreError
+from stepper.kernels.in_kernel.undo.python_objects import scope
+from stepper.kernels.in_kernel.undo.state_row import GlobalState, References
+
+# matplotlib sets these itself when it starts its backend.
+BACKEND_SETTINGS = {"backend", "backend_fallback", "interactive", "toolbar"}
+SHELL_OPTIONS = ("ast_node_interactivity", "autoawait", "automagic", "call_pdb")
+TRANSFORMERS = ("ast_transformers", "input_transformers_post")
+PRINT_OPTIONS_OF_TORCH = (
+    "precision",
+    "threshold",
+    "edgeitems",
+    "linewidth",
+    "sci_mode",
+)
+
+
+# IPython
+
+
+def is_users(function: Any) -> bool:
+    """Return whether a function, method or object is of a module of the user."""
+    module = getattr(function, "__module__", None)
+    return scope.is_local(module) or scope.is_local(type(function).__module__)
+
+
+def take_shell(module: Any) -> Any:
+    """Return the user's callbacks and magics, and the settings.
+
+    The callbacks and magics of libraries do not count: a later import of the library
+    would not add them again.
+    """
+    callbacks = {}
+    for event, functions in shell.events.callbacks.items():
+        callbacks[event] = References(filter(is_users, functions))
+    magics = {}
+    for kind, table in shell.magics_manager.magics.items():
+        for name, function in table.items():
+            if is_users(function):
+                magics[kind, name] = function
+    transformers = {}
+    for name in TRANSFORMERS:
+        transformers[name] = References(filter(is_users, getattr(shell, name)))
+    return {
+        "callbacks": callbacks,
+        "magics": magics,
+        "transformers": transformers,
+        "extensions": set(shell.extension_manager.loaded),
+        "options": [getattr(shell, name) for name in SHELL_OPTIONS],
+        "precision": get_text_formatter().float_precision,
+    }
+
+
+def get_text_formatter() -> Any:
+    return shell.display_formatter.formatters["text/plain"]
+
+
+def restore_shell(module: Any, state: Any) -> None:
+    for event, functions in shell.events.callbacks.items():
+        functions[:] = merge(functions, state["callbacks"].get(event, References([])))
+    for name, references in state["transformers"].items():
+        functions = getattr(shell, name)
+        functions[:] = merge(functions, references)
+    for kind, table in shell.magics_manager.magics.items():
+        for name in [name for name in table if is_users(table[name])]:
+            if (kind, name) not in state["magics"]:
+                del table[name]
+    for (kind, name), function in state["magics"].items():
+        shell.magics_manager.magics[kind][name] = function
+    for name, option in zip(SHELL_OPTIONS, state["options"]):
+        if getattr(shell, name) != option:
+            setattr(shell, name, option)
+    formatter = get_text_formatter()
+    if formatter.float_precision != state["precision"]:
+        formatter.float_precision = state["precision"]
+    for name in shell.extension_manager.loaded - state["extensions"]:
+        if shell.extension_manager.unload_extension(name) is not None:
+            raise RestoreError(f"extension {name} cannot be unloaded")
+
+
+def merge(functions: list[Any], users: References) -> list[Any]:
+    """Return functions with other functions of the user."""
+    others = [function for function in functions if not is_users(function)]
+    return [*others, *users.values]
+
+
+# numpy
+
+
+class NumpyState:
+    """The state of numpy's global generator."""
+
+    def __init__(self, state: Any) -> None:
+        self.state = state
+        self.content = flatten_state(state)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, NumpyState) and self.content == other.content
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def take_numpy_random(module: Any) -> Any:
+    return NumpyState(module.mtrand._rand.get_state(legacy=False))
+
+
+def restore_numpy_random(module: Any, state: Any) -> None:
+    module.mtrand._rand.set_state(state.state)
+
+
+def take_print_options(module: Any) -> Any:
+    return module.get_printoptions()
+
+
+def restore_print_options(module: Any, state: Any) -> None:
+    names = module.set_printoptions.__code__.co_varnames
+    options = {name: value for name, value in state.items() if name in names}
+    module.set_printoptions(**options)
+
+
+def take_error_settings(module: Any) -> Any:
+    return module.geterr()
+
+
+def restore_error_settings(module: Any, state: Any) -> None:
+    module.seterr(**state)
+
+
+def take_initial_errors(module: Any) -> Any:
+    return {"divide": "warn", "over": "warn", "under": "ignore", "invalid": "warn"}
+
+
+def take_initial_printing(module: Any) -> Any:
+    options = module.get_printoptions()
+    defaults = sys.modules["numpy._core.printoptions"].default_format_options_dict
+    precision = get_text_formatter().float_precision
+    kept = {"precision"} if precision else set()
+    for name, value in defaults.items():
+        if name in options and name not in kept:
+            options[name] = value
+    return options
+
+
+# matplotlib and pandas
+
+
+def take_settings(module: Any) -> Any:
+    return copy_settings(module.rcParams)
+
+
+def copy_settings(parameters: Any) -> Any:
+    settings = {}
+    for name, value in dict.items(parameters):
+        if name not in BACKEND_SETTINGS:
+            settings[name] = list(value) if type(value) is list else value
+    return settings
+
+
+def restore_settings(module: Any, state: Any) -> None:
+    for name, value in state.items():
+        current = dict.get(module.rcParams, name)
+        if current != value:
+            dict.__setitem__(module.rcParams, name, value)
+
+
+def take_initial_settings(module: Any) -> Any:
+    return copy_settings(module.rcParamsOrig)
+
+
+def take_options(module: Any) -> Any:
+    return flatten_options(module._global_config, "")
+
+
+def flatten_options(options: Any, prefix: str) -> dict[str, Any]:
+    """Return nested options as a flat dict."""
+    flat = {}
+    for name, value in options.items():
+        if type(value) is dict:
+            flat.update(flatten_options(value, f"{prefix}{name}."))
+        else:
+            flat[prefix + name] = value
+    return flat
+
+
+def restore_options(module: Any, state: Any) -> None:
+    current = take_options(module)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name, value in state.items():
+            if name in current and current[name] != value:
+                module.set_option(name, value)
+
+
+def take_initial_options(module: Any) -> Any:
+    """Return the default options. pandas sets the display width to that of IPython."""
+    options = take_options(module)
+    for name, option in module._registered_options.items():
+        options[name] = option.defval
+    return options
+
+
+# scikit-learn, torch and other packages
+
+
+def take_config(module: Any) -> Any:
+    return module.get_config()
+
+
+def restore_config(module: Any, state: Any) -> None:
+    module.set_config(**state)
+
+
+def take_initial_config(module: Any) -> Any:
+    return dict(module._config._global_config)
+
+
+def take_torch(module: Any) -> Any:
+    return module.default_generator.get_state().numpy().tobytes()
+
+
+def restore_torch(module: Any, state: Any) -> None:
+    content = bytearray(state)
+    tensor = module.frombuffer(content, dtype=module.uint8)
+    module.default_generator.set_state(tensor)
+
+
+def take_torch_settings(module: Any) -> Any:
+    return {
+        "dtype": module.get_default_dtype(),
+        "threads": module.get_num_threads(),
+        "grad": module.is_grad_enabled(),
+        "deterministic": module.are_deterministic_algorithms_enabled(),
+        "print": dict(vars(module._tensor_str.PRINT_OPTS)),
+    }
+
+
+def restore_torch_settings(module: Any, state: Any) -> None:
+    module.set_default_dtype(state["dtype"])
+    if module.get_num_threads() != state["threads"]:
+        module.set_num_threads(state["threads"])
+    module.set_grad_enabled(state["grad"])
+    if module.are_deterministic_algorithms_enabled() != state["deterministic"]:
+        module.use_deterministic_algorithms(state["deterministic"])
+    vars(module._tensor_str.PRINT_OPTS).update(state["print"])
+
+
+def take_initial_torch(module: Any) -> Any:
+    settings = take_torch_settings(module)
+    default_options = type(module._tensor_str.PRINT_OPTS)()
+    settings["dtype"] = module.float32
+    settings["grad"] = True
+    settings["deterministic"] = False
+    settings["print"] = dict(vars(default_options))
+    return settings
+
+
+def take_plotly(module: Any) -> Any:
+    return module.templates.default, module.renderers.default
+
+
+def restore_plotly(module: Any, state: Any) -> None:
+    template, renderer = state
+    module.templates.default = template
+    if module.renderers.default != renderer:
+        module.renderers.default = renderer
+
+
+def take_xarray(module: Any) -> Any:
+    return dict(module.OPTIONS)
+
+
+def restore_xarray(module: Any, state: Any) -> None:
+    module.OPTIONS.update(state)
+
+
+STATES = (
+    # IPython's precision also sets that of numpy, so it is restored first.
+    GlobalState("IPython settings", "IPython", take_shell, restore_shell),
+    GlobalState(
+        "numpy random numbers",
+        "numpy.random",
+        take_numpy_random,
+        restore_numpy_random,
+    ),
+    GlobalState(
+        "matplotlib settings",
+        "matplotlib",
+        take_settings,
+        restore_settings,
+        take_initial=take_initial_settings,
+    ),
+    GlobalState(
+        "pandas options",
+        "pandas._config.config",
+        take_options,
+        restore_options,
+        take_initial=take_initial_options,
+    ),
+    GlobalState(
+        "numpy print options",
+        "numpy",
+        take_print_options,
+        restore_print_options,
+        take_initial=take_initial_printing,
+    ),
+    GlobalState(
+        "numpy error settings",
+        "numpy",
+        take_error_settings,
+        restore_error_settings,
+        take_initial=take_initial_errors,
+    ),
+    GlobalState(
+        "sklearn configuration",
+        "sklearn",
+        take_config,
+        restore_config,
+        take_initial=take_initial_config,
+    ),
+    GlobalState("torch random numbers", "torch", take_torch, restore_torch),
+    GlobalState(
+        "torch settings",
+        "torch",
+        take_torch_settings,
+        restore_torch_settings,
+        take_initial=take_initial_torch,
+    ),
+    GlobalState("plotly settings", "plotly.io", take_plotly, restore_plotly),
+    GlobalState("xarray options", "xarray.core.options", take_xarray, restore_xarray),
+)

@@ -1,0 +1,57 @@
+"""The description of a global state: how to take, compare and restore it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+from stepper.kernels.in_kernel.undo.object_snapshots import are_identical
+
+
+class GlobalState(NamedTuple):
+    """How to take and restore a state. States are compared by `current == former`.
+
+    The state exists if `module` is loaded. `words` are names; a cell must mention one
+    of them to change the state, if an import in the cell may have changed it as well.
+
+    `restore` is None if the state can only be compared; then `label` says why.
+    `take_initial` returns the state after the import of the module: it is the state
+    before a cell that imports the module. `keep_imported` returns the former state with
+    what the modules that a run imported have added; its arguments are the former state,
+    the current state, and the names of these modules.
+    """
+
+    name: str
+    module: str
+    take: Callable[[Any], Any]
+    restore: Callable[[Any, Any], None] | None
+    words: frozenset[str] = frozenset()
+    take_initial: Callable[[Any], Any] | None = None
+    keep_imported: Callable[[Any, Any, set[str]], Any] | None = None
+    label: str = ""
+
+
+class References:
+    """Objects that are compared by identity."""
+
+    def __init__(self, values: Iterable[Any]) -> None:
+        self.values = list(values)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, References) or len(self.values) != len(other.values):
+            return False
+        return are_identical(self.values, other.values)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class Activities:
+    """Threads or tasks by id. They count as equal to former ones if none was added."""
+
+    def __init__(self, values: Iterable[Any]) -> None:
+        self.ids = set(map(id, values))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Activities) and self.ids <= other.ids
+
+    __hash__ = None  # type: ignore[assignment]
