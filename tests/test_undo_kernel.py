@@ -144,6 +144,18 @@ CASES = {
     "error settings": ("x = 1", "np.seterr(all='raise')", "np.geterr()['over']", "numpy error settings"),
     "filters": ("x = 1", "warnings.simplefilter('ignore')", "len(warnings.filters)", "warning filters"),
     "path": ("x = 1", "sys.path.append('/x')", "'/x' in sys.path", "module search path"),
+    "recursion limit": ("x = 1", "sys.setrecursionlimit(4000)", "sys.getrecursionlimit()", "recursion limit"),
+    "arguments": ("x = 1", "sys.argv.append('--fast')", "'--fast' in sys.argv", "command-line arguments"),
+    "standard output": ("x = 1", "sys.stdout = io.StringIO()", "sys.stdout is sys.__stdout__", "standard output"),
+    "collector": ("import gc", "gc.disable(); gc.set_threshold(5)", "gc.isenabled(), gc.get_threshold()", "garbage collector"),
+    "logging": ("import logging", "logging.basicConfig(level=10); logging.getLogger('a').setLevel(20)", "logging.root.handlers, logging.root.level, logging.getLogger('a').level", "logging settings"),
+    "decimal": ("import decimal", "decimal.getcontext().prec = 3", "decimal.Decimal(1) / 3", "decimal context"),
+    "time zone": ("import time; os.environ['TZ'] = 'UTC'; time.tzset()", "os.environ['TZ'] = 'Asia/Tokyo'; time.tzset()", "time.localtime(0).tm_hour, time.tzname", "time zone"),
+    "signal": ("import signal", "signal.signal(signal.SIGUSR1, print)", "signal.getsignal(signal.SIGUSR1)", "signal handlers"),
+    "socket": ("import socket", "socket.setdefaulttimeout(5)", "socket.getdefaulttimeout()", "socket timeout"),
+    "callback": ("ticks = []\ndef tick(*info):\n    ticks.append(1)", "get_ipython().events.register('pre_run_cell', tick)", "ticks", "IPython settings"),
+    "magic": ("from IPython.core.magic import register_line_magic", "@register_line_magic\ndef hello(line): pass", "'hello' in get_ipython().magics_manager.magics['line']", "IPython settings"),
+    "precision": ("x = 1", "get_ipython().run_line_magic('precision', '2')", "get_ipython().display_formatter.format(0.123)[0]", "IPython settings"),
     "class attribute": ("class A:\n    n = 1", "A.n = 2", "A.n", "A"),
     "attribute": ("class A:\n    pass\na = A(); a.x = [1]", "a.x.append(2); a.y = 1", "vars(a)", "a"),
     "global in a function": ("n = 1\ndef f():\n    global n\n    n += 1", "f()", "n", "n"),
@@ -171,6 +183,34 @@ def test_failed_cell_is_undone(lab: UndoLab, case: str) -> None:
     else:
         assert restored.restored[name] == (failed,), restored
     assert restored.not_restored == {}
+
+
+def test_module_of_a_failed_version_is_imported_again(lab: UndoLab) -> None:
+    lab.step(
+        "open('shop.py', 'w').write('orders = []'); sys.path.insert(0, os.getcwd())"
+    )
+    lab.step("import shop; shop.orders.append(1)\n1 / 0", outcome=Outcome.ERROR)
+    lab.step("import shop; print(shop.orders)", [lab.number])
+    assert lab.output == "[]\n"
+    failed = lab.number - 1
+    lab.step("alias = shop", [failed], set())
+    facts = lab.step("sys.modules.pop('shop')\n1 / 0", outcome=Outcome.ERROR)
+    assert "imported modules" in facts.changes
+    _, restored = lab.show("sys.modules['shop'] is shop", [lab.number])
+    assert lab.output == "True\n"
+    assert "imported modules" in restored.restored
+
+
+def test_started_thread_is_not_restored(lab: UndoLab) -> None:
+    lab.step("import threading; stop = threading.Event()")
+    facts = lab.step(
+        "def wait(): stop.wait(30)\nworker = threading.Thread(target=wait)\nworker.start()"
+    )
+    started = lab.number
+    assert facts.unprotected["running threads"].is_changed
+    _, restored = lab.show("1", [started])
+    assert restored.not_restored == {"running threads": "cannot be stopped"}
+    lab.step("stop.set()")
 
 
 def test_reading_a_frame_changes_nothing(lab: UndoLab) -> None:

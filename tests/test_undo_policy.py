@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Collection
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from stepper.common.errors import UsageError
 from stepper.daemon import config
+from stepper.policy import undo
 from stepper.policy.changed_cells import hash_source
 from stepper.policy.dataflow.binding_table import BindingTable
 from stepper.policy.dataflow.name_analysis import analyze_source
@@ -22,6 +25,8 @@ from stepper.policy.undo_model import (
     MentionedNames,
     RestoreRequest,
 )
+
+KERNEL_PART = Path(undo.__file__).parents[2] / "kernels" / "in_kernel" / "undo"
 
 
 def list_names(source: str) -> MentionedNames:
@@ -176,6 +181,18 @@ def test_global_state_is_restored_if_the_source_may_use_it() -> None:
     assert request.names is not None
     assert "random numbers" in request.names
     assert "environment variables" not in request.names
+
+
+def test_the_kernel_and_the_policy_know_the_same_global_states() -> None:
+    names = set[str]()
+    for path in KERNEL_PART.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            match node:
+                case ast.Call(
+                    func=ast.Name("GlobalState"), args=[ast.Constant(name), *_]
+                ):
+                    names.add(name)
+    assert names == set(undone_runs.GLOBAL_STATES)
 
 
 def test_keep_excludes_new_names_of_failed_versions() -> None:

@@ -37,6 +37,7 @@ GLOBAL_STATES: Mapping[str, re.Pattern[str]] = {
         "working directory": r"open|[Pp]ath|chdir|cwd|glob|listdir|read_|load|save|"
         r"\bto_|subprocess|^\s*[!%]",
         "matplotlib settings": r"plt|plot|matplotlib|\bsns\b|hist|figure",
+        "matplotlib figures": r"plt|plot|matplotlib|\bsns\b|hist|figure",
         "pandas options": r"\bpd\b|pandas",
         "numpy print options": r"\bnp\b|numpy",
         "numpy error settings": r"seterr|errstate",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import collections
+import contextvars
 import datetime
 import decimal
 import enum
@@ -18,6 +19,7 @@ import pathlib
 import random
 import re
 import struct
+import sys
 import threading
 import types
 import typing
@@ -34,7 +36,6 @@ from stepper.kernels.in_kernel.undo.object_snapshots import (
     are_identical,
     frozen,
     is_equal,
-    take_nothing,
     unprotected,
 )
 
@@ -96,26 +97,48 @@ def restore_random(value: Any, state: Any) -> None:
 
 
 def take_iterator(value: Any) -> Any:
-    return value.__reduce__()[1:]
+    """Return what an iterator iterates over, and its position if it has one."""
+    _, arguments, *position = value.__reduce__()
+    return arguments, position
 
 
 def is_same_iterator(value: Any, state: Any) -> bool:
-    reduced = value.__reduce__()[1:]
-    if len(reduced) != len(state) or reduced[1:] != state[1:]:
+    arguments, position = take_iterator(value)
+    former_arguments, former_position = state
+    if len(arguments) != len(former_arguments) or position != former_position:
         return False
-    # The first items are the sequences.
-    return len(reduced[0]) == len(state[0]) and are_identical(reduced[0], state[0])
+    return are_identical(arguments, former_arguments)
 
 
 def restore_iterator(value: Any, state: Any) -> None:
-    if len(state) < 2:  # it was exhausted
+    _, position = state
+    if position:
+        value.__setstate__(position[0])
+    else:  # it was exhausted
         collections.deque(value, maxlen=0)
-    else:
-        value.__setstate__(state[1])
 
 
 def list_iterator_children(state: Any) -> Any:
     return list(state[0])
+
+
+def take_tee(value: Any) -> Any:
+    """Return the buffer of a `tee` iterator with later items, and the position."""
+    return value.__reduce__()[2]
+
+
+def is_same_tee(value: Any, state: Any) -> bool:
+    buffer, position = take_tee(value)
+    return buffer is state[0] and position == state[1]
+
+
+def restore_tee(value: Any, state: Any) -> None:
+    value.__setstate__(state)
+
+
+def take_source(value: Any) -> Any:
+    """Return the iterators from which another iterator takes its items."""
+    return value.__reduce__()[1]
 
 
 def take_reduced(value: Any) -> Any:
@@ -163,6 +186,26 @@ def restore_cell(value: Any, state: Any) -> None:
 
 def take_method(value: Any) -> Any:
     return value.__self__, value.__func__
+
+
+def take_owner(value: Any) -> Any:
+    """Return the object of a bound method. That of a function is a module or None."""
+    owner = value.__self__
+    return () if isinstance(owner, types.ModuleType) else (owner,)
+
+
+def take_variable(value: Any) -> Any:
+    return (value.get(EMPTY),)
+
+
+def is_same_variable(value: Any, state: Any) -> bool:
+    return value.get(EMPTY) is state[0]
+
+
+def restore_variable(value: Any, state: Any) -> None:
+    if state[0] is EMPTY:
+        raise RestoreError("it had no value")
+    value.set(state[0])
 
 
 def take_partial(value: Any) -> Any:
@@ -256,6 +299,7 @@ ROWS: dict[Any, Row] = {
     ),
     type(iter([])): ITERATOR,
     type(iter(())): ITERATOR,
+    type(reversed([])): ITERATOR,
     types.CellType: Row(
         take=take_cell,
         children=list,
@@ -263,6 +307,14 @@ ROWS: dict[Any, Row] = {
         restore=restore_cell,
     ),
     types.MethodType: frozen(take_method),
+    types.BuiltinMethodType: frozen(take_owner),
+    types.MethodWrapperType: frozen(take_owner),
+    contextvars.ContextVar: Row(
+        take=take_variable,
+        children=list,
+        is_same=is_same_variable,
+        restore=restore_variable,
+    ),
     functools.partial: frozen(take_partial),
     property: frozen(take_property),
     classmethod: frozen(take_wrapped),
@@ -301,11 +353,17 @@ for exhaustible in ITERABLES:
     ROWS[type(iter(exhaustible))] = unprotected("iterator", take_length_hint)
 # The text of a counter is its next number.
 ROWS[itertools.count] = unprotected("iterator", repr, is_conclusive=True)
-for consumer in (map, filter, zip, reversed, itertools.chain, itertools.islice):
-    ROWS[consumer] = Row(
-        take=take_nothing,
-        is_same=is_equal(take_nothing),
-        label="iterator",
+for consumer in (reversed, itertools.chain, itertools.islice):
+    ROWS[consumer] = unprotected("iterator")
+for lazy_type in (map, filter, zip):
+    ROWS[lazy_type] = frozen(take_source)
+if sys.version_info < (3, 12):  # later versions do not describe these iterators
+    ROWS[itertools.starmap] = frozen(take_source)
+    ROWS[itertools.filterfalse] = frozen(take_source)
+    ROWS[type(itertools.tee(())[0])] = Row(
+        take=take_tee,
+        is_same=is_same_tee,
+        restore=restore_tee,
     )
 # Types whose objects cannot change, and whose content need not be visited.
 PLAIN_TYPES: set[Any] = {
@@ -313,10 +371,10 @@ PLAIN_TYPES: set[Any] = {
     *(type(NotImplemented), object, re.Pattern, re.Match, decimal.Decimal),
     *(datetime.date, datetime.time, datetime.timedelta, datetime.tzinfo),
     *(fractions.Fraction, uuid.UUID, struct.Struct, pathlib.PurePath, enum.Enum),
-    *(ipaddress._IPAddressBase, types.CodeType, types.BuiltinFunctionType),
+    *(ipaddress._IPAddressBase, types.CodeType),
     *(types.MethodDescriptorType, types.WrapperDescriptorType, types.GenericAlias),
     type(datetime.datetime_CAPI),
-    *(types.MethodWrapperType, types.GetSetDescriptorType),
+    types.GetSetDescriptorType,
     *(types.MemberDescriptorType, types.ClassMethodDescriptorType),
     *(typing.TypeVar, type(typing.Any), type(typing.List[int])),
     *(type(operator.itemgetter(0)), type(operator.attrgetter("a"))),

@@ -143,7 +143,8 @@ class Restore:
         try:
             if row.is_same is None or row.is_same(value, state):
                 return
-            self.kept.append(row.take(value))
+            current_row = find_row(type(value)) or row
+            self.kept.append(current_row.take(value))
             row.restore(value, state)
         except Exception as error:
             for name in names:

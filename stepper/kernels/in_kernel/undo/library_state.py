@@ -209,6 +209,25 @@ def take_initial_options(module: Any) -> Any:
     return options
 
 
+def take_figures(module: Any) -> Any:
+    return References(module.Gcf.figs.values())
+
+
+def take_no_figures(module: Any) -> Any:
+    return References([])
+
+
+def restore_figures(module: Any, state: Any) -> None:
+    figures = module.Gcf.figs
+    for manager in list(figures.values()):
+        if not any(manager is kept for kept in state.values):
+            module.Gcf.destroy(manager)
+    # The last figure is the active one.
+    for manager in state.values:
+        figures[manager.num] = manager
+        figures.move_to_end(manager.num)
+
+
 # scikit-learn, torch and other packages
 
 
@@ -298,6 +317,13 @@ STATES = (
         take_settings,
         restore_settings,
         take_initial=take_initial_settings,
+    ),
+    GlobalState(
+        "matplotlib figures",
+        "matplotlib._pylab_helpers",
+        take_figures,
+        restore_figures,
+        take_initial=take_no_figures,
     ),
     GlobalState(
         "pandas options",

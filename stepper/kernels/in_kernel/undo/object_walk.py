@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import time
 import types
 from collections.abc import Callable, Iterable
@@ -27,6 +28,7 @@ from stepper.kernels.in_kernel.undo.python_objects import (
     combine_rows,
     is_python_class,
     make_instance_row,
+    scope,
 )
 
 clock = time.monotonic
@@ -80,7 +82,8 @@ def make_row(kind: Any) -> Row | None:
                 break
             return library_row.row
         if id(base) in plain_ids:
-            if is_python_class(base):
+            is_users_enum = base is enum.Enum and scope.is_local(get_module(kind))
+            if is_python_class(base) and not is_users_enum:
                 return None
             break
         base_row = static_rows.get(id(base))
@@ -236,7 +239,7 @@ class Walk:
             return snapshot.row.children(snapshot.state)
         value = self.visited[key]
         row = find_row(type(value))
-        if row is None or row.is_same is not None:
+        if row is None or row.is_same is not None or key in self.unprotected:
             return ()
         return row.children(row.take(value))
 

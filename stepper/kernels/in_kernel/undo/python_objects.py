@@ -6,7 +6,6 @@ are, and collects the global names that functions of the user use.
 
 from __future__ import annotations
 
-import enum
 import sys
 import types
 from collections.abc import Callable
@@ -290,8 +289,6 @@ def take_class(value: Any) -> Any:
     attributes = get_class_dict(value)
     is_users = scope.is_local(attributes.get("__module__"))
     if not is_users and id(value) not in scope.changed_modules:
-        return None
-    if isinstance(value, enum.EnumMeta):
         return None
     items = {
         name: item for name, item in attributes.items() if name not in CLASS_CACHES

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from stepper.kernels.in_kernel.undo.object_snapshots import are_identical
-
 
 class GlobalState(NamedTuple):
     """How to take and restore a state. States are compared by `current == former`.
@@ -38,20 +36,10 @@ class References:
         self.values = list(values)
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, References) or len(self.values) != len(other.values):
+        if not isinstance(other, References):
             return False
-        return are_identical(self.values, other.values)
-
-    __hash__ = None  # type: ignore[assignment]
-
-
-class Activities:
-    """Threads or tasks by id. They count as equal to former ones if none was added."""
-
-    def __init__(self, values: Iterable[Any]) -> None:
-        self.ids = set(map(id, values))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Activities) and self.ids <= other.ids
+        ids = [id(value) for value in self.values]
+        other_ids = [id(value) for value in other.values]
+        return ids == other_ids
 
     __hash__ = None  # type: ignore[assignment]
