@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
+Function = Callable[..., Any]
+
 
 class GlobalState(NamedTuple):
     """How to take and restore a state. States are compared by `current == former`.
@@ -21,11 +23,11 @@ class GlobalState(NamedTuple):
 
     name: str
     module: str
-    take: Callable[[Any], Any]
-    restore: Callable[[Any, Any], None] | None
+    take: Function
+    restore: Function | None
     words: frozenset[str] = frozenset()
-    take_initial: Callable[[Any], Any] | None = None
-    keep_imported: Callable[[Any, Any, set[str]], Any] | None = None
+    take_initial: Function | None = None
+    keep_imported: Function | None = None
     label: str = ""
 
 
