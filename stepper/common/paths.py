@@ -35,12 +35,13 @@ def find_checkouts(folder: str) -> "tuple[str, ...]":
         git_file = _read_start(os.path.join(folder, ".git"), GIT_FILE_CHARACTERS)
     except OSError:  # a folder: this is the main checkout, or no repository
         return (folder,)
-    link = git_file.removeprefix("gitdir: ")
-    main, separator, _ = link.rpartition("/.git/worktrees/")
+    git_folder = git_file.removeprefix("gitdir: ")
+    main_checkout, separator, _ = git_folder.rpartition("/.git/worktrees/")
     if not separator:
         return (folder,)
-    main_path = os.path.join(folder, main)
-    return (folder, os.path.realpath(main_path))
+    # The path in the file may be relative to the worktree.
+    main_checkout = os.path.join(folder, main_checkout)
+    return (folder, os.path.realpath(main_checkout))
 
 
 def _read_start(
@@ -377,10 +378,11 @@ def is_installed_worktree(folder: str) -> bool:
     """
     script = os.path.join(folder, SCRIPT)
     has_script = os.path.isfile(script)
-    for main in find_checkouts(folder)[1:]:
-        if not _has_home(main):
+    _, *main_checkouts = find_checkouts(folder)  # none if this is not a worktree
+    for main_checkout in main_checkouts:
+        if not _has_home(main_checkout):
             continue
-        record = read_install_record(main)
+        record = read_install_record(main_checkout)
         if has_script or record.get("plugin"):
             return True
     return False

@@ -39,9 +39,9 @@ def walk(root: str) -> Tree:
     while queue and remaining > 0 and time.monotonic() < deadline:
         prefix, entries = queue.popleft()
         turn_limit = min(TURN, remaining)
-        turn = list(islice(entries, turn_limit))
-        remaining -= len(turn)
-        for entry in turn:
+        turn_entries = list(islice(entries, turn_limit))
+        remaining -= len(turn_entries)
+        for entry in turn_entries:
             path = prefix + entry.name
             try:
                 is_folder = entry.is_dir(follow_symlinks=False)
@@ -53,9 +53,10 @@ def walk(root: str) -> Tree:
                 tree.folders.append(path)
                 queue.append((path + "/", scan_folder(entry.path)))
         # A folder with thousands of images must not use up the limit of the others.
-        if len(turn) == turn_limit:
+        if len(turn_entries) == turn_limit:
             queue.append((prefix, entries))
-    return tree._replace(truncated=bool(queue))
+    is_truncated = bool(queue)
+    return tree._replace(truncated=is_truncated)
 
 
 def _is_project_folder(entry: os.DirEntry[str]) -> bool:

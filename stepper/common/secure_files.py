@@ -312,12 +312,13 @@ def _open_subfolder(
     name: str,
     create: bool,
 ) -> int:
+    """Open a folder in an open folder; with `create`, create it if it is missing."""
     try:
         return os.open(name, FOLDER_FLAGS, dir_fd=parent)
     except FileNotFoundError:
         if not create:
             raise
-    with contextlib.suppress(FileExistsError):
+    with contextlib.suppress(FileExistsError):  # another process created it
         os.mkdir(name, 0o700, dir_fd=parent)
     return os.open(name, FOLDER_FLAGS, dir_fd=parent)
 

@@ -90,7 +90,10 @@ def format_age(seconds: float) -> str:
 
 
 def apply_carriage_returns(line: str) -> str:
-    """Return a line as a terminal shows it: carriage returns overwrite earlier text."""
+    """Return the last text of a line with carriage returns, such as a progress bar.
+
+    A terminal would also show the end of an earlier text that is longer.
+    """
     parts = line.split("\r")
     return next(filter(None, reversed(parts)), "")
 
@@ -101,8 +104,9 @@ def escape_controls(name: str) -> str:
 
 
 def _escape_character(match: re.Match[str]) -> str:
-    literal = ascii(match[0])
-    return literal[1:-1]
+    """Return the Python escape sequence of a matched character."""
+    quoted = ascii(match[0])
+    return quoted[1:-1]
 
 
 def shell_quote(name: str) -> str:
@@ -118,5 +122,6 @@ def shell_quote(name: str) -> str:
 
 
 def _escape_bytes(match: re.Match[str]) -> str:
+    """Return the escape sequences of a matched character's bytes for $'…' in bash."""
     data = match[0].encode("utf-8", "surrogateescape")
     return "".join([f"\\x{byte:02x}" for byte in data])

@@ -98,8 +98,10 @@ def get_peer_uid(sock: _socket.socket) -> int:
     Raise OSError if the system cannot determine the user id.
     """
     if hasattr(_socket, "SO_PEERCRED"):
+        # The result is a struct ucred: the process id, user id and group id, each with
+        # four bytes.
         credentials = sock.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12)
-        uid = credentials[4:8]  # between the process id and the group id
+        uid = credentials[4:8]
         return int.from_bytes(uid, sys.byteorder)
     return get_peer_uid_bsd(sock.fileno())
 

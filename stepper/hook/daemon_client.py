@@ -33,6 +33,8 @@ SANDBOX_HINT = (
     "  # set by the user: stepper commands then run outside of the sandbox"
 )
 NO_PEER_UID = 0xFFFFFFFF
+RECEIVE_BYTES = 1 << 20
+ATTEMPTS = 3  # to send a request, if a daemon exits before it accepts the request
 
 
 class DaemonExitedError(DaemonError):
@@ -75,8 +77,14 @@ def exchange(
 
 
 def _receive_response(sock: _socket.socket) -> "tuple[bytes, bytes]":
-    count = wire_format.parse_part_count(receive_exactly(sock, wire_format.PREFIX))
-    lengths = wire_format.parse_part_lengths(receive_exactly(sock, 8 * count))
+    """Return the kind and the payload of the next response.
+
+    Raise FrameError or ValueError if it is invalid.
+    """
+    prefix = receive_exactly(sock, wire_format.PREFIX)
+    part_count = wire_format.parse_part_count(prefix)
+    table = receive_exactly(sock, wire_format.LENGTH_BYTES * part_count)
+    lengths = wire_format.parse_part_lengths(table)
     kind, payload = [receive_exactly(sock, length) for length in lengths]
     return kind, payload
 
@@ -85,7 +93,7 @@ def receive_exactly(sock: _socket.socket, size: int) -> bytes:
     """Return the next `size` bytes; raise EOFError if the connection closes early."""
     buffer = bytearray()
     while len(buffer) < size:
-        data = sock.recv(min(size - len(buffer), 1 << 20))
+        data = sock.recv(min(size - len(buffer), RECEIVE_BYTES))
         if not data:
             raise EOFError
         buffer += data
@@ -168,7 +176,7 @@ def send_request(
         import os
 
         environ = os.environb
-    for is_last_attempt in (False, False, True):
+    for attempt in range(1, ATTEMPTS + 1):
         sock = connect(paths)
         if sock is None:
             if not launch:
@@ -190,7 +198,7 @@ def send_request(
                 if kind == wire_format.PROGRESS and on_progress:
                     on_progress(body)
         except DaemonExitedError as error:
-            if is_last_attempt or error.accepted:
+            if attempt == ATTEMPTS or error.accepted:
                 raise
             # A daemon that is exiting may accept a connection, but not the request.
             continue

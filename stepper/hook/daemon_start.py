@@ -84,6 +84,7 @@ def start_daemon(
 
 
 def _spawn_daemon(paths: Paths, log: int) -> "subprocess.Popen[bytes]":
+    """Start the daemon's process in a new session; `log` is a file descriptor."""
     environ = {name: os.environ[name] for name in DAEMON_ENVIRON if name in os.environ}
     return subprocess.Popen(
         [sys.executable, "-I", "-m", "stepper.daemon", paths.project],

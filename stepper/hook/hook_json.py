@@ -20,6 +20,7 @@ from stepper.policy.commands.command_lines import CommandLines
 
 PROBLEM_LIMIT = 2000  # the maximum length of a new notebook's problem, in characters
 SILENT = b""
+ORIGINAL_FILE = b'"original_file":"'  # the start of the first copy in a payload
 NEW_NOTEBOOK = re.compile(r"new\s+notebook\s+(\S.*)", re.IGNORECASE | re.DOTALL)
 
 
@@ -47,15 +48,17 @@ def remove_notebook_copies(data: bytes) -> bytes:
     patterns never match inside a string. If the keys have another order, the payload is
     returned unchanged.
     """
+    # The index of a missing part is -1.
     response = data.find(b'"tool_response":{')
-    start = data.find(b'"original_file":"', response)
-    end = data.rfind(b'"},"tool_use_id":"')
+    copies_start = data.find(ORIGINAL_FILE, response)
+    copies_end = data.rfind(b'"},"tool_use_id":"')
     # Everything that the daemon reads comes before the copies.
-    cell_id = data.find(b'"cell_id":"', response, start)
-    is_escaped = data[end - 1 : end] == b"\\"
-    if is_escaped or not 0 <= response < cell_id < start < end:
+    cell_id = data.find(b'"cell_id":"', response, copies_start)
+    is_expected_order = 0 <= response < cell_id < copies_start < copies_end
+    is_quote_escaped = data[copies_end - 1 : copies_end] == b"\\"
+    if not is_expected_order or is_quote_escaped:
         return data
-    return data[:start] + b'"original_file":"' + data[end:]
+    return data[:copies_start] + ORIGINAL_FILE + data[copies_end:]
 
 
 def format_context(event: str, report: Report | None) -> bytes:

@@ -67,9 +67,10 @@ def hook() -> None:
         response = hook_json.format_failure(event, error, payload_bytes, root)
     try:
         while response:
-            response = response[posix.write(1, response) :]
+            written_count = posix.write(1, response)
+            response = response[written_count:]
     except OSError:
-        pass  # Claude Code no longer reads it
+        pass  # Claude Code no longer reads the output
     # Nothing is buffered, and shutting the interpreter down costs 3 ms.
     posix._exit(0)
 
@@ -135,7 +136,7 @@ def forward_event(
     environ = posix.environ
     try:
         if error is not None:
-            raise error
+            raise error  # which the handler below may handle
         return send_request(paths, command, payload, on_progress, launch, environ)
     except DaemonExitedError as exited:
         if event != "PostToolUse":
@@ -145,13 +146,15 @@ def forward_event(
         response = send_request(
             paths, command + b" again", payload, on_progress, environ=environ
         )
-    except Exception as second:
-        if isinstance(second, StepperError):
-            reported = second
+    except Exception as second_error:
+        if isinstance(second_error, StepperError):
+            reported_error = second_error
         else:
-            reported = DaemonError(f"{type(second).__name__}: {second}")
-        reported.accepted = reported.accepted or first_error.accepted
-        raise reported from None
+            kind_name = type(second_error).__name__
+            reported_error = DaemonError(f"{kind_name}: {second_error}")
+        # The cell may have run if one of the daemons accepted the request.
+        reported_error.accepted = reported_error.accepted or first_error.accepted
+        raise reported_error from None
     if not response:
         raise first_error
     return response
@@ -183,8 +186,11 @@ def notify_agent(
     request = hook_json.remove_notebook_copies(payload_bytes)
     compiled_client = os.path.join(os.path.dirname(sys.executable), "hook")
     if client_result and os.access(compiled_client, os.X_OK):
+        # The client reads the payload and gets the arguments as in its first call.
         os.lseek(0, 0, os.SEEK_SET)
-        arguments = [sys.executable, sys.argv[1], sys.argv[-2], event]
+        package_folder = sys.argv[1]
+        project = sys.argv[-2]
+        arguments = [sys.executable, package_folder, project, event]
         os.execv(compiled_client, [compiled_client, *arguments])  # noqa: S606
     return wait_for_message(paths, event, request, parent)
 
@@ -307,16 +313,18 @@ def can_notify(parent: int) -> bool:
         poll = select.poll()
         poll.register(stdin, select.POLLIN)
         mode = posix.fstat(stdin).st_mode
+        # A file, a device such as /dev/null, and a closed pipe are no stream.
         is_device = _stat.S_ISCHR(mode) and not posix.isatty(stdin)
         is_closed = any(events & select.POLLHUP for _, events in poll.poll(0))
         if _stat.S_ISREG(mode) or is_device or is_closed:
             return False
     except OSError:
         pass  # standard input may be a socket
-    if entrypoint != b"sdk-cli":
+    if entrypoint != b"sdk-cli":  # not `claude -p`
         return True
     try:
         with open(f"/proc/{parent}/cmdline", "rb") as stream:
+            # The option may be one argument or two.
             command_line = stream.read().replace(b"\0", b"=")
     except OSError:
         return False

@@ -16,6 +16,7 @@ from stepper.notebooks.notebook_json import Change, apply_changes, replace_cells
 from stepper.policy.model import Cell
 
 MINOR_WITH_IDS = 5  # cells have ids since nbformat 4.5
+ID_LENGTH = 8  # hexadecimal digits
 
 
 def rewrite_cells(document: Document, cells: Sequence[Cell]) -> bytes | None:
@@ -26,7 +27,8 @@ def rewrite_cells(document: Document, cells: Sequence[Cell]) -> bytes | None:
     """
     old_cells = document.cells
     indices = [cell.index for cell in cells]
-    if indices == [*range(len(old_cells))]:
+    has_same_order = indices == [cell.index for cell in old_cells]
+    if has_same_order:
         changes: dict[int | str, Change] = {}
         for cell, old_cell in zip(cells, old_cells, strict=True):
             if cell != old_cell:
@@ -75,6 +77,6 @@ def _create_item(
 
 def _make_cell_id(used_ids: set[str]) -> str:
     while True:
-        cell_id = uuid.uuid4().hex[:8]
+        cell_id = uuid.uuid4().hex[:ID_LENGTH]
         if cell_id not in used_ids:
             return cell_id

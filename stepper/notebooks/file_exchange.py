@@ -18,6 +18,7 @@ from typing import Any
 from stepper.notebooks.background_io import run_later
 
 RENAME_EXCHANGE = 2  # a flag of renameat2(2)
+NAME_CHARACTERS = 40  # of the file's name in the name of its temporary file
 TEMPORARY = re.compile(r"(?:.*/)?\.[^/]*\.[0-9a-f]{8}\.tmp")
 # The system call exists on Linux only.
 LIBC = ctypes.CDLL(None, use_errno=True)
@@ -31,7 +32,7 @@ def make_temporary_name(name: str) -> str:
     next write removes the temporary file of a daemon that was killed.
     """
     checksum = zlib.crc32(os.fsencode(name))
-    return f".{name[:40]}.{checksum:08x}.tmp"
+    return f".{name[:NAME_CHARACTERS]}.{checksum:08x}.tmp"
 
 
 def stat_file(name: str, folder: int) -> os.stat_result:

@@ -1,6 +1,6 @@
 """The journal of a notebook: a file with one JSON event per line, synced to disk.
 
-If a write fails, the file is truncated to its former size. Lines that could not be
+If a write fails, the file is truncated to its previous size. Lines that could not be
 written are kept in memory and written before the next line. An unreadable journal is
 renamed, never overwritten. If the file is deleted, the next write creates a new one.
 """
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import itertools
 import json
 import os
 from concurrent.futures import Future
@@ -168,9 +167,10 @@ class JournalFile:
 
     def _set_aside(self, reason: OSError) -> str:
         """Rename an unreadable journal; return a message for the user."""
-        numbers = itertools.count(1)
-        names = (f"{self.path}.unreadable-{number}" for number in numbers)
-        new_path = next(itertools.filterfalse(os.path.lexists, names))
+        number = 1
+        while os.path.lexists(f"{self.path}.unreadable-{number}"):
+            number += 1
+        new_path = f"{self.path}.unreadable-{number}"
         problem = (
             f"the journal {self.path} cannot be read ({reason.strerror}), so earlier"
             " runs are unknown"

@@ -87,13 +87,14 @@ class JsonStyle:
         """Convert a line from orjson to this indentation and Python's float format."""
         assert self.indent is not None
         text = line.lstrip(b" ")
-        level = (len(line) - len(text)) // 2
+        level = (len(line) - len(text)) // 2  # orjson indents by two spaces
         last_character = text.rstrip(b",")[-1:]
         if last_character.isdigit():
             text = ORJSON_FLOAT.sub(_format_float, text)
         return self.indent * level + text
 
     def _dumps_with_json(self, value: Any, depth: int) -> bytes:
+        """Serialize a value with Python's json module, which accepts all values."""
         separators = None
         indent = None
         if self.indent is not None:
@@ -140,7 +141,8 @@ def _escape_surrogate(match: re.Match[str]) -> str:
 
 def _escape_match(match: re.Match[str]) -> str:
     """Return the JSON escape of a character, as a surrogate pair if required."""
-    return json.dumps(match[0])[1:-1]
+    quoted = json.dumps(match[0])
+    return quoted[1:-1]
 
 
 def _has_escapes(data: bytes) -> bool:

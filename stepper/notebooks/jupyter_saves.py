@@ -129,9 +129,14 @@ def _read_server(path: Path) -> JupyterServer | None:
 
 
 def _parse_server(path: Path) -> JupyterServer:
+    """Return the server of a runtime file, such as `jpserver-1234.json`.
+
+    The exceptions that it raises for an invalid file or a process that does not exist
+    are those that `_read_server` handles.
+    """
     _, _, pid_text = path.stem.partition("-")
     pid = int(pid_text)
-    os.kill(pid, 0)
+    os.kill(pid, 0)  # raises OSError if the process does not exist
     info = json.loads(path.read_bytes())
     root = info.get("root_dir") or info["notebook_dir"]
     address = urlsplit(str(info.get("url")))
@@ -217,6 +222,7 @@ class RecentWriteMonitor:
         self._writes[write.cell.id] = MonitoredWrite(deadline, write)
 
     def _run_check(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Check the recent writes, and schedule the next check if there are any."""
         now = time.monotonic()
         self._writes = {
             cell_id: monitored

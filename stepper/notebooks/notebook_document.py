@@ -15,6 +15,7 @@ from typing import Any
 from stepper.common.errors import NotebookError
 from stepper.common.text import one_line, shell_quote
 from stepper.notebooks.cell_updates import get_tags
+from stepper.notebooks.file_state import FileSignature, FileState, get_file_signature
 from stepper.policy.changed_cells import hash_source
 from stepper.policy.configuration import kernel_languages
 from stepper.policy.execution_result import CellVersion
@@ -24,6 +25,7 @@ from stepper.policy.model import Cell, parse_moment
 GENERATED_ID = re.compile(r"cell-(\d+)")
 NBFORMAT = 4
 OLD_NBFORMATS = (1, 2, 3)  # which nbconvert converts
+KERNELSPEC_CHARACTERS = 100  # the maximum length of a kernelspec's name
 
 
 class Document:
@@ -41,7 +43,7 @@ class Document:
     ) -> None:
         self.data = data
         self.raw = raw
-        self.signature: tuple[int, ...] = ()
+        self.signature: FileSignature | None = None
         self.mtime_ns = 0
         if status is not None:
             self.signature = get_file_signature(status)
@@ -49,9 +51,14 @@ class Document:
         metadata = _as_object(raw.get("metadata"))
         self.metadata = metadata
         self.language = _get_language(metadata)
-        kernelspec_name = _as_object(metadata.get("kernelspec")).get("name")
-        self.kernelspec_name = one_line(str(kernelspec_name or ""), 100)
+        kernelspec_name = _as_object(metadata.get("kernelspec")).get("name") or ""
+        self.kernelspec_name = one_line(str(kernelspec_name), KERNELSPEC_CHARACTERS)
         self.plan: Any = metadata.get("stepper")
+
+    @property
+    def file_state(self) -> FileState | None:
+        """The state of the file when it was read, or None if there is no file."""
+        return self.signature.state if self.signature else None
 
     @property
     def figure_count(self) -> int:
@@ -154,6 +161,11 @@ def _parse_cell(raw: dict[str, Any], index: int, number: int) -> Cell:
 
 
 def _get_language(metadata: dict[str, Any]) -> str:
+    """Return the language in a notebook's metadata, in lower case.
+
+    If the metadata does not name a language, the name of the kernelspec may suggest
+    one. The default is Python.
+    """
     language_info = _as_object(metadata.get("language_info"))
     kernelspec = _as_object(metadata.get("kernelspec"))
     name = language_info.get("name") or kernelspec.get("language")
@@ -177,20 +189,6 @@ def _as_object(value: Any) -> dict[str, Any]:
     An untrusted notebook may contain any value.
     """
     return value if isinstance(value, dict) else {}
-
-
-def get_file_signature(status: os.stat_result) -> tuple[int, ...]:
-    """Return the inode number, size, modification time and change time of a file.
-
-    Different states of a file have different values. A rename changes only the change
-    time.
-    """
-    return (
-        status.st_ino,
-        status.st_size,
-        status.st_mtime_ns,
-        status.st_ctime_ns,
-    )
 
 
 def validate_notebook(raw: Any, name: str) -> None:

@@ -40,11 +40,8 @@ from stepper.notebooks.file_exchange import (
     remove_file_later,
     stat_file,
 )
-from stepper.notebooks.notebook_document import (
-    Document,
-    get_file_signature,
-    validate_notebook,
-)
+from stepper.notebooks.file_state import FileState, get_file_signature, get_file_state
+from stepper.notebooks.notebook_document import Document, validate_notebook
 from stepper.notebooks.notebook_json import (
     Change,
     Changes,
@@ -68,8 +65,7 @@ CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 CELL_CHANGED = (
     "the cell was changed or deleted while it ran, so its outputs were not written"
 )
-# Inode, size and modification time of a file. A rename does not change them.
-FileState = tuple[int, ...]
+NEW_ID_LENGTH = 8  # hexadecimal digits
 
 
 class LateOutputs(NamedTuple):
@@ -88,8 +84,8 @@ class IpynbFile:
         self.name = os.path.basename(path)
         # The inode number of the file when it was last read or written; 0 before.
         self.inode = 0
-        # Inode number, size and time of the file when this object wrote it last.
-        self.last_written: tuple[int, ...] = ()
+        # The state of the file after this object wrote it last.
+        self.last_written: FileState | None = None
         self._relocate: Callable[[], bool] = lambda: False
         self._restore_slim_copy: Callable[[str], object] = lambda path: None
         self._cached_document: Document | None = None
@@ -100,11 +96,11 @@ class IpynbFile:
             self._nudge_jupyter,
         )
         # The last state in which the file contained all outputs that were written.
-        self._written_state: FileState = ()
+        self._written_state: FileState | None = None
         # The late outputs of the last seconds, and the last state in which the file
         # contained them.
         self._late: dict[CellVersion, LateOutputs] = {}
-        self._late_state: FileState = ()
+        self._late_state: FileState | None = None
 
     def set_relocate(self, relocate: Callable[[], bool]) -> None:
         """Set a function to call if the file is missing.
@@ -273,8 +269,8 @@ class IpynbFile:
     def pop_dropped_outputs(self) -> dict[CellVersion, Sequence[dict[str, Any]]]:
         """Return recent late outputs that another program has removed from the file.
 
-        A program that read the file before the outputs were written removes them if it
-        saves the file afterwards. Raise NotebookError if the file cannot be read.
+        This happens if a program read the file before the outputs were written, and
+        saved it afterwards. Raise NotebookError if the file cannot be read.
         """
         now = time.monotonic()
         self._late = {
@@ -285,7 +281,7 @@ class IpynbFile:
         document = self._read_if_changed(self._late_state)
         if document is None:
             return {}
-        self._late_state = document.signature[:3]
+        self._late_state = document.file_state
         dropped = {}
         for target, late in self._late.items():
             raw = document.get_raw_cell(target)
@@ -306,7 +302,7 @@ class IpynbFile:
             used_ids = set[str]()
             for cell in document.cells:
                 if cell.id in used_ids:
-                    new_ids[cell.index] = uuid.uuid4().hex[:8]
+                    new_ids[cell.index] = uuid.uuid4().hex[:NEW_ID_LENGTH]
                 used_ids.add(cell.id)
             return {
                 index: partial(replace_id, cell_id=cell_id)
@@ -317,6 +313,7 @@ class IpynbFile:
         if not new_ids:
             return []
         new_cells = self.read().cells
+        # A change of ids does not change the indices of the cells.
         return [(old_cells[index].id, new_cells[index]) for index in new_ids]
 
     def _restore_dropped_executions(
@@ -330,7 +327,7 @@ class IpynbFile:
         document = self._read_if_changed(self._written_state)
         if document is None:
             return
-        self._written_state = document.signature[:3]
+        self._written_state = document.file_state
         for write in writes:
             raw = document.get_raw_cell(CellVersion.from_cell(write.cell))
             if raw is not None and get_run_signature(raw) == write.before:
@@ -358,21 +355,20 @@ class IpynbFile:
             os.utime(name, ns=times, dir_fd=folder, follow_symlinks=False)
             self._written_state = _get_state(name, folder)
 
-    def _read_if_changed(self, state: FileState) -> Document | None:
-        """Return the notebook if the file has changed since a state, otherwise None."""
+    def _read_if_changed(self, state: FileState | None) -> Document | None:
+        """Return the notebook if the file is no longer in a state, otherwise None."""
         if self._stat_if_unchanged(state) is not None:
             return None
         return self.read_uncached()
 
-    def _stat_if_unchanged(self, state: FileState) -> os.stat_result | None:
-        """Return the file's status if the file is unchanged since a state, or None."""
+    def _stat_if_unchanged(self, state: FileState | None) -> os.stat_result | None:
+        """Return the file's status if the file is still in a state, otherwise None."""
         self._restore_slim_copy(self.path)
         try:
             status = os.lstat(self.path)
         except OSError:
             return None
-        signature = get_file_signature(status)
-        return status if signature[:3] == state else None
+        return status if get_file_state(status) == state else None
 
     def read_outputs(self, target: CellVersion) -> list[dict[str, Any]]:
         """Return the outputs of a cell.
@@ -564,14 +560,15 @@ class IpynbFile:
                 return False
             if not exchange_files(new_name, name, folder):
                 os.replace(new_name, name, src_dir_fd=folder, dst_dir_fd=folder)
-            elif _get_state(new_name, folder) != document.signature[:3]:
+            elif _get_state(new_name, folder) != document.file_state:
                 # Another program wrote between the check and the exchange: restore its
                 # file.
                 exchange_files(new_name, name, folder)
                 return False
-            self._written_state = _get_state(name, folder)
-            self.last_written = self._written_state
-            self.inode = self.last_written[0]
+            new_state = _get_state(name, folder)
+            self._written_state = new_state
+            self.last_written = new_state
+            self.inode = new_state.inode
         finally:
             self._removal = remove_file_later(new_name, folder)
         return True
@@ -603,6 +600,5 @@ class IpynbFile:
 
 
 def _get_state(name: str, folder: int) -> FileState:
-    """Return the inode number, size and modification time of a file in a folder."""
-    signature = get_file_signature(stat_file(name, folder))
-    return signature[:3]
+    """Return the state of a file in an open folder."""
+    return get_file_state(stat_file(name, folder))

@@ -214,6 +214,7 @@ def replace_cells(data: bytes, cells: Sequence[int | dict[str, Any]]) -> bytes:
         layout = _get_list_layout(text, spans, style)
         joined_cells = layout.separator.join(cell_texts)
         content = layout.lead + joined_cells + layout.tail
+    # The brackets of the list are kept.
     before = text[: list_start + 1]
     after = text[list_end - 1 :]
     changed = before + content + after
@@ -330,13 +331,13 @@ def _search_cell(
     if id_index < 0:
         return None
     opening = line_start + b"{" + style.newline
-    start = data.rfind(opening, 0, id_index + 1)
+    opening_index = data.rfind(opening, 0, id_index + len(style.newline))
     closing = line_start + b"}"
-    end = data.find(closing, id_index)
-    if start < 0 or end < 0:
+    closing_index = data.find(closing, id_index)
+    if opening_index < 0 or closing_index < 0:
         return None
-    start += len(line_start)
-    end += len(closing)
+    start = opening_index + len(line_start)
+    end = closing_index + len(closing)
     return Span(start, end)
 
 

@@ -30,7 +30,8 @@ from stepper.notebooks.file_exchange import (
     remove_file,
     stat_file,
 )
-from stepper.notebooks.notebook_document import Document, get_file_signature
+from stepper.notebooks.file_state import FileState, get_file_signature, get_file_state
+from stepper.notebooks.notebook_document import Document
 from stepper.notebooks.notebook_file import IpynbFile
 from stepper.notebooks.notebook_json import apply_changes, load_json
 
@@ -53,6 +54,7 @@ SOURCE_MARK = (
 )
 RECORD_SUFFIX = ".json"
 FULL_SUFFIX = ".ipynb"
+KEY_LENGTH = 32  # hexadecimal digits
 CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
 ATTEMPTS = 5
 
@@ -62,13 +64,23 @@ class Record:
     """A slim copy that takes the place of a notebook.
 
     `notebook` is the path of the notebook, relative to the project. `full` and `slim`
-    are the inode number, the size and the modification time of the notebook and of its
-    slim copy.
+    are the states of the notebook's file and of its slim copy.
     """
 
     notebook: str
-    full: tuple[int, ...]
-    slim: tuple[int, ...]
+    full: FileState
+    slim: FileState
+
+
+class ReadLocation(NamedTuple):
+    """The descriptor of `.stepper/reads`, and the location of a notebook.
+
+    `folder` is the descriptor of the notebook's folder, and `name` its name there.
+    """
+
+    reads: int
+    folder: int
+    name: str
 
 
 class Estimate(NamedTuple):
@@ -139,7 +151,7 @@ def make_slim(raw: Mapping[str, Any]) -> bytes:
     the sources of the last cells are replaced by SOURCE_MARK.
     """
     cells = []
-    room = SOURCE_BYTES
+    remaining_bytes = SOURCE_BYTES
     for cell in raw["cells"]:
         slim_cell = dict(cell)
         if cell.get("outputs"):
@@ -147,8 +159,8 @@ def make_slim(raw: Mapping[str, Any]) -> bytes:
                 {"name": "stdout", "output_type": "stream", "text": [OUTPUT_MARK]}
             ]
         slim_cell.pop("attachments", None)
-        room -= _measure(cell.get("source", "")) + CELL_OVERHEAD_BYTES
-        if room < 0:
+        remaining_bytes -= _measure(cell.get("source", "")) + CELL_OVERHEAD_BYTES
+        if remaining_bytes < 0:
             slim_cell["source"] = SOURCE_MARK
         cells.append(slim_cell)
     metadata = dict(raw.get("metadata") or {})
@@ -171,16 +183,9 @@ def restore_parts(document: Document, full: Mapping[str, Any]) -> bytes | None:
         original = originals.get(_get_cell_id(cell, index))
         if original is None:
             continue
-        parts = {}
-        if _is_marked(cell.get("outputs")):
-            parts["outputs"] = original.get("outputs") or []
-        if _join(cell.get("source")) == SOURCE_MARK:
-            parts["source"] = original.get("source", "")
-        if not parts:
-            continue
-        if "attachments" in original and "attachments" not in cell:
-            parts["attachments"] = original["attachments"]
-        changes[index] = _make_update(parts)
+        omitted_parts = _find_omitted_parts(cell, original)
+        if omitted_parts:
+            changes[index] = _make_update(omitted_parts)
     if not changes:
         return None
     widgets = (full.get("metadata") or {}).get("widgets")
@@ -190,8 +195,25 @@ def restore_parts(document: Document, full: Mapping[str, Any]) -> bytes | None:
     return apply_changes(document.data, document.raw, changes)
 
 
+def _find_omitted_parts(
+    cell: Mapping[str, Any], original: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the parts of a cell that its slim copy left out, by their keys.
+
+    `cell` is the cell in the slim copy. The result is empty if it has no mark.
+    """
+    parts = {}
+    if _is_marked(cell.get("outputs")):
+        parts["outputs"] = original.get("outputs") or []
+    if _join(cell.get("source")) == SOURCE_MARK:
+        parts["source"] = original.get("source", "")
+    if parts and "attachments" in original and "attachments" not in cell:
+        parts["attachments"] = original["attachments"]
+    return parts
+
+
 def _make_update(parts: Mapping[str, Any]) -> Any:
-    """Return a function that returns an object with other values of some keys."""
+    """Return a function that returns an object with `parts` added or replaced."""
 
     def update(value: dict[str, Any]) -> dict[str, Any]:
         return {**value, **parts}
@@ -263,29 +285,27 @@ class SlimCopies:
         return False
 
     def _place(self, path: str, document: Document, slim: bytes) -> bool:
+        """Exchange a notebook for the slim copy `slim`; return whether this succeeded.
+
+        The copy is first written under the name that the notebook will have in
+        `.stepper/reads`.
+        """
         key = _make_key(path)
         full_name = key + FULL_SUFFIX
         secure_files.create_folder(self._folder)
         with self._open_folders(path) as (reads, folder, name):
             self._remove_unused(key, reads)
             if _exists(full_name, reads):
-                return False  # a former copy could not be restored
+                return False  # the notebook of the previous copy was not restored
             status = stat_file(name, folder)
             if get_file_signature(status) != document.signature:
                 return False
-            handle = os.open(full_name, CREATE_FLAGS, 0o600, dir_fd=reads)
             try:
-                with open(handle, "wb") as stream:
-                    stream.write(slim)
-                    stream.flush()
-                    os.fchmod(handle, stat.S_IMODE(status.st_mode))
-                    # The client accepts an edit of the notebook if its modification
-                    # time is the one of the copy.
-                    times = (status.st_atime_ns, status.st_mtime_ns)
-                    os.utime(handle, ns=times)
-                    os.fsync(handle)
-                    slim_state = _get_state(os.fstat(handle))
-                full_state = _get_state(status)
+                # The client accepts an edit of the notebook if its modification time is
+                # the one of the copy.
+                _write_like(full_name, reads, status, slim)
+                slim_state = _read_state(full_name, reads)
+                full_state = get_file_state(status)
                 notebook = os.path.relpath(path, self._project)
                 record = Record(notebook, full_state, slim_state)
                 _write_record(key + RECORD_SUFFIX, reads, record)
@@ -294,6 +314,8 @@ class SlimCopies:
                     # Another program wrote the notebook just before the exchange.
                     exchange_between(reads, full_name, folder, name)
                     is_exchanged = False
+            except FileExistsError:
+                raise  # another daemon created the file, which may be the notebook
             except OSError:
                 self._remove(key, reads)
                 raise
@@ -316,7 +338,7 @@ class SlimCopies:
                 return None
             self.restore(path)
         with contextlib.suppress(OSError):
-            if _get_state(os.lstat(path)) == record.full:
+            if get_file_state(os.lstat(path)) == record.full:
                 return document
         return None
 
@@ -438,37 +460,35 @@ class SlimCopies:
                 merged = restore_parts(document, full)
             except (ValueError, KeyError, TypeError, AttributeError):
                 return False
-            if merged is None or _replace(folder, name, status, merged):
-                break
-        else:
-            return False
-        self._remove(key, reads)
-        if merged is not None:
-            self._report(
-                record,
-                "another program changed the notebook while it was read, and the"
-                " outputs were put back into the changed notebook",
-            )
-        return True
+            if merged is None:  # the program did not write the slim copy
+                self._remove(key, reads)
+                return True
+            if _replace(folder, name, status, merged):
+                self._remove(key, reads)
+                self._report(
+                    record,
+                    "another program changed the notebook while it was read, and the"
+                    " outputs were put back into the changed notebook",
+                )
+                return True
+        return False
 
     def _report(self, record: Record, text: str) -> None:
+        """Add a sentence on a notebook for the next report, if it is new."""
         name = os.path.basename(record.notebook)
         problem = f"{name}: {text}"
         if problem not in self._problems:
             self._problems.append(problem)
 
     @contextlib.contextmanager
-    def _open_folders(self, path: str) -> Iterator[tuple[int, int, str]]:
-        """Open `.stepper/reads` and the folder of a notebook.
-
-        Yield both descriptors and the name of the notebook.
-        """
+    def _open_folders(self, path: str) -> Iterator[ReadLocation]:
+        """Open `.stepper/reads` and the folder of a notebook."""
         inside = os.path.join(self._folder, ".")
         with (
             secure_files.open_parent(inside) as (reads, _),
             secure_files.open_parent(path) as (folder, name),
         ):
-            yield reads, folder, name
+            yield ReadLocation(reads, folder, name)
 
     def _remove_unused(self, key: str, reads: int) -> None:
         """Remove a slim copy that a killed daemon had not put in its place yet.
@@ -480,7 +500,8 @@ class SlimCopies:
             return
         if _exists(full_name, reads):
             data = _read(full_name, reads)
-            if not any(mark.encode() in data for mark in (OUTPUT_MARK, SOURCE_MARK)):
+            is_slim = OUTPUT_MARK.encode() in data or SOURCE_MARK.encode() in data
+            if not is_slim:
                 return
         self._remove(key, reads)
 
@@ -505,23 +526,19 @@ def _write_record(name: str, reads: int, record: Record) -> None:
     remove_file(name, reads)
     handle = os.open(name, CREATE_FLAGS, 0o600, dir_fd=reads)
     with open(handle, "wb") as stream:
-        stream.write(orjson.dumps(asdict(record)))
+        stream.write(json.dumps(asdict(record)).encode())
         stream.flush()
         os.fsync(handle)
 
 
 def _make_key(path: str) -> str:
+    """Return the name of a notebook's files in `.stepper/reads`, without a suffix."""
     digest = hashlib.sha256(os.fsencode(path))
-    return digest.hexdigest()[:32]
+    return digest.hexdigest()[:KEY_LENGTH]
 
 
-def _get_state(status: os.stat_result) -> tuple[int, ...]:
-    """Return the inode number, size and modification time of a file."""
-    return get_file_signature(status)[:3]
-
-
-def _read_state(name: str, folder: int) -> tuple[int, ...]:
-    return _get_state(stat_file(name, folder))
+def _read_state(name: str, folder: int) -> FileState:
+    return get_file_state(stat_file(name, folder))
 
 
 def _exists(name: str, folder: int) -> bool:
@@ -532,7 +549,7 @@ def _exists(name: str, folder: int) -> bool:
     return True
 
 
-def _find_state(folder: int, state: tuple[int, ...]) -> str:
+def _find_state(folder: int, state: FileState) -> str:
     """Return the name of the file with a state, or an empty string."""
     handle = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
     try:
@@ -556,18 +573,24 @@ def _replace(folder: int, name: str, status: os.stat_result, data: bytes) -> boo
     new_name = make_temporary_name(name + ".merged")
     remove_file(new_name, folder)
     try:
-        handle = os.open(new_name, CREATE_FLAGS, 0o600, dir_fd=folder)
-        with open(handle, "wb") as stream:
-            stream.write(data)
-            stream.flush()
-            os.fchmod(handle, stat.S_IMODE(status.st_mode))
-            os.utime(handle, ns=(status.st_atime_ns, status.st_mtime_ns))
-            os.fsync(handle)
+        _write_like(new_name, folder, status, data)
         if not exchange_between(folder, new_name, folder, name):
             return False
-        if _read_state(new_name, folder) != _get_state(status):
+        if _read_state(new_name, folder) != get_file_state(status):
+            # Another program wrote the file just before the exchange.
             exchange_between(folder, new_name, folder, name)
             return False
         return True
     finally:
         remove_file(new_name, folder)
+
+
+def _write_like(name: str, folder: int, status: os.stat_result, data: bytes) -> None:
+    """Write a new file with the permissions and times of the file with `status`."""
+    handle = os.open(name, CREATE_FLAGS, 0o600, dir_fd=folder)
+    with open(handle, "wb") as stream:
+        stream.write(data)
+        stream.flush()
+        os.fchmod(handle, stat.S_IMODE(status.st_mode))
+        os.utime(handle, ns=(status.st_atime_ns, status.st_mtime_ns))
+        os.fsync(handle)

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from stepper.common.errors import NotebookError
 from stepper.common.paths import Paths
 from stepper.daemon.workspace.notebook_paths import NotebookPaths
+from stepper.notebooks.file_state import FileState, read_file_state
 from stepper.notebooks.notebook_file import IpynbFile
 from stepper.policy import notebook_identity
 from stepper.policy.notebook_identity import Hashes
@@ -22,14 +23,14 @@ from stepper.session.session import Session
 
 MAX_CACHED_FILES = 200
 
-# Inode number, size and modification time of a file; empty if the file is missing.
-Signature = tuple[int, ...]
-
 
 class CachedHashes(NamedTuple):
-    """The cell hashes of a file, and the file's signature before they were read."""
+    """The cell hashes of a file, and the file's state before they were read.
 
-    signature: Signature
+    `state` is None if the file is missing.
+    """
+
+    state: FileState | None
     hashes: Hashes
 
 
@@ -81,9 +82,9 @@ class NotebookRecords:
 
         Return None if the notebook can't be read.
         """
-        signature = get_signature(path)
+        file_state = read_file_state(path)
         cached = self._notebook_hashes.get(path)
-        if cached is not None and cached.signature == signature:
+        if cached is not None and cached.state == file_state:
             return cached.hashes
         file = IpynbFile(path)
         try:
@@ -91,7 +92,7 @@ class NotebookRecords:
         except NotebookError:
             return None
         hashes = notebook_identity.hash_code_cells(cells)
-        _add_to_cache(self._notebook_hashes, path, CachedHashes(signature, hashes))
+        _add_to_cache(self._notebook_hashes, path, CachedHashes(file_state, hashes))
         return hashes
 
     def get_run_hashes(self, path: str) -> Hashes:
@@ -104,15 +105,15 @@ class NotebookRecords:
             return notebook_identity.list_run_hashes(session.state)
         store = self.notebook_paths.get_store(path)
         journal = os.path.join(self.paths.journals, f"{store}.jsonl")
-        signature = get_signature(journal)
+        file_state = read_file_state(journal)
         cached = self._journal_hashes.get(store)
-        if cached is not None and cached.signature == signature:
+        if cached is not None and cached.state == file_state:
             return cached.hashes
         hashes: Hashes = {}
-        if signature:
-            state = self.get_session(path).state
-            hashes = notebook_identity.list_run_hashes(state)
-        _add_to_cache(self._journal_hashes, store, CachedHashes(signature, hashes))
+        if file_state is not None:
+            notebook_state = self.get_session(path).state
+            hashes = notebook_identity.list_run_hashes(notebook_state)
+        _add_to_cache(self._journal_hashes, store, CachedHashes(file_state, hashes))
         return hashes
 
     def list_notebooks_with_journals(self) -> list[str]:
@@ -141,21 +142,13 @@ def _add_to_cache(
     key: str,
     entry: CachedHashes,
 ) -> None:
+    """Add an entry to a cache. If the cache is full, remove all other entries."""
     if len(cache) > MAX_CACHED_FILES:
         cache.clear()
     cache[key] = entry
 
 
-def get_signature(path: str) -> Signature:
-    """Return the signature of a file, or an empty tuple if it can't be accessed."""
-    try:
-        status = os.stat(path)
-    except OSError:
-        return ()
-    return (status.st_ino, status.st_size, status.st_mtime_ns)
-
-
 def get_inode(path: str) -> int:
     """Return the inode number of a file, or 0 if the file can't be accessed."""
-    signature = get_signature(path)
-    return signature[0] if signature else 0
+    file_state = read_file_state(path)
+    return file_state.inode if file_state is not None else 0

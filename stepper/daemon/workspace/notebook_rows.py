@@ -6,7 +6,6 @@ its journal and the configuration. The row is reused while these are unchanged.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 from dataclasses import dataclass, replace
@@ -15,7 +14,11 @@ from typing import Protocol
 from stepper.common.paths import Paths
 from stepper.daemon.config import Config
 from stepper.daemon.workspace.notebook_paths import NotebookPaths
-from stepper.notebooks.notebook_document import get_file_signature
+from stepper.notebooks.file_state import (
+    FileSignature,
+    get_file_signature,
+    read_file_signature,
+)
 from stepper.policy.model import Limits
 from stepper.session import responses, status_queries
 from stepper.session.session import Session
@@ -39,9 +42,9 @@ class CachedRow:
 
     row: responses.NotebookEntry
     limits: Limits
-    notebook: tuple[int, ...]
+    notebook: FileSignature
     journal_path: str
-    journal: tuple[int, ...]
+    journal: FileSignature | None  # None if there is no journal
 
 
 class NotebookRows:
@@ -72,7 +75,7 @@ class NotebookRows:
         store = notebooks.notebook_paths.get_store(path)
         journal_path = os.path.join(notebooks.paths.journals, f"{store}.jsonl")
         # Determined before the journal is read, so a later change invalidates the row.
-        journal = _get_signature(journal_path)
+        journal = read_file_signature(journal_path)
         session = notebooks.peek_session(path, follow=False)
         row = await status_queries.get_entry(session, session.name == current, age)
         if session.name not in notebooks.sessions:
@@ -80,7 +83,7 @@ class NotebookRows:
         return row
 
     def _is_valid(
-        self, cached: CachedRow, limits: Limits, notebook: tuple[int, ...]
+        self, cached: CachedRow, limits: Limits, notebook: FileSignature
     ) -> bool:
         """Return whether the limits, the notebook and the journal are unchanged.
 
@@ -90,11 +93,4 @@ class NotebookRows:
             return False
         if cached.limits is not limits or cached.notebook != notebook:
             return False
-        return cached.journal == _get_signature(cached.journal_path)
-
-
-def _get_signature(path: str) -> tuple[int, ...]:
-    """Return the signature of a file, or an empty tuple if it can't be accessed."""
-    with contextlib.suppress(OSError):
-        return get_file_signature(os.stat(path))
-    return ()
+        return cached.journal == read_file_signature(cached.journal_path)

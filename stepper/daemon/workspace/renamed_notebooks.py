@@ -18,13 +18,10 @@ from typing import NamedTuple
 from stepper.common.errors import NotebookError
 from stepper.common.paths import Paths
 from stepper.daemon.workspace.notebook_paths import NotebookPaths
-from stepper.daemon.workspace.notebook_records import (
-    NotebookRecords,
-    Signature,
-    get_signature,
-)
+from stepper.daemon.workspace.notebook_records import NotebookRecords
 from stepper.daemon.workspace.rename_search import RenameSearch
 from stepper.messages import external_changes as messages
+from stepper.notebooks.file_state import FileState, read_file_state
 from stepper.policy import journal_events, notebook_identity
 from stepper.policy.model import Cell
 from stepper.session.protocols import LaunchConfig
@@ -40,7 +37,7 @@ SEARCH_PAUSE_FACTOR = 20
 class CheckedFile(NamedTuple):
     """The state of a notebook's file at the last check for a rename."""
 
-    signature: Signature
+    state: FileState
     cell_ids: frozenset[str]  # the ids of its code cells
 
 
@@ -87,12 +84,12 @@ class RenamedNotebooks:
         a notebook that was renamed earlier adds the notice of the rename again. A call
         is cheap unless the file has changed since the last call.
         """
-        signature = get_signature(session.file.path)
-        if not signature or signature == session.file.last_written:
+        file_state = read_file_state(session.file.path)
+        if file_state is None or file_state == session.file.last_written:
             return
         self._next_searches.pop(session.name, None)
         last_check = self._checked_files.get(session.name)
-        if self._is_known_file(session, signature, last_check):
+        if self._is_known_file(session, file_state, last_check):
             return
         if last_check is None and session.state.renamed_from:
             session.notices.add(self._format_renamed(session))
@@ -102,29 +99,29 @@ class RenamedNotebooks:
             return
         ids = frozenset(cell.id for cell in cells if cell.is_code)
         if session.name in self.sessions:
-            self._checked_files[session.name] = CheckedFile(signature, ids)
+            self._checked_files[session.name] = CheckedFile(file_state, ids)
         if self._may_be_renamed(session, ids, last_check):
             self._match_with_session(session, cells)
 
     def _is_known_file(
         self,
         session: Session,
-        signature: Signature,
+        file_state: FileState,
         last_check: CheckedFile | None,
     ) -> bool:
         """Return whether a notebook is the file that was last checked or written.
 
         The file's contents may have been changed in place.
         """
-        inode = signature[0]
-        last_written = session.file.last_written
-        is_same_inode = bool(last_written) and last_written[0] == inode
+        known_inodes = []
+        if session.file.last_written is not None:
+            known_inodes.append(session.file.last_written.inode)
         if last_check is not None:
-            if last_check.signature == signature:
+            if last_check.state == file_state:
                 return True
-            if last_check.signature[0] == inode:
-                is_same_inode = True
-        return is_same_inode and _was_written_in_place(session.file.path)
+            known_inodes.append(last_check.state.inode)
+        has_known_inode = file_state.inode in known_inodes
+        return has_known_inode and _was_written_in_place(session.file.path)
 
     def _may_be_renamed(
         self,
