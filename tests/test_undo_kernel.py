@@ -308,6 +308,17 @@ def test_silent_undo(lab: UndoLab) -> None:
     assert lab.output == "[1] False\n"
 
 
+def test_removed_name_is_not_reported_as_not_restored(lab: UndoLab) -> None:
+    """The object cannot be restored, but nothing refers to it any more."""
+    lab.step("data = bytearray(b'ab')")
+    lab.step("data.append(99); view = memoryview(data)")
+    runs = [lab.number, lab.number - 1]
+    _, restored = lab.show("'data' in globals(), 'view' in globals()", runs)
+    assert lab.output == "False False\n"
+    assert set(restored.removed) == {"data", "view"}
+    assert restored.not_restored == {}
+
+
 def test_runs_without_an_image_are_not_undone(lab: UndoLab) -> None:
     lab.step("rows = [1]")
     lab.step("rows.append(2)")

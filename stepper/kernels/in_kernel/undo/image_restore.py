@@ -263,6 +263,10 @@ class Restore:
 
     def describe(self) -> Any:
         """Return the result as JSON. A name with a problem is only not restored."""
+        for name in self.removed:
+            # The value of a name that did not exist before need not be restored.
+            if self.not_restored.get(name) not in (OTHER_CODE, DROPPED):
+                self.not_restored.pop(name, None)
         restored = {}
         for name, runs in self.restored.items():
             if name not in self.not_restored and name not in self.removed:
