@@ -21,6 +21,7 @@ from stepper.kernels.in_kernel import (
     iopub_buffer,
     module_reload,
     output_drain,
+    statement_times,
     traceback_warmup,
 )
 from stepper.kernels.in_kernel.cell_sources import (
@@ -97,6 +98,7 @@ def prepare_run(info: Any) -> None:
             call_safely(parts[name].start_run, info.raw_cell)
     reloaded = [] if changes is None else changes["reloaded"] + changes["dependents"]
     start_undoable_run(request["metadata"].get("stepper_undo"), reloaded)
+    call_safely(statement_times.start_run)
 
 
 def undo_before_run() -> None:
@@ -201,6 +203,10 @@ def report_run(result: Any) -> None:
         facts["scratch"] = True
     if undo_facts:
         facts["undo"] = undo_facts
+    if is_attributable:
+        times = call_safely(statement_times.finish_run, error is not None)
+        if times:
+            facts["times"] = times
     if module_changes:
         facts["modules"] = module_changes
     publish_facts(error, **facts)

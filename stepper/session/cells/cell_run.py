@@ -20,6 +20,7 @@ from stepper.messages import (
     attached_clients,
     command_messages,
     module_reloads,
+    statement_times,
     undo_report,
 )
 from stepper.messages.quoted_output import Completeness, format_location
@@ -568,7 +569,10 @@ def _describe_figures_and_effects(
                 run.duration_s,
                 session.language.comment,
             )
+        times = statement_times.parse_times(execution.diagnosis_data.get("times"))
+        failing_line = run.fault.line if run.fault else None
         warnings = [
+            *statement_times.format_times(times, run.duration_s, failing_line or 0),
             *effects.commands,
             *names,
             *effects.cell_files,
