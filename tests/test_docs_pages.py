@@ -122,6 +122,39 @@ def test_install_options_named_in_pages_exist() -> None:
             parse_arguments(arguments)
 
 
+def test_verify_calls_in_pages_are_valid() -> None:
+    prefix = (
+        r"(?:- run: |- )?((uvx (--with ipykernel )?)?notebook-stepper|stepper) verify"
+    )
+    calls = commands(rf" *{prefix}\b")
+    programs = set()
+    for _, line in calls:
+        match = re.match(rf" *{prefix}", line)
+        assert match is not None
+        programs.add(match[1])
+        call = line[match.end() :].split("  #")[0].split(" > ")[0]
+        arguments = shlex.split(call.replace("…", ""))
+        if "--help" not in arguments:
+            main.commands["verify"].make_context("verify", arguments)
+    assert programs >= {"stepper", "notebook-stepper", "uvx notebook-stepper"}
+
+
+def test_ci_examples_are_valid() -> None:
+    text = (ROOT / "docs" / "verify.md").read_text()
+    github, gitlab = map(yaml.safe_load, re.findall(r"(?ms)^```yaml\n(.*?)^```$", text))
+    steps = [
+        step["run"] for step in github["jobs"]["notebooks"]["steps"] if "run" in step
+    ]
+    script = gitlab["notebooks"]["script"]
+    for install, verify in (steps, script):
+        requirements = install.removeprefix("pip install -r requirements.txt ").split()
+        assert requirements == ["ipykernel", "notebook-stepper"]
+        assert verify.startswith("notebook-stepper verify notebooks/ --scratch -j 2 ")
+    assert script[1].endswith(
+        f" > {gitlab['notebooks']['artifacts']['reports']['junit']}"
+    )
+
+
 def test_scripts_named_in_pages_exist() -> None:
     commands_in_pages = find_commands(r"python [\w/]+\.py")
     assert len(commands_in_pages) > 3

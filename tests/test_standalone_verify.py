@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -298,3 +299,54 @@ def test_links_to_this_environment(tmp_path: Path) -> None:
         assert (kernel / "ipykernel").is_dir()
         assert paths.runtime != hook_paths.HookPaths(str(tmp_path)).runtime
     assert not env.exists() and not os.path.exists(paths.runtime)
+
+
+@pytest.mark.nightly
+def test_pytest_plugin(tmp_path: Path) -> None:
+    cells = (
+        ("print(1)", "1\n"),
+        ("print(2)", "3\n"),
+        ("import os; os._exit(1)", ""),
+        ("print(4)", "4\n"),
+    )
+    write_notebook(tmp_path / "a.ipynb", *cells)
+    (tmp_path / "b.ipynb").write_text("{")
+    command = [sys.executable, "-m", "pytest", "-p", "stepper.cli.pytest_plugin"]
+    options = [
+        "-v",
+        "-p",
+        "no:cacheprovider",
+        "-c",
+        os.devnull,
+        f"--rootdir={tmp_path}",
+    ]
+    environ = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+    }
+
+    def run_pytest(*arguments: str) -> tuple[int, str]:
+        result = subprocess.run(
+            [*command, *options, *arguments],
+            cwd=tmp_path,
+            env=environ,
+            capture_output=True,
+            text=True,
+        )
+        return result.returncode, result.stdout + result.stderr
+
+    code, out = run_pytest("--stepper-verify", "a.ipynb")
+    assert code == 1, out
+    outcomes = re.findall(r"a.ipynb::(cell \d) ([A-Z]+)", out)
+    assert outcomes[:4] == [
+        ("cell 1", "PASSED"),
+        ("cell 2", "FAILED"),
+        ("cell 3", "FAILED"),
+        ("cell 4", "SKIPPED"),
+    ]
+    assert "changed: -1 +1\n- 3\n+ 2\n" in out and "Traceback" not in out
+    assert "1 passed" in out and "2 failed" in out and "1 skipped" in out
+    code, out = run_pytest("--stepper-verify", "b.ipynb")
+    assert code == 2 and "b.ipynb is not valid JSON" in out
+    assert run_pytest("a.ipynb")[0] in (4, 5), "notebooks are collected on request only"

@@ -147,6 +147,19 @@ class StandaloneWorkspace(Workspace):
         self.resolve = _resolve
 
 
+def replay_once(notebook: str) -> VerifyResult:
+    """Replay the notebook at a path, and return the result.
+
+    Raise StepperError if it can't be replayed.
+    """
+    replays = StandaloneReplays(Verify(), dict(os.environ), asyncio.Event())
+    return asyncio.run(replays.verify(notebook, _ignore_progress))
+
+
+def _ignore_progress(_: object) -> None:
+    """Ignore a progress event."""
+
+
 def _resolve(path: str) -> str:
     """Return the real path of a notebook, which may be anywhere."""
     return os.path.realpath(path)
