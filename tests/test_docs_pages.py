@@ -126,7 +126,7 @@ def test_verify_calls_in_pages_are_valid() -> None:
     prefix = (
         r"(?:- run: |- )?((uvx (--with ipykernel )?)?notebook-stepper|stepper) verify"
     )
-    calls = commands(rf" *{prefix}\b")
+    calls = find_commands(rf" *{prefix}\b")
     programs = set()
     for _, line in calls:
         match = re.match(rf" *{prefix}", line)
