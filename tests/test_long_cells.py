@@ -31,7 +31,7 @@ from tests.test_workflow import end_turn, say, start_session
 
 STARTED: list[subprocess.Popen[bytes]] = []
 SOON = "report_after_seconds: 0.2\n"
-WAITS = """# stepper: timeout=2h
+WAITING_CELL = """# stepper: timeout=2h
 import os, time
 print("begun", flush=True)
 while not os.path.exists("go"): time.sleep(0.02)
@@ -40,7 +40,7 @@ print("after")"""
 
 @pytest.fixture
 def project(fresh_project: Project) -> Iterator[Project]:
-    """One of its own for each test: what is handed on is told later, to whoever asks then."""
+    """A project for each test: background runs are reported to the next caller."""
     fresh_project.config(SOON)
     yield fresh_project
     while STARTED:
@@ -49,7 +49,7 @@ def project(fresh_project: Project) -> Iterator[Project]:
 
 
 class Edit:
-    """An edit as the client handles it: the hook that it waits for, and the one that may wake the agent later."""
+    """An edit with the client's hooks: the report's, and the later notification's."""
 
     def __init__(
         self,
@@ -63,10 +63,10 @@ class Edit:
         self.payload = payload or make_insert_payload(notebook, source)
         self.cell_id: str = self.payload["tool_response"].get("cell_id", "")
         self.env = os.environ | {"CLAUDE_PID": str(os.getpid())} | env
-        self.waker = self.started("Wake")
-        self.hook = self.started("PostToolUse")
+        self.waker = self.start_hook("Wake")
+        self.hook = self.start_hook("PostToolUse")
 
-    def started(self, event: str) -> subprocess.Popen[bytes]:
+    def start_hook(self, event: str) -> subprocess.Popen[bytes]:
         return start_hook(self.project, event, self.payload, self.env, self.tools)
 
     @property
@@ -87,21 +87,21 @@ def make_insert_payload(notebook: Notebook, source: str) -> dict[str, Any]:
 
 
 def write_cells(
-    notebook: Notebook, cells: list[dict[str, Any]], **answered: Any
+    notebook: Notebook, cells: list[dict[str, Any]], **response: Any
 ) -> dict[str, Any]:
     """Write the whole file as the client does and return the PostToolUse payload."""
     text = json.dumps(
         {"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
     )
     notebook.path.write_text(text)
-    answered = {
+    response = {
         "type": "update",
         "filePath": str(notebook.path),
         "content": text,
-        **answered,
+        **response,
     }
     tool_input = {"file_path": str(notebook.path), "content": text}
-    return notebook.payload("PostToolUse", "Write", tool_input, tool_response=answered)
+    return notebook.payload("PostToolUse", "Write", tool_input, tool_response=response)
 
 
 def start_hook(
@@ -111,36 +111,29 @@ def start_hook(
     env: dict[str, str] | None = None,
     tools: Path | None = None,
 ) -> subprocess.Popen[bytes]:
-    """Start a hook as the client does; `tools` has its programs, where it is an installed one."""
+    """Start a hook like the client; `tools` has the programs of an installation."""
     pipes = {
         "stdin": subprocess.PIPE,
         "stdout": subprocess.PIPE,
         "stderr": subprocess.PIPE,
     }
     command = project.client(event)
-    command = (
-        [str(tools / "hook"), str(tools / "python"), *command[-3:]]
-        if tools
-        else command
-    )
+    if tools:
+        command = [str(tools / "hook"), str(tools / "python"), *command[-3:]]
     process = subprocess.Popen(
         command, cwd=project.folder, env=env, start_new_session=True, **pipes
     )
     assert process.stdin
-    with (
-        contextlib.suppress(BrokenPipeError),
-        process.stdin,
-    ):  # a hook that cannot notify does not read it
-        answered = {
+    # A hook that cannot notify the agent does not read its input.
+    with contextlib.suppress(BrokenPipeError), process.stdin:
+        # The client sends these fields last.
+        last_fields = {
             key: payload[key]
             for key in ("tool_response", "tool_use_id")
             if key in payload
-        }  # the client's order
-        process.stdin.write(
-            json.dumps(
-                {**omit_keys(payload, *answered), **answered}, separators=(",", ":")
-            ).encode()
-        )
+        }
+        ordered = {**omit_keys(payload, *last_fields), **last_fields}
+        process.stdin.write(json.dumps(ordered, separators=(",", ":")).encode())
     process.stdin = None
     STARTED.append(process)
     return process
@@ -151,18 +144,18 @@ def omit_keys(payload: dict[str, Any], *keys: str) -> dict[str, Any]:
 
 
 def read_notification(waker: subprocess.Popen[bytes]) -> str:
-    """What a waker wakes the agent with; '' for nothing."""
-    out, told = waker.communicate(timeout=40)
-    assert out == b"" and waker.returncode == (2 if told else 0), (
-        out,
-        told,
+    """Return the text that notifies the agent, or ''."""
+    stdout, stderr = waker.communicate(timeout=40)
+    assert stdout == b"" and waker.returncode == (2 if stderr else 0), (
+        stdout,
+        stderr,
         waker.returncode,
     )
-    return told.decode()
+    return stderr.decode()
 
 
 def confirm_delivery(notebook: Notebook, text: str) -> None:
-    """The client tells the hooks of what woke the agent as of a prompt."""
+    """Confirm a notification like the client: as a prompt."""
     assert (
         say(
             notebook,
@@ -189,7 +182,7 @@ def test_long_cell_moves_to_background_and_notifies_the_agent_once(
     project: Project,
 ) -> None:
     notebook = project.new("Train", "Test")
-    edit = Edit(notebook, WAITS)
+    edit = Edit(notebook, WAITING_CELL)
     answer = edit.answer
     assert answer.text.startswith(
         f"stepper: Cell 1 (id {edit.cell_id}) is still running after "
@@ -237,7 +230,7 @@ def test_user_prompt_interrupts_it_and_the_agent_is_told_once(
     project: Project, words: str
 ) -> None:
     notebook = project.new("Train")
-    edit = Edit(notebook, WAITS)
+    edit = Edit(notebook, WAITING_CELL)
     assert "still running" in edit.answer.text
     response = say(notebook, words)
     assert "was CANCELLED after" in response and "| begun" in response
@@ -251,7 +244,7 @@ def test_user_prompt_interrupts_it_and_the_agent_is_told_once(
 @pytest.mark.nightly
 def test_interrupt_in_a_terminal_notifies_the_agent(project: Project) -> None:
     notebook = project.new("Train")
-    edit = Edit(notebook, WAITS)
+    edit = Edit(notebook, WAITING_CELL)
     assert "still running" in edit.answer.text
     assert "interrupted" in project.stepper("interrupt").stdout
     assert "was CANCELLED after" in edit.woken
@@ -260,7 +253,7 @@ def test_interrupt_in_a_terminal_notifies_the_agent(project: Project) -> None:
 @pytest.mark.nightly
 def test_next_session_gets_the_report(project: Project) -> None:
     notebook = project.new("Train")
-    edit = Edit(notebook, WAITS)
+    edit = Edit(notebook, WAITING_CELL)
     assert "still running" in edit.answer.text
     edit.waker.send_signal(signal.SIGTERM)
     edit.waker.wait()
@@ -282,16 +275,15 @@ def test_next_session_gets_the_report(project: Project) -> None:
 @pytest.mark.nightly
 def test_resumed_session_is_notified(project: Project) -> None:
     notebook = project.new("Train")
-    edit = Edit(notebook, WAITS)
+    edit = Edit(notebook, WAITING_CELL)
     assert "still running" in edit.answer.text
     edit.waker.kill()
     edit.waker.wait()
     time.sleep(0.3)
     assert "still running" in start_session(notebook, "resume")
     wakers = start_waker(notebook, "SessionStart"), start_waker(notebook)
-    wait_until(
-        lambda: any(waker.poll() is not None for waker in wakers)
-    )  # one is enough
+    # One waiting hook is enough; the other one exits.
+    wait_until(lambda: any(waker.poll() is not None for waker in wakers))
     (notebook.path.parent / "go").touch()
     assert sorted("ran ok" in read_notification(waker) for waker in wakers) == [
         False,
@@ -303,11 +295,11 @@ def test_resumed_session_is_notified(project: Project) -> None:
 def test_notification_of_dead_client_is_delivered_later(project: Project) -> None:
     notebook = project.new("Train")
     with subprocess.Popen(["sleep", "600"]) as client:
-        edit = Edit(notebook, WAITS, CLAUDE_PID=str(client.pid))
+        edit = Edit(notebook, WAITING_CELL, CLAUDE_PID=str(client.pid))
         client.kill()
     assert "still running" in edit.answer.text
     (notebook.path.parent / "go").touch()
-    assert "ran ok" in edit.woken  # … and lost, with the client
+    assert "ran ok" in edit.woken  # not delivered, because the client was killed
     wait_until(lambda: "ran ok" in start_session(notebook, "resume"))
     assert "finished in the meantime" not in start_session(notebook, "resume")
 
@@ -316,7 +308,7 @@ def test_notification_of_dead_client_is_delivered_later(project: Project) -> Non
 @pytest.mark.parametrize("waker", [True, False])
 def test_background_run_survives_a_killed_daemon(project: Project, waker: bool) -> None:
     notebook = project.new("Train")
-    edit = Edit(notebook, WAITS)
+    edit = Edit(notebook, WAITING_CELL)
     assert "still running" in edit.answer.text
     if not waker:
         edit.waker.kill()
@@ -351,7 +343,7 @@ def test_background_run_survives_a_killed_daemon(project: Project, waker: bool) 
 def test_kernel_death_notifies_the_agent_of_lost_state(project: Project) -> None:
     notebook = project.new("Load", "Train")
     notebook.insert("rows = [1, 2, 3]")
-    edit = Edit(notebook, WAITS)
+    edit = Edit(notebook, WAITING_CELL)
     assert "still running" in edit.answer.text
     psutil.Process(project.json("status")["kernel"]["pid"]).kill()
     notification = edit.woken
@@ -367,7 +359,7 @@ def test_code_cells_are_refused_during_a_background_run(
     project: Project,
 ) -> None:
     notebook = project.new("Train", "Test")
-    edit = Edit(notebook, WAITS)
+    edit = Edit(notebook, WAITING_CELL)
     assert "still running" in edit.answer.text
     denied = notebook.before("insert", "1 + 1", edit.cell_id).denied
     assert (
@@ -394,12 +386,11 @@ def test_code_cells_are_refused_during_a_background_run(
 def test_queued_cells_each_notify_the_agent(project: Project) -> None:
     project.config(SOON + "queue: true\n")
     notebook = project.new("Train", "Test", "Show")
-    edit = Edit(notebook, WAITS)
+    edit = Edit(notebook, WAITING_CELL)
     assert "still running" in edit.answer.text and "wait in line" in edit.answer.text
     assert not notebook.before("insert", "1 + 1", edit.cell_id).denied
-    another = Notebook(
-        project, notebook.path, session="another"
-    )  # each is woken by its own
+    # Each session is notified of its own cell.
+    another = Notebook(project, notebook.path, session="another")
     behind, last = Edit(another, "print('two')"), Edit(notebook, "print('three')")
     for item in (behind, last):
         message = item.answer.text
@@ -409,7 +400,7 @@ def test_queued_cells_each_notify_the_agent(project: Project) -> None:
         "| after" in edit.woken and "| two" in behind.woken and "| three" in last.woken
     )
     (notebook.path.parent / "go").unlink()
-    edit = Edit(notebook, WAITS)
+    edit = Edit(notebook, WAITING_CELL)
     assert "still running" in edit.answer.text
     behind = Edit(notebook, "print('not')")
     assert "waits in line" in behind.answer.text
@@ -423,7 +414,7 @@ def test_escape_in_foreground_cancels_without_notification(
 ) -> None:
     project.config("")
     notebook = project.new("Train")
-    edit = Edit(notebook, WAITS)
+    edit = Edit(notebook, WAITING_CELL)
     wait_until(lambda: (get_running(project) or {}).get("line") == "begun")
     edit.hook.send_signal(signal.SIGTERM)
     assert edit.woken == ""
@@ -434,7 +425,7 @@ def test_escape_in_foreground_cancels_without_notification(
 @pytest.mark.parametrize("why", ["plain -p", "a subagent"])
 def test_turn_waits_if_the_agent_cannot_be_notified(project: Project, why: str) -> None:
     notebook = project.new("Train")
-    source = WAITS
+    source = WAITING_CELL
     if why == "a subagent":
         edit = Edit(
             notebook, payload=make_insert_payload(notebook, source) | {"agent_id": "a1"}
@@ -451,7 +442,7 @@ def test_turn_waits_if_the_agent_cannot_be_notified(project: Project, why: str) 
 @pytest.mark.nightly
 def test_shutdown_cancels_a_background_run(project: Project) -> None:
     notebook = project.new("Train")
-    edit = Edit(notebook, WAITS)
+    edit = Edit(notebook, WAITING_CELL)
     assert "still running" in edit.answer.text
     project.stepper("shutdown", str(notebook.path))
     assert "CANCELLED" in edit.woken
@@ -462,7 +453,7 @@ def test_matching_line_and_completion_each_notify_the_agent(
 ) -> None:
     project.config("")
     notebook = project.new("Train")
-    source = WAITS.replace("timeout=2h", 'timeout=2h wake="loss.*nan"').replace(
+    source = WAITING_CELL.replace("timeout=2h", 'timeout=2h wake="loss.*nan"').replace(
         "while not", "while not os.path.exists('bad') and not"
     )
     source = source.replace(
@@ -471,9 +462,8 @@ def test_matching_line_and_completion_each_notify_the_agent(
     )
     edit = Edit(notebook, source)
     wait_until(lambda: (get_running(project) or {}).get("line") == "begun")
-    (
-        notebook.path.parent / "bad"
-    ).touch()  # moved to the background immediately, before its 20 s have passed
+    # The cell moves to the background immediately, before its 20 s have passed.
+    (notebook.path.parent / "bad").touch()
     assert (
         "still running" in (message := edit.answer.text)
         and "matches its `wake=` pattern:\n| loss is nan" in message
@@ -508,7 +498,11 @@ def test_written_notebook_moves_to_background_at_a_long_cell(
     project: Project,
 ) -> None:
     notebook = project.notebook("whole.ipynb")
-    cells = [code("rows = [1]", "a"), code(WAITS, "b"), code("print(len(rows))", "c")]
+    cells = [
+        code("rows = [1]", "a"),
+        code(WAITING_CELL, "b"),
+        code("print(len(rows))", "c"),
+    ]
     edit = Edit(notebook, payload=write_cells(notebook, cells))
     assert "Cell 2 (id b) is still running" in edit.answer.text
     (notebook.path.parent / "go").touch()
@@ -523,7 +517,7 @@ def test_written_notebook_moves_to_background_at_a_long_cell(
 @pytest.mark.nightly
 @pytest.mark.skipif(shutil.which("cc") is None, reason="there is no compiled client")
 def test_waiting_hook_uses_few_resources(project: Project, tmp_path: Path) -> None:
-    """Also once its daemon was killed: the compiled client waits on, beside the Python that had another one started."""
+    """Also after its daemon was killed and a Python process started another one."""
     notebook = project.new("Train")
     make_env(tmp_path / "env")
     shutil.copy(compiled_client(), tmp_path / "env" / "bin" / "hook")
@@ -535,7 +529,7 @@ def test_waiting_hook_uses_few_resources(project: Project, tmp_path: Path) -> No
     raw = notebook.raw
     raw["cells"].append(code("1", "big") | {"outputs": [figure]})
     notebook.path.write_text(json.dumps(raw))
-    edit = Edit(notebook, WAITS, tmp_path / "env" / "bin")
+    edit = Edit(notebook, WAITING_CELL, tmp_path / "env" / "bin")
     assert "still running" in edit.answer.text
     for _ in range(2):
         process = psutil.Process(edit.waker.pid)
@@ -555,9 +549,9 @@ def test_waiting_hook_uses_few_resources(project: Project, tmp_path: Path) -> No
 
 @pytest.mark.nightly
 def test_suspended_machine_loses_nothing(project: Project) -> None:
-    """As where the machine is suspended: longer than either side waits for the other."""
+    """The suspension is longer than the timeouts of hook and daemon."""
     notebook = project.new("Train")
-    edit = Edit(notebook, WAITS)
+    edit = Edit(notebook, WAITING_CELL)
     assert "still running" in edit.answer.text
     status = project.json("status")
     pids = [status["daemon"]["pid"], status["kernel"]["pid"], edit.waker.pid]
@@ -581,7 +575,7 @@ def test_user_sees_progress_periodically(project: Project) -> None:
         project.folder / ".stepper" / "running",
     )
     line.unlink(missing_ok=True)
-    edit = Edit(notebook, WAITS)
+    edit = Edit(notebook, WAITING_CELL)
     assert "still running" in edit.answer.text
     wait_until(lambda: status.exists() and line.exists())
     message, text = [line.read_text()], [status.read_text()]
@@ -604,9 +598,9 @@ def test_user_sees_progress_periodically(project: Project) -> None:
 def test_late_waker_of_new_daemon_notifies_immediately(
     project: Project,
 ) -> None:
-    """The cell has ended, and nobody could be told, before it asks."""
+    """The cell finished before the hook connected, so nothing was reported."""
     notebook = project.new("Train")
-    edit = Edit(notebook, WAITS)
+    edit = Edit(notebook, WAITING_CELL)
     assert "still running" in edit.answer.text
     edit.waker.send_signal(signal.SIGSTOP)
     project.kill_daemon()

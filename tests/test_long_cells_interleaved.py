@@ -27,7 +27,7 @@ from tests.conftest import (
 from tests.test_long_cells import (
     SOON,
     STARTED,
-    WAITS,
+    WAITING_CELL,
     Edit,
     confirm_delivery,
     get_running,
@@ -52,7 +52,7 @@ def project(fresh_project: Project) -> Iterator[Project]:
             process.kill()
 
 
-def start_background_cell(notebook: Notebook, source: str = WAITS) -> Edit:
+def start_background_cell(notebook: Notebook, source: str = WAITING_CELL) -> Edit:
     edit = Edit(notebook, source)
     assert "still running" in edit.answer.text
     return edit
@@ -149,7 +149,7 @@ def test_client_is_notified_in_new_session_after_clear(
 ) -> None:
     """The first waker has reported a line; the next one belongs to the new session."""
     notebook = project.new("Train")
-    edit = Edit(notebook, WAITS.replace("timeout=2h", 'timeout=2h wake="begun"'))
+    edit = Edit(notebook, WAITING_CELL.replace("timeout=2h", 'timeout=2h wake="begun"'))
     message = edit.answer.text
     assert "still running" in message and (
         "matches" in message or "matches" in edit.woken
@@ -246,7 +246,7 @@ def test_matching_line_is_not_notified_again_by_new_daemon(
     notebook = project.new("Train")
     waits = 'while not os.path.exists("{}"): time.sleep(0.02)\nprint("loss is nan: {}", flush=True)\n'
     lines = "".join(waits.format(item, item) for item in ("bad", "worse"))
-    source = WAITS.replace("timeout=2h", 'timeout=2h wake="loss.*nan"').replace(
+    source = WAITING_CELL.replace("timeout=2h", 'timeout=2h wake="loss.*nan"').replace(
         "while not", f"{lines}while not"
     )
     edit = start_background_cell(notebook, source)
@@ -287,7 +287,7 @@ def test_waiting_hook_does_not_hold_the_file_content(
         }
     )
     payload = write_cells(
-        notebook, [code(WAITS, "b")], structuredPatch=[], originalFile=old
+        notebook, [code(WAITING_CELL, "b")], structuredPatch=[], originalFile=old
     )
     edit = Edit(notebook, tools=tmp_path / "env" / "bin", payload=payload)
     assert "still running" in edit.answer.text
@@ -330,7 +330,7 @@ def test_hook_killed_with_unread_heartbeat_cancels_its_cell(
 ) -> None:
     project.config("")
     notebook = project.new("Train")
-    edit = Edit(notebook, WAITS)
+    edit = Edit(notebook, WAITING_CELL)
     wait_until(lambda: (get_running(project) or {}).get("line") == "begun")
     edit.waker.kill()
     kill_starved_hook(edit.hook, project)

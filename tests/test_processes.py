@@ -25,9 +25,10 @@ from stepper.kernels.backends.local.process_identity import (
 )
 from tests.conftest import Notebook, Project, mark_nightly
 
-# As many as a cell can think of: in its group, its session, or none of both; orphaned; without an environment; forking on.
-STARTED = 9
-START = """
+# Child processes in the cell's process group, in other groups and sessions, orphaned,
+# without environment variables, and forking repeatedly.
+CHILD_COUNT = 9
+START_CHILDREN = """
 import os, subprocess, sys, time
 sleep = ["sleep", "{seconds}"]
 subprocess.Popen(sleep)
@@ -46,26 +47,28 @@ subprocess.Popen(["sh", "-c", "while :; do sleep {seconds} & sleep 0.1; done"], 
 """
 
 
-def wait_until_met(met: Callable[[], Any], what: str, seconds: float = 20) -> None:
-    """Wait until something is so; it must be within that time, which a hang alone takes."""
-    limit = time.monotonic() + seconds
-    while not met():
-        assert time.monotonic() < limit, what
+def wait_until_met(
+    condition: Callable[[], Any], message: str, seconds: float = 20
+) -> None:
+    """Wait for a condition; the timeout only prevents a hang."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, message
         time.sleep(0.05)
 
 
 class Sleepers:
-    """The processes `sleep SECONDS` of a test, told by a number of seconds that no other test has."""
+    """The processes `sleep SECONDS` of a test, with a unique number of seconds."""
 
     def __init__(self) -> None:
         self.seconds = f"{1000 + os.getpid() % 1000}.{time.monotonic_ns()}"
 
     def start(self, **options: Any) -> subprocess.Popen[bytes]:
-        """Start one of the test's own: none of stepper's."""
+        """Start such a process without stepper."""
         return subprocess.Popen(["sleep", self.seconds], **options)
 
-    def found(self) -> list[psutil.Process]:
-        """All that run."""
+    def find_all(self) -> list[psutil.Process]:
+        """Return all that are running."""
         results = []
         for pid in psutil.pids():
             with contextlib.suppress(psutil.Error):
@@ -82,13 +85,13 @@ class Sleepers:
 def sleepers() -> Iterator[Sleepers]:
     sleepers = Sleepers()
     yield sleepers
-    for process in sleepers.found():
+    for process in sleepers.find_all():
         process.kill()
 
 
 @pytest.fixture
 def foreign() -> Iterator[subprocess.Popen[bytes]]:
-    """A process that is none of stepper's, leader of a group of its own as a kernel is."""
+    """A foreign process that leads its process group, like a kernel."""
     with subprocess.Popen(["sleep", "1000"], start_new_session=True) as process:
         yield process
         ended = process.poll()
@@ -96,14 +99,14 @@ def foreign() -> Iterator[subprocess.Popen[bytes]]:
     assert ended is None, f"a foreign process was signalled: {ended}"
 
 
-def record(project: Project) -> Path:
+def find_record(project: Project) -> Path:
     (path,) = Path(project.paths.kernels).rglob("*.json")
     return path
 
 
-def change(project: Project, **provisioner: Any) -> None:
-    """Change what a kernel's record tells of its process; None takes it out."""
-    data = json.loads(record(project).read_text())
+def change_record(project: Project, **provisioner: Any) -> None:
+    """Change values in the record of a kernel's process; None removes a value."""
+    data = json.loads(find_record(project).read_text())
     settings = {
         name: value
         for name, value in data["provisioner"].items()
@@ -113,11 +116,11 @@ def change(project: Project, **provisioner: Any) -> None:
         **settings,
         **{name: value for name, value in provisioner.items() if value is not None},
     }
-    record(project).write_text(json.dumps(data))
+    find_record(project).write_text(json.dumps(data))
 
 
 def list_kernel_processes(kernel: str) -> list[int]:
-    """The processes with that kernel's id in their environment, as the system tells it."""
+    """Return the processes with that kernel's id in their environment."""
     results = []
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -129,7 +132,7 @@ def list_kernel_processes(kernel: str) -> list[int]:
 
 
 def list_leftovers(project: Project) -> list[str]:
-    """What is left in stepper's folders of kernels and daemon that ended."""
+    """Return the files of ended kernels and daemons in stepper's folders."""
     folders = (Path(project.paths.runtime), Path(project.paths.kernels))
     names = [
         path.name
@@ -141,7 +144,7 @@ def list_leftovers(project: Project) -> list[str]:
 
 
 def assert_kernel_lost(notebook: Notebook) -> None:
-    """The next cell does not run: it is said that the kernel is gone. The person goes on."""
+    """Assert that the next cell does not run because the kernel died; then continue."""
     answer = notebook.insert("1")[1].text
     assert (
         "NOT run" in answer
@@ -158,12 +161,12 @@ def is_dead(pid: int) -> bool:
     )
 
 
-def kill(pid: int) -> None:
+def kill_and_wait(pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
-    wait_until_met(lambda: is_dead(pid), "killed, but there")
+    wait_until_met(lambda: is_dead(pid), "still running after SIGKILL")
 
 
-# the find_kernel_processes
+# --- ends of a kernel -----------------------------------------------------------------
 
 
 def shutdown_kernel(project: Project, notebook: Notebook, pid: int) -> None:
@@ -192,18 +195,18 @@ def kill_in_cell(project: Project, notebook: Notebook, pid: int) -> None:
 
 
 def kill_while_idle(project: Project, notebook: Notebook, pid: int) -> None:
-    kill(pid)
+    kill_and_wait(pid)
     assert "the kernel died (SIGKILL)" in notebook.insert("1")[1].text
 
 
 def kill_found_by_status(project: Project, notebook: Notebook, pid: int) -> None:
-    kill(pid)
+    kill_and_wait(pid)
     assert project.json("status")["kernel"]["state"] == "dead"
 
 
 def kill_without_daemon(project: Project, notebook: Notebook, pid: int) -> None:
     project.kill_daemon()
-    kill(pid)
+    kill_and_wait(pid)
     assert_kernel_lost(notebook)
 
 
@@ -220,7 +223,7 @@ def kill_by_force(project: Project, notebook: Notebook, pid: int) -> None:
 
 
 BY_STEPPER = [shutdown_kernel, restart_kernel, shutdown_without_daemon, kill_by_force]
-BY_OTHERS = [
+NOT_BY_STEPPER = [
     die_in_cell,
     exit_in_cell,
     kill_in_cell,
@@ -232,36 +235,37 @@ BY_OTHERS = [
 
 @pytest.mark.nightly_after(1)
 @pytest.mark.parametrize(
-    "end", mark_nightly(BY_STEPPER + BY_OTHERS, shutdown_kernel, kill_without_daemon)
+    "end",
+    mark_nightly(BY_STEPPER + NOT_BY_STEPPER, shutdown_kernel, kill_without_daemon),
 )
 def test_child_processes_are_killed_with_their_kernel(
     project: Project, sleepers: Sleepers, end: Callable[[Project, Notebook, int], None]
 ) -> None:
     project.daemons = False  # visible by its command line
     notebook = project.new()
-    start = START.format(seconds=sleepers.seconds)
-    if (
-        end in BY_OTHERS
-    ):  # nothing but its parent, which is gone, tells whose a process without an environment is
+    start = START_CHILDREN.format(seconds=sleepers.seconds)
+    # A process without environment variables is only recognized by its parent.
+    if end in NOT_BY_STEPPER:
         start = start.replace('["env", "-i", *sleep]', "sleep")
     assert "ran ok" in notebook.insert(start)[1].text
-    wait_until_met(lambda: len(sleepers.found()) == STARTED, "not all were started")
-    kernel = json.loads(record(project).read_text())["kernel"]
+    wait_until_met(
+        lambda: len(sleepers.find_all()) == CHILD_COUNT, "not all were started"
+    )
+    kernel = json.loads(find_record(project).read_text())["kernel"]
     pid = project.json("status")["kernel"]["pid"]
     assert (
         pid in list_kernel_processes(kernel)
-        and len(list_kernel_processes(kernel)) > STARTED - 1
+        and len(list_kernel_processes(kernel)) > CHILD_COUNT - 1
     )
-    other = sleepers.start(
-        start_new_session=True
-    )  # the test's own: the very same command
+    # not a child process of the cell, but with the same command line
+    other_process = sleepers.start(start_new_session=True)
     end(project, notebook, pid)
-    assert [process.pid for process in sleepers.found()] == [other.pid]
+    assert [process.pid for process in sleepers.find_all()] == [other_process.pid]
     assert list_kernel_processes(kernel) == [] and is_dead(pid)
     project.stepper("shutdown")
-    assert other.poll() is None and list_leftovers(project) == []
-    other.kill()
-    other.wait()
+    assert other_process.poll() is None and list_leftovers(project) == []
+    other_process.kill()
+    other_process.wait()
 
 
 @pytest.mark.nightly
@@ -270,18 +274,18 @@ def test_continuously_forking_tree_is_killed(
 ) -> None:
     notebook = project.new()
     notebook.insert("import subprocess" + FORKING.format(seconds=sleepers.seconds))
-    wait_until_met(lambda: len(sleepers.found()) > 3, "it does not fork")
+    wait_until_met(lambda: len(sleepers.find_all()) > 3, "it does not fork")
     project.stepper("shutdown")
-    assert sleepers.found() == []
+    assert sleepers.find_all() == []
 
 
 @pytest.mark.nightly
 def test_daemon_and_kernel_of_another_project_survive(
     project: Project, tmp_path: Path
 ) -> None:
-    other = Project(tmp_path / "other")
-    inner = other.new()
-    other.stepper("shutdown")
+    other_project = Project(tmp_path / "other")
+    inner = other_project.new()
+    other_project.stepper("shutdown")
     command = [
         sys.executable,
         "-c",
@@ -292,14 +296,14 @@ def test_daemon_and_kernel_of_another_project_survive(
     inner.path.write_text(json.dumps({**inner.raw, "cells": [cell("x = 5", "c")]}))
     try:
         notebook = project.new()
-        source = f"import subprocess\nprint(subprocess.run({command!r}, cwd={str(other.folder)!r}).returncode)"
+        source = f"import subprocess\nprint(subprocess.run({command!r}, cwd={str(other_project.folder)!r}).returncode)"
         assert "| 0" in notebook.insert(source)[1].text
-        pid = other.json("status")["kernel"]["pid"]
+        pid = other_project.json("status")["kernel"]["pid"]
         project.stepper("shutdown")
         assert not is_dead(pid)
         assert "| 5" in inner.insert("print(x)")[1].text
     finally:
-        other.stepper("shutdown")
+        other_project.stepper("shutdown")
     assert is_dead(pid)
 
 
@@ -316,12 +320,12 @@ def cell(source: str, cell_id: str) -> dict[str, Any]:
 
 @pytest.mark.nightly
 @pytest.mark.parametrize(
-    "then", mark_nightly(["a cell", "shutdown", "force"], "a cell")
+    "action", mark_nightly(["a cell", "shutdown", "force"], "a cell")
 )
 def test_daemon_killed_during_kernel_start_leaves_no_process(
-    project: Project, then: str
+    project: Project, action: str
 ) -> None:
-    """The kernel's process is there, but the daemon never came to know where it listens."""
+    """The kernel's process runs, but the daemon has not read its connection file."""
     python = project.folder / "python"
     python.write_text("#!/bin/sh\nexec sleep 1000\n")
     python.chmod(0o755)
@@ -346,19 +350,19 @@ def test_daemon_killed_during_kernel_start_leaves_no_process(
             lambda: list(Path(project.paths.kernels).rglob("*.json")),
             "the kernel is not on record",
         )
-        kernel = json.loads(record(project).read_text())["kernel"]
+        kernel = json.loads(find_record(project).read_text())["kernel"]
         wait_until_met(
             lambda: list_kernel_processes(kernel), "the kernel does not start"
         )
-        client.send_signal(signal.SIGSTOP)  # else it asks the next daemon
+        client.send_signal(signal.SIGSTOP)  # or else it asks the next daemon
         project.config("")
-        kill(json.loads(Path(project.paths.daemon_json).read_text())["pid"])
+        kill_and_wait(json.loads(Path(project.paths.daemon_json).read_text())["pid"])
         client.kill()
     assert list_kernel_processes(kernel)
-    if then == "a cell":
+    if action == "a cell":
         answer = notebook.insert("print(6 * 7)")[1]
         assert "| 42" in answer.text and "state lost" not in answer.text
-    elif then == "shutdown":
+    elif action == "shutdown":
         project.stepper("shutdown")
     else:
         assert kill_processes(project.paths) == 1
@@ -367,14 +371,13 @@ def test_daemon_killed_during_kernel_start_leaves_no_process(
     assert list_leftovers(project) == []
 
 
-# pids that others have got
-
+# --- reused pids ----------------------------------------------------------------------
 
 OTHER_BOOT = "11111111-2222-3333-4444-555555555555/4711"
 
 
 @pytest.mark.parametrize(
-    ("version", "then"),
+    ("version", "action"),
     [
         pytest.param("another boot", "a cell", marks=pytest.mark.nightly),
         pytest.param("another boot", "force", marks=pytest.mark.nightly),
@@ -385,30 +388,30 @@ OTHER_BOOT = "11111111-2222-3333-4444-555555555555/4711"
     ],
 )
 def test_reused_kernel_pid_is_never_signalled(
-    project: Project, foreign: subprocess.Popen[bytes], version: str, then: str
+    project: Project, foreign: subprocess.Popen[bytes], version: str, action: str
 ) -> None:
     notebook = project.new()
     notebook.insert("x = 1")
     pid, kernel = (
         project.json("status")["kernel"]["pid"],
-        json.loads(record(project).read_text())["kernel"],
+        json.loads(find_record(project).read_text())["kernel"],
     )
     project.kill_daemon()
-    kill(pid)
+    kill_and_wait(pid)
     data: dict[str, Any] = {"pid": foreign.pid, "pgid": foreign.pid}
-    if version == "another boot":  # of which even the time on the clock may be the same
+    if version == "another boot":  # the start times can be equal
         data |= {
             "born": OTHER_BOOT,
             "created": psutil.Process(foreign.pid).create_time(),
         }
     elif version == "an older stepper's":
         data |= {"born": None, "created": psutil.Process(foreign.pid).create_time() - 5}
-    change(project, **data)
-    assert json.loads(record(project).read_text())["kernel"] == kernel
-    if then == "a cell":
+    change_record(project, **data)
+    assert json.loads(find_record(project).read_text())["kernel"] == kernel
+    if action == "a cell":
         assert_kernel_lost(notebook)
         assert "| False" in notebook.insert("print('x' in globals())")[1].text
-    elif then == "shutdown":
+    elif action == "shutdown":
         project.stepper("shutdown")
     else:
         kill_processes(project.paths)
@@ -418,20 +421,19 @@ def test_reused_kernel_pid_is_never_signalled(
 
 @pytest.mark.nightly
 def test_machine_restart(project: Project, foreign: subprocess.Popen[bytes]) -> None:
-    """All files are as a power cut leaves them; other processes have got the pids."""
+    """All files remain as after a power failure; other processes have the pids."""
     notebook = project.new()
     notebook.insert("x = 1")
     pid = project.json("status")["kernel"]["pid"]
     project.kill_daemon()
-    kill(pid)
-    change(project, pid=foreign.pid, pgid=foreign.pid, born=OTHER_BOOT)
+    kill_and_wait(pid)
+    change_record(project, pid=foreign.pid, pgid=foreign.pid, born=OTHER_BOOT)
     about = json.loads(Path(project.paths.daemon_json).read_text())
     Path(project.paths.daemon_json).write_text(
         json.dumps({**about, "pid": foreign.pid})
     )
-    connection = (
-        Path(project.paths.runtime) / "k0123abcd.json"
-    )  # of a kernel that was just starting
+    # the connection file of a kernel that was starting
+    connection = Path(project.paths.runtime) / "k0123abcd.json"
     connection.write_text("{}")
     assert os.path.exists(project.paths.socket) and len(list_leftovers(project)) >= 4
     assert "socket" in project.stepper("doctor", check=None).stdout
@@ -451,7 +453,7 @@ def test_reused_daemon_pid_is_not_awaited(
     )
     began = time.monotonic()
     assert "Nothing to stop" in project.stepper("shutdown").stdout
-    assert time.monotonic() - began < 8  # it would wait ten seconds for it
+    assert time.monotonic() - began < 8  # it waits 10 s for a running daemon
     assert kill_processes(project.paths) == 0
 
 
@@ -469,11 +471,11 @@ def test_records_of_older_versions_and_changed_clock(project: Project) -> None:
     notebook.insert("x = 1")
     pid = project.json("status")["kernel"]["pid"]
     project.kill_daemon()
-    created = json.loads(record(project).read_text())["provisioner"]["created"]
-    change(project, created=created - 3600)  # by the clock at the kernel's start
+    created = json.loads(find_record(project).read_text())["provisioner"]["created"]
+    change_record(project, created=created - 3600)  # the clock was set since then
     assert "| 1" in notebook.insert("print(x)")[1].text
     project.kill_daemon()
-    change(project, born=None, created=created)
+    change_record(project, born=None, created=created)
     assert "| 1" in notebook.insert("print(x)")[1].text
     assert project.json("status")["kernel"]["pid"] == pid
     project.stepper("interrupt")
@@ -490,44 +492,47 @@ def test_records_of_older_versions_and_changed_clock(project: Project) -> None:
     ),
 )
 def test_invalid_records_kill_nothing(project: Project, texts: tuple[str, ...]) -> None:
-    """Nor do they keep a cell from running."""
+    """A cell still runs, too."""
     notebook = project.new()
     notebook.insert("1")
-    path, other = record(project), Path(project.paths.runtime) / "k0123abcd.json"
-    other.write_text("{}")
+    path, connection_file = (
+        find_record(project),
+        Path(project.paths.runtime) / "k0123abcd.json",
+    )
+    connection_file.write_text("{}")
     for text in texts:
         project.stepper("shutdown")
         path.write_text(text)
         assert "| 2" in notebook.insert("print(1 + 1)")[1].text
-        assert len(json.loads(path.read_text())) > 3 and other.exists()
+        assert len(json.loads(path.read_text())) > 3 and connection_file.exists()
 
 
-# the parts
+# --- process identity -----------------------------------------------------------------
 
 
 def test_identity_matches_one_process() -> None:
     with subprocess.Popen(["sleep", "1000"]) as process:
-        own = Identity.from_pid(process.pid)
-        assert own.is_running() and own == Identity.from_pid(
+        identity = Identity.from_pid(process.pid)
+        assert identity.is_running() and identity == Identity.from_pid(
             process.pid
-        ) == Identity.from_record(own.__dict__)
-        boot, _, ticks = own.born.partition("/")
-        others = [f"{boot}/{int(ticks) - 1}", f"{OTHER_BOOT}", f"{ticks}", "gone"]
-        for born in others:
-            other = Identity(process.pid, born, own.created)
-            assert not other.is_running()
-            other.send_signal(signal.SIGKILL)
-        assert Identity(process.pid, "", own.created).is_running()
-        assert not Identity(process.pid, "", own.created - 2).is_running()
+        ) == Identity.from_record(identity.__dict__)
+        boot, _, ticks = identity.born.partition("/")
+        wrong_births = [f"{boot}/{int(ticks) - 1}", f"{OTHER_BOOT}", f"{ticks}", "gone"]
+        for born in wrong_births:
+            wrong_identity = Identity(process.pid, born, identity.created)
+            assert not wrong_identity.is_running()
+            wrong_identity.send_signal(signal.SIGKILL)
+        assert Identity(process.pid, "", identity.created).is_running()
+        assert not Identity(process.pid, "", identity.created - 2).is_running()
         assert process.poll() is None
-        own.send_signal(signal.SIGKILL)
+        identity.send_signal(signal.SIGKILL)
         wait_until_met(
             lambda: psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE,
             "not killed",
         )
         assert (
-            not own.is_running()
-            and not Identity(process.pid, "", own.created).is_running()
+            not identity.is_running()
+            and not Identity(process.pid, "", identity.created).is_running()
         )
     assert not Identity.from_pid(process.pid).is_running()
 
@@ -535,7 +540,7 @@ def test_identity_matches_one_process() -> None:
 @pytest.mark.parametrize("pid", [0, -1, 1 << 40])
 @pytest.mark.parametrize("born", ["", OTHER_BOOT])
 def test_special_pids_are_never_signalled(pid: int, born: str) -> None:
-    """To signal pid 0 or -1 is to signal the own group, or all."""
+    """Signals to pid 0 or -1 reach a process group or all processes."""
     identity = Identity(pid, born, 0.0)
     assert not identity.is_running()
     identity.send_signal(signal.SIGKILL)
@@ -555,7 +560,7 @@ def test_process_tree_excludes_other_kernels() -> None:
         [sys.executable, "-c", inner], env={**os.environ, MARKER: "a"}
     ) as process:
         wait_until_met(lambda: find_kernel_processes("b"), "it did not start")
-        (other,) = find_kernel_processes("b")
+        (inner_process,) = find_kernel_processes("b")
         assert [
             item.pid
             for item in find_kernel_processes("a", Identity.from_pid(process.pid))
@@ -565,9 +570,12 @@ def test_process_tree_excludes_other_kernels() -> None:
             == []
             == find_kernel_processes("c", Identity(process.pid, OTHER_BOOT, 0.0))
         )
-        assert kill_kernel_processes("a") == 1 and other.is_running()
+        assert kill_kernel_processes("a") == 1 and inner_process.is_running()
         assert kill_kernel_processes("b") == 1
         wait_until_met(
-            lambda: not other.is_running() or other.status() == psutil.STATUS_ZOMBIE,
-            "it lives",
+            lambda: (
+                not inner_process.is_running()
+                or inner_process.status() == psutil.STATUS_ZOMBIE
+            ),
+            "still running",
         )

@@ -31,15 +31,16 @@ KINDS = ("ssh", "slurm", "jupyter")
 HEX = "0" * 31 + "1"
 
 
-class Watch:
-    """Takes note of programs that are run and of connections to its port."""
+class CallRecorder:
+    """Records executed programs and connections to its port."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.calls = folder, folder / "calls"
         for name in PROGRAMS:
-            ends = 0 if name == "sinfo" else 1  # it is asked before a job is submitted
+            # `sinfo` succeeds, because it runs before a job is submitted.
+            exit_code = 0 if name == "sinfo" else 1
             (folder / name).write_text(
-                f'#!/bin/sh\necho "{name} $*" >> {self.calls}\nenv >> {self.calls}\nexit {ends}\n'
+                f'#!/bin/sh\necho "{name} $*" >> {self.calls}\nenv >> {self.calls}\nexit {exit_code}\n'
             )
             (folder / name).chmod(0o755)
         self.server = socket.create_server(("127.0.0.1", 0))
@@ -49,22 +50,22 @@ class Watch:
     def _accept(self) -> None:
         while True:
             try:
-                link, _ = self.server.accept()
+                connection, _ = self.server.accept()
             except OSError:
                 return
-            with link, self.calls.open("a") as stream:
-                link.settimeout(2)
-                stream.write(f"asked: {link.recv(4000)!r}\n")
+            with connection, self.calls.open("a") as stream:
+                connection.settimeout(2)
+                stream.write(f"asked: {connection.recv(4000)!r}\n")
 
-    def heard(self) -> str:
-        """Return what was noted since the last look."""
+    def pop_calls(self) -> str:
+        """Return the calls since the last one of this method."""
         text = self.calls.read_text() if self.calls.exists() else ""
         self.calls.unlink(missing_ok=True)
         return text
 
     @property
-    def places(self) -> dict[str, Any]:
-        """Return the places that a stranger's configuration names."""
+    def backends(self) -> dict[str, Any]:
+        """Return the backends of the untrusted configuration."""
         return {
             "ssh": {
                 "ssh": {
@@ -85,38 +86,42 @@ class Watch:
 
 
 @pytest.fixture(scope="module")
-def watch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watch]:
-    watch = Watch(tmp_path_factory.mktemp("programs"))
+def recorder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CallRecorder]:
+    recorder = CallRecorder(tmp_path_factory.mktemp("programs"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PATH", f"{watch.folder}{os.pathsep}{os.environ['PATH']}")
+        patch.setenv("PATH", f"{recorder.folder}{os.pathsep}{os.environ['PATH']}")
         for name in ("HUB_TOKEN", "ANTHROPIC_API_KEY"):
             patch.setenv(name, TOKEN)
-        yield watch
-    watch.server.close()
+        yield recorder
+    recorder.server.close()
 
 
 @pytest.fixture(scope="module")
 def project(
-    watch: Watch, tmp_path_factory: pytest.TempPathFactory
+    recorder: CallRecorder, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Project]:
     yield from scratch(tmp_path_factory.mktemp("strangers") / "repo")
 
 
-def stranger(project: Project, watch: Watch, kind: str) -> Notebook:
-    """Put into the project what a stranger's repository holds: a configuration, a notebook that names its place."""
-    project.config(json.dumps({"kernels": watch.places}))
+def create_untrusted_notebook(
+    project: Project, recorder: CallRecorder, kind: str
+) -> Notebook:
+    """Add the files of an untrusted repository: configuration and notebook."""
+    project.config(json.dumps({"kernels": recorder.backends}))
     return project.notebook(
         f"{kind}.ipynb", [code("print(1)", "a")], stepper={"kernel": kind}
     )
 
 
-def forged(watch: Watch, kind: str, definition: Any = None) -> dict[str, Any]:
-    """Return a record that leads to whoever listens there."""
+def make_forged_record(
+    recorder: CallRecorder, kind: str, definition: Any = None
+) -> dict[str, Any]:
+    """Return a kernel record that points to the recorder's port."""
     ports = {
-        f"{name}_port": watch.port
+        f"{name}_port": recorder.port
         for name in ("shell", "iopub", "stdin", "control", "hb")
     }
-    reached = {
+    connection = {
         "transport": "tcp",
         "ip": "127.0.0.1",
         "key": "k",
@@ -126,24 +131,24 @@ def forged(watch: Watch, kind: str, definition: Any = None) -> dict[str, Any]:
     return {
         "kind": kind,
         "name": kind,
-        "definition": definition or watch.places.get(kind),
+        "definition": definition or recorder.backends.get(kind),
         "kernel": HEX,
         "pid": 1,
         "job": 1,
         "python": "/nowhere/python",
         "stack": "/nowhere/stack",
-        "connection": reached,
+        "connection": connection,
         "file": "/nowhere/file",
-        "ports": [watch.port] * 5,
+        "ports": [recorder.port] * 5,
     }
 
 
 @pytest.mark.nightly_after(1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_unaccepted_backend_is_unreachable_by_every_command(
-    project: Project, watch: Watch, kind: str
+    project: Project, recorder: CallRecorder, kind: str
 ) -> None:
-    notebook = stranger(project, watch, kind)
+    notebook = create_untrusted_notebook(project, recorder, kind)
     _, answer = notebook.insert("print(2)")
     assert (
         f"`kernels.{kind}` in .stepper/config.yaml was not accepted by you"
@@ -163,23 +168,22 @@ def test_unaccepted_backend_is_unreachable_by_every_command(
         "interrupt",
         "report",
     ):
-        named = [kind] if command in ("status", "interrupt", "report") else []
-        project.stepper(command, *named, check=None)
+        arguments = [kind] if command in ("status", "interrupt", "report") else []
+        project.stepper(command, *arguments, check=None)
     project.stepper("use", kind, "--kernel", kind)
-    notebook.path.write_text(
-        json.dumps({**notebook.raw, "metadata": {}})
-    )  # the journal names the place alone
+    # Only the journal names the backend.
+    notebook.path.write_text(json.dumps({**notebook.raw, "metadata": {}}))
     assert "was not accepted by you" in project.stepper("run", kind, check=1).stderr
     response = project.json("new", f"of {kind}", "--kernel", kind)
     project.json("run", response["notebook"], check=None)
     project.stepper("shutdown", kind)
-    assert watch.heard() == ""
+    assert recorder.pop_calls() == ""
 
 
 def test_agents_cannot_reach_unaccepted_backends(
-    project: Project, watch: Watch
+    project: Project, recorder: CallRecorder
 ) -> None:
-    stranger(project, watch, "jupyter")
+    create_untrusted_notebook(project, recorder, "jupyter")
 
     async def story() -> None:
         async with Client(ProjectServer(str(project.folder)).create_server()) as client:
@@ -213,42 +217,41 @@ def test_agents_cannot_reach_unaccepted_backends(
             await client.call_tool("notebook_status", {})
 
     asyncio.run(asyncio.wait_for(story(), 60))
-    assert watch.heard() == ""
+    assert recorder.pop_calls() == ""
 
 
 @pytest.mark.nightly_after(1)
 @pytest.mark.parametrize("kind", [*KINDS, "kernelspec", "docker"])
 def test_pulled_kernel_record_is_not_used(
-    project: Project, watch: Watch, kind: str
+    project: Project, recorder: CallRecorder, kind: str
 ) -> None:
-    """Not even to a place that was accepted: which host, job, port and key it names is a stranger's word."""
-    notebook = stranger(project, watch, kind)
+    """This includes accepted backends: the record has untrusted hosts, jobs and ports."""
+    notebook = create_untrusted_notebook(project, recorder, kind)
     trust.trust(project.paths)  # its definitions are accepted
     project.stepper("shutdown")
     path = Path(project.paths.kernels, f"{notebook.path.stem}.json")
-    for told in (
-        forged(watch, kind),
-        {**forged(watch, kind), "seal": "0" * 64},
-        {**forged(watch, kind), "seal": 1},
+    for record in (
+        make_forged_record(recorder, kind),
+        {**make_forged_record(recorder, kind), "seal": "0" * 64},
+        {**make_forged_record(recorder, kind), "seal": 1},
     ):
-        path.write_text(json.dumps(told))
-        project.stepper(
-            "status", kind
-        )  # a daemon starts, and looks for kernels that were left
+        path.write_text(json.dumps(record))
+        # A daemon starts and searches for kernels of the previous one.
+        project.stepper("status", kind)
         project.stepper("list")
         project.stepper("interrupt", kind)
         project.stepper("shutdown", kind)
         project.stepper("shutdown")
-        # SLURM alone is asked, for jobs that are this project's by their names.
-        asked = {
+        # Only SLURM is asked, for jobs with the names of this project.
+        calls = {
             line
-            for line in watch.heard().splitlines()
+            for line in recorder.pop_calls().splitlines()
             if line.startswith((*PROGRAMS, "asked"))
         }
         assert (
-            asked <= {line for line in asked if line.startswith("squeue -h --me ")}
+            calls <= {line for line in calls if line.startswith("squeue -h --me ")}
             and not path.exists()
-        ), asked
+        ), calls
 
 
 @pytest.mark.parametrize(
@@ -272,56 +275,60 @@ def test_seal_is_valid_for_one_user_and_one_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    here, there = str(tmp_path / "a.json"), str(tmp_path / "b.json")
-    sealed_kernel_records.write(here, {"kind": "ssh", "job": 5})
-    data = json.loads(secure_files.read(here))
+    record, other_record = str(tmp_path / "a.json"), str(tmp_path / "b.json")
+    sealed_kernel_records.write(record, {"kind": "ssh", "job": 5})
+    data = json.loads(secure_files.read(record))
     assert sealed_kernel_records.is_sealed(
-        here, data
-    ) and not sealed_kernel_records.is_sealed(here, {**data, "job": 6})
-    assert not sealed_kernel_records.is_sealed(there, data)
-    sealed_kernel_records.write(
-        here, {**data, "ending": True}
-    )  # the seal does not cover itself
-    assert sealed_kernel_records.is_sealed(here, json.loads(secure_files.read(here)))
+        record, data
+    ) and not sealed_kernel_records.is_sealed(record, {**data, "job": 6})
+    assert not sealed_kernel_records.is_sealed(other_record, data)
+    # The seal does not include itself.
+    sealed_kernel_records.write(record, {**data, "ending": True})
+    assert sealed_kernel_records.is_sealed(
+        record, json.loads(secure_files.read(record))
+    )
     key = tmp_path / "state" / "stepper" / "key"
     assert (
         key.stat().st_mode & 0o777 == 0o600
-        and key.read_text() not in Path(here).read_text()
+        and key.read_text() not in Path(record).read_text()
     )
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "another"))
-    assert not sealed_kernel_records.is_sealed(here, data)
+    assert not sealed_kernel_records.is_sealed(record, data)
 
 
-def test_accepted_backend_is_contacted(project: Project, watch: Watch) -> None:
-    """The watch does hear: without this the tests above would say nothing."""
-    stranger(project, watch, "ssh")
+def test_accepted_backend_is_contacted(
+    project: Project, recorder: CallRecorder
+) -> None:
+    """This shows that the recorder works, so that the tests above can fail."""
+    create_untrusted_notebook(project, recorder, "ssh")
     trust.trust(project.paths)
-    listed = {backend["name"]: backend for backend in project.json("kernels")}
-    log = watch.heard()
+    backends = {backend["name"]: backend for backend in project.json("kernels")}
+    log = recorder.pop_calls()
     assert "ssh " in log and "sinfo " in log
-    assert not listed["ssh"]["reachable"]
-    asked = {
+    assert not backends["ssh"]["reachable"]
+    callers = {
         line.split()[0]
         for line in log.splitlines()
         if line.startswith((*PROGRAMS, "asked:"))
     }
-    assert asked >= {"ssh", "sinfo", "asked:"}
-    elsewhere = [line for line in log.splitlines() if TOKEN in line]
-    assert [line.partition(" ")[0] for line in elsewhere] == [
-        "asked:"
-    ]  # the server, and no program, has its token
+    assert callers >= {"ssh", "sinfo", "asked:"}
+    lines_with_token = [line for line in log.splitlines() if TOKEN in line]
+    # Only the server gets its token; programs don't.
+    assert [line.partition(" ")[0] for line in lines_with_token] == ["asked:"]
 
 
-def test_kernels_never_get_a_backend_token(project: Project, watch: Watch) -> None:
-    """Neither one of this machine, nor a job: what sbatch is given of the environment is what the job inherits."""
-    stranger(project, watch, "slurm")
+def test_kernels_never_get_a_backend_token(
+    project: Project, recorder: CallRecorder
+) -> None:
+    """Local kernels and jobs don't; a job inherits the environment of sbatch."""
+    create_untrusted_notebook(project, recorder, "slurm")
     trust.trust(project.paths)
-    here = project.notebook("here.ipynb", [], stepper={"kernel": "local"})
-    _, answer = here.insert(
+    notebook = project.notebook("here.ipynb", [], stepper={"kernel": "local"})
+    _, answer = notebook.insert(
         "import os; print([name for name in os.environ if 'TOKEN' in name], os.environ['HOME'])"
     )
     assert "| [] " in answer.text, answer.text
     project.stepper("run", "slurm", check=1)
-    heard = watch.heard()
-    assert "sbatch --parsable" in heard and "HOME=" in heard
-    assert TOKEN not in heard and "HUB_TOKEN" not in heard
+    calls = recorder.pop_calls()
+    assert "sbatch --parsable" in calls and "HOME=" in calls
+    assert TOKEN not in calls and "HUB_TOKEN" not in calls

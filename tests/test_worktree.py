@@ -26,7 +26,7 @@ ENVIRON = {
 
 
 class Checkout(Project):
-    """A checkout of the repository, driven through its own hook script and the main checkout's command."""
+    """A checkout, tested through its own hook script and the main checkout's command."""
 
     def __init__(self, folder: Path, main: Path) -> None:
         self.folder, self.main, self.paths = folder, main, Paths(str(folder))
@@ -68,8 +68,8 @@ class Checkout(Project):
         )
         return result
 
-    def ran(self, source: str) -> str:
-        """Insert a cell into a notebook of this checkout and return what its report shows."""
+    def run_cell(self, source: str) -> str:
+        """Insert a cell into a notebook of this checkout and return its report."""
         path = self.folder / "notebooks" / "a.ipynb"
         notebook = Notebook(self, path) if path.exists() else self.notebook("a.ipynb")
         return notebook.insert(source)[1].text
@@ -91,8 +91,8 @@ def git(folder: Path, *arguments: str) -> str:
     ).stdout
 
 
-def interpreter(folder: Path) -> Path:
-    """Make a `.venv` there whose Python is this one."""
+def make_venv(folder: Path) -> Path:
+    """Make a `.venv` in a folder, with the Python of this process."""
     python = folder / ".venv/bin/python"
     python.parent.mkdir(parents=True)
     python.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
@@ -102,12 +102,15 @@ def interpreter(folder: Path) -> Path:
 
 @pytest.fixture
 def main(tmp_path: Path) -> Iterator[Checkout]:
-    """A repository that the installer has set up, and committed; all of its worktrees' processes are ended after."""
+    """A repository that the installer has set up, committed.
+
+    After the test, the processes of all its worktrees are ended.
+    """
     folder = tmp_path / "it's a répo"
     folder.mkdir()
     git(folder, "init", "--quiet")
     (folder / ".gitignore").write_text(".venv\n")
-    interpreter(folder)
+    make_venv(folder)
     make_env(Paths(str(folder)).env)
     installer.apply(install_options.parse_arguments([str(folder)]))
     git(folder, "add", "--all")
@@ -148,12 +151,12 @@ def add_worktree(main: Checkout, folder: Path) -> Checkout:
 def test_worktree_has_the_main_checkout_environment_and_its_own_kernel(
     main: Checkout, worktree: Checkout
 ) -> None:
-    assert "| main" in main.ran("where = 'main'; print(where)")
-    told = worktree.ran(
+    assert "| main" in main.run_cell("where = 'main'; print(where)")
+    report = worktree.run_cell(
         "import os; print('where' in globals(), os.getcwd(), os.environ['PATH'].split(':')[0])"
     )
-    assert f"| False {worktree.folder}/notebooks {main.folder}/.venv/bin" in told
-    assert "| main" in main.ran("print(where)")
+    assert f"| False {worktree.folder}/notebooks {main.folder}/.venv/bin" in report
+    assert "| main" in main.run_cell("print(where)")
     assert (
         main.json("status")["kernel"]["pid"] != worktree.json("status")["kernel"]["pid"]
     )
@@ -179,8 +182,8 @@ def test_commands_apply_to_the_current_worktree(
     )
     assert (worktree.folder / response["notebook"]).is_file()
     assert not (main.folder / response["notebook"]).exists()
-    assert "| 1" in worktree.ran("print(1)")
-    assert "| 2" in main.ran("print(2)")
+    assert "| 1" in worktree.run_cell("print(1)")
+    assert "| 2" in main.run_cell("print(2)")
     pid = main.json("status")["kernel"]["pid"]
     assert "the daemon and 1 kernel of" in worktree.stepper("shutdown").stdout
     kernel = main.json("status")["kernel"]
@@ -228,33 +231,31 @@ def test_doctor_passes_in_a_worktree(main: Checkout, worktree: Checkout) -> None
 def test_worktree_config_and_environment_take_precedence(
     main: Checkout, worktree: Checkout
 ) -> None:
-    tell = "import os; print(os.environ['PATH'].split(':')[0])"
+    print_path_cell = "import os; print(os.environ['PATH'].split(':')[0])"
     for folder in (main.folder, worktree.folder):
         shutil.copytree(main.folder / ".venv", folder / "tools")
     main.config("python: tools/bin/python\nnotebooks_dir: notebooks/deep\n")
-    assert "NOT run" in worktree.ran(
-        tell
-    )  # the main checkout's config holds: the committed hooks are bound to it
+    # The main checkout's configuration applies, because it installed the hooks.
+    assert "NOT run" in worktree.run_cell(print_path_cell)
     main.config("python: tools/bin/python\n")
-    assert "stepper trust" in worktree.ran(tell)
+    assert "stepper trust" in worktree.run_cell(print_path_cell)
     for checkout in (main, worktree):
         checkout.stepper("trust", "--yes")
-    assert f"| {worktree.folder}/tools/bin" in worktree.ran(tell)
+    assert f"| {worktree.folder}/tools/bin" in worktree.run_cell(print_path_cell)
     shutil.rmtree(worktree.folder / "tools")
     worktree.stepper("restart")
-    assert f"| {main.folder}/tools/bin" in worktree.ran(tell)
-    interpreter(worktree.folder)
+    assert f"| {main.folder}/tools/bin" in worktree.run_cell(print_path_cell)
+    make_venv(worktree.folder)
     worktree.config("")
     refused = worktree.stepper("restart", check=1)
     assert (
         f"{worktree.folder}/.venv/bin/python was not accepted by you" in refused.stderr
     )
-    assert f"| {main.folder}/tools/bin" in worktree.ran(
-        tell
-    )  # if no new kernel can start, the old one is kept
+    # The old kernel keeps running, because no new one can start.
+    assert f"| {main.folder}/tools/bin" in worktree.run_cell(print_path_cell)
     worktree.stepper("trust", "--yes")
     worktree.stepper("restart")
-    assert f"| {worktree.folder}/.venv/bin" in worktree.ran(tell)
+    assert f"| {worktree.folder}/.venv/bin" in worktree.run_cell(print_path_cell)
     assert "ok   config: .stepper/config.yaml" in worktree.stepper("doctor").stdout
 
 
@@ -272,35 +273,37 @@ def test_session_in_a_worktree_has_the_command_on_its_path(
         capture_output=True,
         text=True,
     ).stdout
-    command, _, made = output.partition("\n")
+    command, _, response = output.partition("\n")
     assert command == f"{main.paths.env}/cli/stepper"
-    assert (worktree.folder / json.loads(made)["notebook"]).is_file()
+    assert (worktree.folder / json.loads(response)["notebook"]).is_file()
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("place", ["main/.claude/worktrees/one", "beside"])
+@pytest.mark.parametrize("relative_path", ["main/.claude/worktrees/one", "beside"])
 def test_worktrees_with_relative_links(
-    main: Checkout, tmp_path: Path, place: str
+    main: Checkout, tmp_path: Path, relative_path: str
 ) -> None:
-    checkout = add_worktree(main, tmp_path / place.replace("main", main.folder.name))
+    checkout = add_worktree(
+        main, tmp_path / relative_path.replace("main", main.folder.name)
+    )
     link = checkout.folder / ".git"
-    inside = Path(link.read_text().removeprefix("gitdir: ").strip())
-    link.write_text(f"gitdir: {os.path.relpath(inside, checkout.folder)}\n")
-    (inside / "gitdir").write_text(os.path.relpath(link, inside) + "\n")
+    git_folder = Path(link.read_text().removeprefix("gitdir: ").strip())
+    link.write_text(f"gitdir: {os.path.relpath(git_folder, checkout.folder)}\n")
+    (git_folder / "gitdir").write_text(os.path.relpath(link, git_folder) + "\n")
     assert (
         checkout.paths.checkouts
         == Paths(str(checkout.folder)).checkouts
         == (str(checkout.folder), str(main.folder))
     )
     assert main.paths.find_dependent_worktrees() == [str(checkout.folder)]
-    assert f"| {checkout.folder}/notebooks" in checkout.ran(
+    assert f"| {checkout.folder}/notebooks" in checkout.run_cell(
         "import os; print(os.getcwd())"
     )
     assert checkout.json("status")["notebook"] == "notebooks/a.ipynb"
 
 
 def test_git_file_of_another_kind(main: Checkout, tmp_path: Path) -> None:
-    for number, told in enumerate(
+    for number, content in enumerate(
         [
             "gitdir: ../.git/modules/sub\n",
             "gitdir: /gone/.git/worktrees/one\n",
@@ -310,7 +313,7 @@ def test_git_file_of_another_kind(main: Checkout, tmp_path: Path) -> None:
     ):
         folder = tmp_path / f"sub{number}"
         shutil.copytree(main.folder / ".claude", folder / ".claude")
-        (folder / ".git").write_text(told)
+        (folder / ".git").write_text(content)
         checkout = Checkout(folder, main.folder)
         assert checkout.paths.active_env == checkout.paths.env
         assert "NOT run" in checkout.hook("PostToolUse", b"{}").text
@@ -320,7 +323,7 @@ def test_git_file_of_another_kind(main: Checkout, tmp_path: Path) -> None:
 def test_uninstall_in_a_worktree_keeps_the_main_checkout(
     main: Checkout, worktree: Checkout, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert "| 1" in worktree.ran("x = 1; print(x)") and "| 2" in main.ran(
+    assert "| 1" in worktree.run_cell("x = 1; print(x)") and "| 2" in main.run_cell(
         "x = 2; print(x)"
     )
     uninstall.uninstall(
@@ -332,7 +335,7 @@ def test_uninstall_in_a_worktree_keeps_the_main_checkout(
         ".gitignore",
         "journal",
     ]
-    assert "| 2" in main.ran("print(x)")
+    assert "| 2" in main.run_cell("print(x)")
     assert "ok   hook script" in main.stepper("doctor").stdout
 
 
@@ -340,7 +343,7 @@ def test_uninstall_in_a_worktree_keeps_the_main_checkout(
 def test_uninstall_in_the_main_checkout_shuts_down_worktrees(
     main: Checkout, worktree: Checkout, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert "| 1" in worktree.ran("print(1)")
+    assert "| 1" in worktree.run_cell("print(1)")
     pid = worktree.json("status")["kernel"]["pid"]
     uninstall.uninstall(
         install_options.parse_arguments(["--uninstall", str(main.folder)])
@@ -351,4 +354,4 @@ def test_uninstall_in_the_main_checkout_shuts_down_worktrees(
     assert not os.path.exists(f"/proc/{pid}") and not os.path.exists(
         worktree.paths.socket
     )
-    assert "NOT run" in worktree.ran("print(2)")
+    assert "NOT run" in worktree.run_cell("print(2)")

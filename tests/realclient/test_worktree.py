@@ -15,7 +15,7 @@ import pytest
 from stepper.common.paths import Paths
 from stepper.install import install_options, installer
 from tests.conftest import make_env
-from tests.test_worktree import ENVIRON, git, interpreter
+from tests.test_worktree import ENVIRON, git, make_venv
 
 from .client import ClaudeCode
 from .model import ScriptedModel, tool, tool_results
@@ -33,7 +33,7 @@ def test_a_session_in_a_worktree(
     main.mkdir()
     git(main, "init", "--quiet")
     (main / ".gitignore").write_text(".venv\n")
-    interpreter(main)
+    make_venv(main)
     make_env(Paths(str(main)).env)
     installer.apply(install_options.parse_arguments([str(main)]))
     (main / "notebooks/.keep").touch()
