@@ -261,7 +261,7 @@ RECOVERABLE = [
         "Base",
         "class Base(BaseException): pass\nraise Base",
     ),  # pytest's and polars' are like this
-    # a wrong call, or an answer that another call would mend
+    # a wrong call, or a response that another call would avoid
     ("HTTPError", "read(URL + '/401')"),
     ("HTTPError", "read(URL + '/403')"),
     ("HTTPError", "read(URL + '/404')"),
@@ -638,7 +638,7 @@ def test_rows_of_python_39_and_ipython_8() -> None:
         (
             Fault("PermissionError", ""),
             U,
-        ),  # the helper told nothing: the kernel's name for it must do
+        ),  # without the helper's data, only the kernel's name of the error is known
         (Fault("ConnectionError", ""), T),
         (Fault("ValueError", ""), R),
         (Fault("KeyError", "'STOP'"), R),
@@ -650,7 +650,7 @@ def test_rows_of_python_39_and_ipython_8() -> None:
                 attributes={"errno": errno.EIO},
             ),
             T,
-        ),  # no errno at all
+        ),  # not an errno
         (
             Fault(
                 "SSLError",
@@ -672,7 +672,7 @@ def test_rows_of_python_39_and_ipython_8() -> None:
                 attributes={"reason_mro": ["MemoryError"]},
             ),
             R,
-        ),  # it passes nothing on
+        ),  # another class than the reason's
         (Fault("OSError", "", ("OSError",), attributes={"errno": "many"}), R),
     ],
 )

@@ -45,7 +45,7 @@ CODE = "import sys; sys.stdout.write(repr((sys.version_info[:2], sys.prefix)))"
 
 
 def snapshot(root):
-    """Return every file, link and folder below `root` with mode and content: equal means byte-identical."""
+    """Return mode and content of each file, link and folder below `root`."""
     contents = {}
     for path in sorted(root.rglob("*")):
         status = path.lstat()
@@ -68,7 +68,7 @@ def forward(python=sys.executable):
 
 
 def bin_folder(folder, **commands):
-    """Make a PATH of one folder: the few tools that install.sh uses, and `commands` (name → shell text)."""
+    """Create a folder for PATH with install.sh's tools and `commands` (name → script)."""
     folder.mkdir()
     for name in TOOLS:
         if executable := shutil.which(name):
@@ -106,7 +106,7 @@ def sh(checkout, *arguments, path, cwd="/", **extra):
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory):
-    """A copy of this checkout that a test may change, below a folder with an odd name."""
+    """A copy of this checkout that tests may change, in a folder with special characters."""
     root = tmp_path_factory.mktemp("clone") / "step per'é"
     root.mkdir()
     for name in (
@@ -143,7 +143,7 @@ def path(tmp_path):
 
 @pytest.fixture
 def repo(tmp_path):
-    """A repository with settings, a hook, a permission, a skill and a .gitignore of its own."""
+    """A repository with its own settings, hook, permission, skill and .gitignore."""
     root = tmp_path / ODD
     (root / ".claude/skills/theirs").mkdir(parents=True)
     (root / ".claude/skills/theirs/SKILL.md").write_text("---\nname: theirs\n---\n")
@@ -158,7 +158,7 @@ def repo(tmp_path):
 
 
 def find_commands_in_agent_shell(env, path, *names):
-    """Return what these names mean in a shell that read session.sh, those that mean something."""
+    """Return the paths of those commands that a shell with session.sh finds."""
     text = (
         (env / "session.sh").read_text()
         + "".join(f"command -v {name}\n" for name in names)
@@ -187,7 +187,7 @@ def test_install_with_venv_and_pip(checkout, repo, path, kernel):
     env = Path(paths.env)
     first, env_before = snapshot(repo), snapshot(env)
 
-    # what a hook and a person start
+    # the programs that hooks and users start
     assert (repo / ".stepper/env").readlink() == env
     for folder in (env.parent, env.parent.parent):
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
@@ -228,9 +228,8 @@ def test_install_with_venv_and_pip(checkout, repo, path, kernel):
     process_result = subprocess.run(
         [repo / ".stepper/env/bin/stepper", "shutdown"], cwd="/", capture_output=True
     )
-    assert b"Nothing to stop" in process_result.stdout, (
-        process_result.stderr
-    )  # it knows its project
+    # The command finds its project from any folder.
+    assert b"Nothing to stop" in process_result.stdout, process_result.stderr
 
     undone = sh(checkout, str(repo), "--uninstall", path=path)
     assert undone.returncode == 0, undone.stderr
@@ -246,7 +245,7 @@ def test_install_and_uninstall_with_uv(checkout, tmp_path):
         pytest.skip("uv is neither beside this Python nor on the PATH")
     target = tmp_path / ODD
     target.mkdir()
-    # no python3, so that uv finds one itself
+    # Without python3 on the PATH, uv finds a Python itself.
     path = bin_folder(
         tmp_path / "bin", uv=f'exec {shlex.quote(uv)} "$@"', python=forward()
     )
@@ -264,13 +263,13 @@ def test_install_and_uninstall_with_uv(checkout, tmp_path):
     assert sh(checkout, str(target), path=path).returncode == 0
     assert snapshot(target) == first
 
-    # the checkout changed; uv must not take the wheel that it kept
+    # The checkout changed, so uv must not use its cached wheel.
     (checkout / "stepper/fresh.py").write_text("NEW = 1\n")
     result = sh(checkout, str(target), path=path)
     assert "environment created" in result.stdout, result.stderr
     assert (target / ".stepper/env/packages/stepper/fresh.py").is_file()
 
-    # another mode; asked from within Claude Code, with that environment on the PATH
+    # Another mode, installed from Claude Code's shell with that environment on the PATH.
     inside = f"{target}/.stepper/env/cli{os.pathsep}{path}{os.pathsep}{target}/.stepper/env/bin"
     result = sh(checkout, str(target), "--editable", path=inside)
     assert "environment created" in result.stdout, result.stderr
@@ -360,12 +359,12 @@ def test_newer_python_is_found(checkout, tmp_path, repo):
         **{"python3": python38(), "python3.12": BARE, "python3.10": forward()},
     )
     result = sh(checkout, str(repo), "--python", "/nowhere", path=path)
-    assert "/nowhere" in result.stderr  # it came as far as the plan
+    assert "/nowhere" in result.stderr  # reported by the check of the options
     assert "venv" not in result.stderr.replace("--python", "")
 
 
 def replace_with_foreign(repo, name, content=None):
-    """Put something foreign in a place of ours: a file with `content`, or a folder."""
+    """Replace a path of the installation by a file with `content`, or by a folder."""
     path = repo / name
     if path.is_dir():
         shutil.rmtree(path)
@@ -448,7 +447,7 @@ def test_invalid_arguments(checkout, tmp_path, path, arguments, message):
     (tmp_path / "file").touch()
     (tmp_path / "a:b").mkdir()
     (tmp_path / "closed").mkdir(mode=0o500)
-    # a superuser may write in closed folders, but not in this one
+    # Root can write in folders without write permission, but not in /proc.
     closed = (
         "/proc" if os.access(tmp_path / "closed", os.W_OK) else f"{tmp_path}/closed"
     )
@@ -531,9 +530,8 @@ def test_agent_shell_path_has_only_the_stepper_command(tmp_path, kernel):
     env = Path(Paths(str(repo)).env)
     for name in (other_commands := ("python", "python3", "pip", "jupyter", "ipython")):
         script(env / "bin" / name, "echo stepper's own")
-    (env / "session.sh").write_text(
-        f"export PATH='/x':\"$PATH\":'{env}/bin'\n"
-    )  # as earlier versions left it
+    # the file of an earlier version
+    (env / "session.sh").write_text(f"export PATH='/x':\"$PATH\":'{env}/bin'\n")
     setup(repo, kernel=kernel)
     commands_in_agent_shell = find_commands_in_agent_shell(
         env, tmp_path / "nothing", "stepper", *other_commands
@@ -584,9 +582,8 @@ def test_uninstall_without_a_record(repo, kernel, capsys, reinstall):
     data = json.loads((repo / ".claude/settings.json").read_text())
     setup(repo, "--allow", kernel=kernel)
     shutil.rmtree(repo / ".stepper")
-    if (
-        reinstall
-    ):  # a clone, or a lost .stepper/: install knows no more of what was before
+    # After a clone or a lost .stepper/, the installer does not know the original.
+    if reinstall:
         setup(repo, kernel=kernel)
     uninstall_from(repo)
     document = json.loads((repo / ".claude/settings.json").read_text())
@@ -612,7 +609,7 @@ def test_uninstall_without_a_record_in_an_empty_folder(tmp_path, kernel):
 
 
 def test_environment_of_older_installation_is_replaced(repo, kernel):
-    """It was a folder in the project."""
+    """The older environment was a folder in the project."""
     old = repo / ".stepper/env"
     (old / "bin").mkdir(parents=True)
     (old / "stamp").write_text("old")
@@ -622,16 +619,15 @@ def test_environment_of_older_installation_is_replaced(repo, kernel):
 
 
 def test_moved_checkout_gets_a_new_environment(repo, kernel):
-    """Its link leads to the environment of where it was."""
+    """Its link leads to the environment of the former path."""
     setup(repo, kernel=kernel)
     moved_repo = repo.rename(repo.with_name("moved"))
     assert read_install_record(str(moved_repo)) == {}
     setup(moved_repo, kernel=kernel)
     assert (moved_repo / ".stepper/env").readlink() == Path(Paths(str(moved_repo)).env)
     env = Paths(str(repo)).env
-    assert resolve_project(str(moved_repo), env) == str(
-        moved_repo
-    )  # that of a project that is gone tells none
+    # The environment of a path that does not exist names no project.
+    assert resolve_project(str(moved_repo), env) == str(moved_repo)
     assert resolve_project("/", Paths(str(moved_repo)).env) == str(moved_repo)
     trust.remove_record(Paths(str(repo)))
 
@@ -668,7 +664,7 @@ def test_uninstall_keeps_journal_figures_and_config(repo, kernel, capsys):
     ]
     out = capsys.readouterr().out
     assert "config.yaml, figures, journal" in out
-    # its record of a kernel is there, but no command that ends it
+    # A kernel's record remains, but there is no command to shut it down.
     assert "may still be running" in out
 
 
@@ -732,7 +728,7 @@ def test_files_kept_by_uninstall_are_ignored_by_git(tmp_path, kernel, capsys):
 
 @pytest.fixture
 def home(tmp_path, monkeypatch):
-    """A home and a state folder of one's own."""
+    """A separate home and state folder."""
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     (tmp_path / "home").mkdir()
@@ -1045,7 +1041,7 @@ def test_closed_stdout_does_not_stop_the_installation(checkout, repo, kernel):
 
 @pytest.fixture
 def make_interpreter(tmp_path):
-    """Return a function that makes an environment's interpreter below the project's neighbour."""
+    """Return a function that creates an interpreter at a path next to the project."""
     (tmp_path / "repo").mkdir()
 
     def make(name):
@@ -1086,7 +1082,7 @@ def test_interpreter_precedence(tmp_path, make_interpreter):
     assert chosen(**roots).python == venv
     assert chosen("/given", **roots)[:3] == ("/given", "--python", True)
 
-    # a re-run: only what --python gave before outlives the rules
+    # On a re-run, only an interpreter from --python takes precedence over the rules.
     note(project, conda, option=False)
     assert chosen(**roots).python == venv
     shutil.rmtree(project / ".stepper")
@@ -1175,9 +1171,8 @@ def test_incomplete_or_broken_environment_is_not_ready(repo, kernel):
     paths = Paths(str(repo))
     python, stamp = Path(paths.env, "bin/python"), Path(paths.env, "stamp")
     assert not install_checks.is_environment_ready(paths, "stamp")
-    stamp.write_text(
-        "stamp\n"
-    )  # interrupted before it had an interpreter, or that is gone
+    # Interrupted before the interpreter was created, or the interpreter was deleted.
+    stamp.write_text("stamp\n")
     assert not install_checks.is_environment_ready(paths, "stamp")
     script(python, "exit 0")
     assert install_checks.is_environment_ready(paths, "stamp")
@@ -1208,14 +1203,14 @@ def test_install_plan_is_parseable_lines(repo, kernel, monkeypatch, capfdbinary)
     )
 
 
-def stand_in(path):
-    """Put a python3 on the PATH whose environments' interpreters only tell, one a line, how they were called."""
-    making = f'mkdir -p "$3/bin"; cp "{path}/told" "$3/bin/python"'
+def add_fake_python(path):
+    """Add a python3 whose environments' interpreters only print their arguments."""
+    create = f'mkdir -p "$3/bin"; cp "{path}/interpreter" "$3/bin/python"'
     script(
-        path / "python3", f'case "$*" in *"-m venv"*) {making};; *) {forward()};; esac'
+        path / "python3", f'case "$*" in *"-m venv"*) {create};; *) {forward()};; esac'
     )
     script(
-        path / "told",
+        path / "interpreter",
         'case "$*" in *demo.py*|*apply*) printf "<%s> " "called:" "$@"; echo;; esac',
     )
     (path / "cp").symlink_to(shutil.which("cp"))
@@ -1229,14 +1224,14 @@ HOSTILE = 'it\'s "q" $(touch ran) `touch ran`; touch ran #\\ *$IFS=&|<>'
     "options", ["", " stamp=\nuninstall=yes\n$(touch ran)\nEND\ntouch ran\n#"]
 )
 def test_hostile_path_is_not_executed(checkout, tmp_path, path, options):
-    """As the target, as the checkout's own place and as the interpreter's: nothing in it is run or taken for a line."""
+    """Target, checkout and interpreter have a path that contains commands and options."""
     home, repo, cwd = (
         tmp_path / f"{name} {HOSTILE}" for name in ("own", "repo", "cwd")
     )
     shutil.copytree(checkout, home)
     cwd.mkdir()
     repo.mkdir()
-    stand_in(path)
+    add_fake_python(path)
     kernel = script(tmp_path / f"kernel {HOSTILE}{options}" / "python", forward())
     before = snapshot(tmp_path)
     result = sh(home, str(repo), "--allow", "--python", str(kernel), path=path, cwd=cwd)
@@ -1285,7 +1280,7 @@ def make_apply_arguments(*arguments):
 
 @pytest.mark.nightly
 def test_demo_creates_the_given_folder(checkout, tmp_path, path):
-    stand_in(path)
+    add_fake_python(path)
     folder = tmp_path / "new" / "demo"
     result = sh(checkout, str(folder), "--demo", path=path)
     assert (
@@ -1301,8 +1296,8 @@ def test_demo_creates_the_given_folder(checkout, tmp_path, path):
 
 
 def test_demo_runs_in_the_scratch_folder(checkout, tmp_path, path):
-    """With a stand-in for the environment's interpreter: it tells how it was called."""
-    stand_in(path)
+    """The environment's interpreter is replaced by one that prints its arguments."""
+    add_fake_python(path)
     result = sh(
         checkout, "--demo", path=path, TMPDIR=str(tmp_path), VIRTUAL_ENV=str(tmp_path)
     )

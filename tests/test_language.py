@@ -1,6 +1,7 @@
 """Texts and names of the package follow the language of the Jupyter and pytest docs.
 
-The word list is that of benchmarks/readability.py. It keeps the worst patterns out; it does not make a text good.
+The word list is that of benchmarks/readability.py. It excludes the worst patterns, but
+a text without them is not necessarily good.
 """
 
 from pathlib import Path

@@ -30,12 +30,12 @@ NEW = "RATE = 2\ndef add(x):\n    return x + 2\n"
 
 @pytest.fixture
 def project(module_project: Project) -> Iterator[Project]:
-    """One daemon for all tests of this module, a notebook of its own for each."""
+    """One daemon for all tests of this module; each test has its own notebook."""
     yield from reuse_project(module_project)
 
 
-def package(project: Project, name: str) -> Path:
-    """Make a package beside the notebooks, with a module that another one imports from."""
+def make_package(project: Project, name: str) -> Path:
+    """Make a package next to the notebooks; `report` imports from `features`."""
     folder = project.folder / "notebooks" / name
     folder.mkdir()
     (folder / "__init__.py").write_text("")
@@ -47,7 +47,7 @@ def package(project: Project, name: str) -> Path:
 
 
 def test_changed_module_is_reloaded_before_the_next_cell(project: Project) -> None:
-    folder = package(project, "pack")
+    folder = make_package(project, "pack")
     notebook = project.new()
     _, answer = notebook.insert(
         "from pack.features import add, RATE as rate\nimport pack.report as r\n(add(1), rate, r.show())"
@@ -62,7 +62,7 @@ def test_changed_module_is_reloaded_before_the_next_cell(project: Project) -> No
 
 
 def test_edit_of_the_same_size_and_time_is_seen(project: Project) -> None:
-    folder = package(project, "samesize")
+    folder = make_package(project, "samesize")
     features = folder / "features.py"
     notebook = project.new()
     notebook.insert("from samesize.features import add\nadd(1)")
@@ -74,7 +74,7 @@ def test_edit_of_the_same_size_and_time_is_seen(project: Project) -> None:
 
 
 def test_failed_reload_is_reported_with_a_fix(project: Project) -> None:
-    folder = package(project, "broken")
+    folder = make_package(project, "broken")
     features = folder / "features.py"
     notebook = project.new()
     notebook.insert("from broken.features import add\nadd(1)")
@@ -116,7 +116,7 @@ def test_existing_objects_get_the_new_methods(project: Project) -> None:
 
 
 def test_local_modules_warn_and_off(project: Project) -> None:
-    folder = package(project, "warned")
+    folder = make_package(project, "warned")
     path = project.folder / ".stepper" / "config.yaml"
     path.write_text("local_modules: warn\n")
     notebook = project.new()
@@ -142,7 +142,7 @@ def test_local_modules_warn_and_off(project: Project) -> None:
 
 
 def test_user_autoreload_takes_precedence(project: Project) -> None:
-    folder = package(project, "auto")
+    folder = make_package(project, "auto")
     notebook = project.new()
     notebook.insert(
         "%load_ext autoreload\n%autoreload 2\nfrom auto.features import add\nadd(1)"
@@ -158,7 +158,7 @@ def test_user_autoreload_takes_precedence(project: Project) -> None:
 
 @pytest.mark.nightly
 def test_verify_run_all_and_restore_name_a_changed_module(project: Project) -> None:
-    folder = package(project, "replayed")
+    folder = make_package(project, "replayed")
     notebook = project.new()
     notebook.insert("from replayed.features import add\nadd(1)")
     (folder / "features.py").write_text(NEW + "# a comment\n")
@@ -187,7 +187,7 @@ def test_invalid_value_of_local_modules_is_rejected(value: str) -> None:
 
 
 def test_cells_that_used_a_changed_module_are_stale(project: Project) -> None:
-    folder = package(project, "used")
+    folder = make_package(project, "used")
     notebook = project.new()
     notebook.insert("from used.features import add")
     second, _ = notebook.insert("a = add(1)\na")
@@ -221,8 +221,8 @@ def test_reload_counts_toward_the_cell_timeout(project: Project) -> None:
     assert "| 0 2" in notebook.insert("print(ran, slow.A)")[1].text
 
 
-def modules(project: Project, name: str, **sources: str) -> Path:
-    """Make a package beside the notebooks: a module for each source, `a__b` is `a/b`."""
+def make_modules(project: Project, name: str, **sources: str) -> Path:
+    """Make a package next to the notebooks: a module for each source, `a__b` is `a/b`."""
     folder = project.folder / "notebooks" / name
     sources.setdefault("__init__", "")
     for module, source in sources.items():
@@ -237,7 +237,7 @@ def modules(project: Project, name: str, **sources: str) -> Path:
 def test_users_of_a_module_that_imports_the_changed_one_are_stale(
     project: Project,
 ) -> None:
-    folder = package(project, "indirect")
+    folder = make_package(project, "indirect")
     notebook = project.new()
     notebook.insert("import indirect.report as r")
     second, _ = notebook.insert("shown = r.show()\nshown")
@@ -258,7 +258,7 @@ def test_users_of_a_module_that_imports_the_changed_one_are_stale(
 
 @pytest.mark.nightly
 def test_sibling_of_the_changed_module_makes_no_cell_stale(project: Project) -> None:
-    folder = modules(project, "siblings", a="A = 1\n", b="B = 1\n")
+    folder = make_modules(project, "siblings", a="A = 1\n", b="B = 1\n")
     notebook = project.new()
     notebook.insert("from siblings import a, b\nfrom siblings.a import A")
     notebook.insert("(a.A, A)")
@@ -273,7 +273,7 @@ def test_sibling_of_the_changed_module_makes_no_cell_stale(project: Project) -> 
 def test_names_imported_from_a_changed_module_are_rebound_everywhere(
     project: Project,
 ) -> None:
-    folder = modules(
+    folder = make_modules(
         project,
         "wide",
         __init__="from .core import RATE as PUBLIC\n",
@@ -303,7 +303,7 @@ def test_names_imported_from_a_changed_module_are_rebound_everywhere(
 def test_module_that_computes_from_a_changed_one_is_reloaded_too(
     project: Project,
 ) -> None:
-    folder = modules(
+    folder = make_modules(
         project,
         "computed",
         __init__="from .rates import RATE, scale, Base\nfrom .other import THING\n",
@@ -397,7 +397,7 @@ PyMODINIT_FUNC PyInit_quick(void) {
 
 
 def compiled_module(folder: Path, rate: int) -> Path:
-    """Compile a module into a file of its own."""
+    """Compile a C module and return its file."""
     headers = Path(sysconfig.get_path("include"))
     if not shutil.which("cc") or not (headers / "Python.h").exists():
         pytest.skip("there is no C compiler, or Python's headers are missing")
@@ -481,7 +481,7 @@ def test_reloads_in_each_version_of_python(lab: Lab) -> None:
 
 @pytest.mark.nightly
 def test_on_a_network_file_system_files_are_opened(lab: Lab) -> None:
-    """There `stat` may be seconds behind; the list of mounts is made up, the kernel real."""
+    """There, `stat` can be seconds old. The kernel is real, the list of mounts is not."""
     mounts = lab.folder / "mounts"
     mounts.write_text(
         "/dev/sda1 / ext4 rw 0 0\nhost:/x /home/a\\040b nfs4 rw 0 0\n"
@@ -509,7 +509,7 @@ def test_on_a_network_file_system_files_are_opened(lab: Lab) -> None:
 
 @pytest.mark.nightly
 def test_modules_of_an_editable_installation(project: Project) -> None:
-    """Setuptools finds a package in `src/` by the path, one at the top of the folder by a finder."""
+    """Setuptools uses the path for a package in `src/`, and a finder for other ones."""
     env = project.folder / "env"
     make_env(env)
     (project.folder / ".stepper" / "config.yaml").write_text("python: env/bin/python\n")

@@ -336,7 +336,7 @@ def test_concurrent_write_is_not_overwritten(
 
     def meanwhile(handle: int) -> None:
         dump(handle)
-        if not times:  # the person saves an edit between our read and our rename
+        if not times:  # the user saves an edit between stepper's read and rename
             times.append(1)
             make(tmp_path / "n.ipynb", [code("x", "a"), code("y = 'edited'", "b")])
 
@@ -344,9 +344,8 @@ def test_concurrent_write_is_not_overwritten(
     assert file.write_execution(cell, make_execution(), None, keep_time=True) == ""
     cells = json.loads(Path(file.path).read_text())["cells"]
     assert cells[1]["source"] == "y = 'edited'" and cells[0]["execution_count"] == 7
-    background_io.EXECUTOR.submit(
-        bool
-    ).result()  # replaced files are deleted in the background
+    # Replaced files are deleted in the background.
+    background_io.EXECUTOR.submit(bool).result()
     assert [path.name for path in tmp_path.iterdir()] == ["n.ipynb"]
 
 
@@ -357,7 +356,7 @@ def test_concurrent_write_is_not_overwritten(
 def test_save_between_last_check_and_rename_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    """Jupyter opens the file, which empties it, and writes a moment later; others rename a file over it."""
+    """Jupyter truncates the file and writes a moment later; other programs rename."""
     file = make(tmp_path / "n.ipynb", [code("x", "a"), code("y", "b")])
     cell, swap, saves = file.read().cells[0], notebook.exchange_files, []
     text = Path(file.path).read_text().replace('"y"', '"edited"')
@@ -392,7 +391,8 @@ def test_partial_save_is_read_when_complete(tmp_path: Path) -> None:
     writer.join()
 
 
-# What `put` answers while the notebook is not as it was: NotebookError for "later", a sentence for "never".
+# The result of `write_execution` after another program changed the notebook:
+# NotebookError if it can be written later, else the reason.
 
 
 def delete_file(path: Path) -> None:
@@ -510,7 +510,7 @@ def test_mtime_increases_within_the_millisecond_if_a_server_runs(
 
 
 def test_failed_write_keeps_the_old_file(tmp_path: Path) -> None:
-    """A limit of the file size stands for a full disk: unlike a folder's mode it stops root too."""
+    """A limit of the file size simulates a full disk; unlike a mode, it applies to root."""
     file = make(tmp_path / "n.ipynb", [code("x", "a")])
     cell, old = file.read().cells[0], Path(file.path).read_bytes()
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -548,7 +548,7 @@ def test_new_notebook_is_valid_and_never_overwrites(tmp_path: Path) -> None:
 def test_numbers_unsupported_by_orjson_are_unchanged(
     tmp_path: Path, value: str, indent: int, where: str
 ) -> None:
-    """Also where the whole file is written anew: one that another program indented."""
+    """Also if the whole file is rewritten, because another program indented it."""
     cells = [
         code("x", "same", odd="ODD" if where == "same" else ""),
         code("y", "other", odd="ODD"),
@@ -570,7 +570,7 @@ def test_numbers_unsupported_by_orjson_are_unchanged(
 
 
 def test_long_digits_in_a_source_change_no_other_cell(tmp_path: Path) -> None:
-    """Nanoseconds since 1970 have as many digits as a number that orjson would round."""
+    """A time in nanoseconds has as many digits as the numbers that orjson rounds."""
     file = make(
         tmp_path / "n.ipynb",
         [code("print('é–中')", "a"), code("f(x, 1700000000000000000)", "b")],

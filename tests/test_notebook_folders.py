@@ -59,7 +59,7 @@ def test_uncovered_edits_are_reported_and_the_first_with_a_fix(
             .line.endswith("; no pattern can include a notebook in this folder")
         )
     assert not (shared.folder / "ran").exists()
-    # the line that is named covers it from the next edit on, and no hook is bound to a folder
+    # The suggested line includes it from the next edit on: hooks have no folder.
     shared.config('notebooks: ["notebooks", "*.ipynb"]\n')
     assert "| 42" in one.insert("print(42)")[1].text
     assert (
@@ -70,7 +70,7 @@ def test_uncovered_edits_are_reported_and_the_first_with_a_fix(
 
 @pytest.mark.nightly
 def test_each_notebook_has_its_own_journal_and_kernel(shared: Project) -> None:
-    """Those of the usual folder have the names that they always had, whatever else is covered."""
+    """In the default folder, the names don't depend on the other patterns."""
     shared.config("notebooks: [analysis, '*.ipynb', 'labs/**']\n")
     names = ["book.ipynb", "analysis/book.ipynb", "labs/a/b/book.ipynb"]
     for name in names:
@@ -80,9 +80,8 @@ def test_each_notebook_has_its_own_journal_and_kernel(shared: Project) -> None:
             .insert(f"mine = {name!r}\nprint(mine)")[1]
             .text
         )
-    shared.config(
-        "notebooks: [notebooks, analysis, '*.ipynb', 'labs/**']\n"
-    )  # in another order
+    # the same patterns in another order
+    shared.config("notebooks: [notebooks, analysis, '*.ipynb', 'labs/**']\n")
     names += ["notebooks/book.ipynb", "notebooks/analysis/book.ipynb"]
     for name in names[3:]:
         make_notebook_at(shared, name).insert(f"mine = {name!r}")

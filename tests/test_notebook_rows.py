@@ -26,10 +26,10 @@ Rows = Callable[[], dict[str, Any]]
 def opened_sessions(quick: Quick, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The notebooks for which a session was opened, in order."""
     names = list[str]()
-    really = quick.daemon.workspace.peek_session
+    original = quick.daemon.workspace.peek_session
 
     def peek_session(path: str, **options: bool) -> Session:
-        session = really(path, **options)
+        session = original(path, **options)
         names.append(session.name)
         return session
 
@@ -63,7 +63,7 @@ def test_each_change_is_visible(quick: Quick, opened_sessions: list[str]) -> Non
     list_rows(quick)
     opened_sessions.clear()
 
-    # the file: by another program, which keeps its size and its time
+    # the file, changed by another program with the same size and mtime
     path = quick.folder / name
     about = path.stat()
     text = path.read_text()
@@ -74,7 +74,7 @@ def test_each_change_is_visible(quick: Quick, opened_sessions: list[str]) -> Non
     assert list_rows(quick)[name]["state"] != "unreadable"
     assert opened_sessions == [name, name]
 
-    # the current notebook: no file of the notebook's
+    # the current notebook, which is not in a file of the notebook
     quick.stepper("use", "a")
     assert list_rows(quick)[name]["current"]
     quick.stepper("use", "b")
@@ -86,13 +86,13 @@ def test_each_change_is_visible(quick: Quick, opened_sessions: list[str]) -> Non
     assert list_rows(quick)[name]["progress"]["done"] == 1
     assert list_rows(quick)[name]["kernel"]["state"] == "idle"
 
-    # the configuration, which says what is a notebook of the project
+    # the patterns in the configuration
     quick.notebook("c.ipynb", [code("1", "c")])
     assert "notebooks/c.ipynb" in list_rows(quick)
     quick.config("notebooks: ['a*']\n")
     assert "notebooks/c.ipynb" not in list_rows(quick)
 
-    # its end
+    # deletion
     quick.config("")
     path.with_name("c.ipynb").unlink()
     assert "notebooks/c.ipynb" not in list_rows(quick)
@@ -165,10 +165,10 @@ def test_only_the_first_cpu_measurement_waits(
         sampler.measure(os.getpid())
         clock[0] += 0.05
     assert len(waits) == 1
-    clock[0] += resource_usage.RECENT_SECONDS  # too long ago to be compared with
+    clock[0] += resource_usage.RECENT_SECONDS  # the last sample is too old
     machine, kernel = sampler.measure(os.getpid())
     assert len(waits) == 2
     assert 0 <= machine <= 100
     assert kernel is not None
     sampler.measure(None)
-    assert len(waits) == 3  # another kernel's samples say nothing about this one
+    assert len(waits) == 3  # samples of another kernel cannot be used

@@ -78,11 +78,11 @@ def add_run(
     take(run_state, {**event, **options})
 
 
-def take(made: State, line: dict[str, object]) -> None:
-    """Take a line of the journal into the state."""
+def take(run_state: State, line: dict[str, object]) -> None:
+    """Apply a line of the journal to the state."""
     event = journal_events.parse_event(line)
     if event is not None:
-        journal_reducer.apply(event, made)
+        journal_reducer.apply(event, run_state)
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_invalid_directives_are_reported(word: str) -> None:
     assert cell_directives.select_deadline(found, 30, 3600) == 30
 
 
-# Each would keep the daemon busy for longer than anybody waits, on a line that a cell may print.
+# With each pattern, a printed line can keep the daemon busy for hours.
 SLOW = [
     "(a+)+b",
     "(a|a)*b",
@@ -233,7 +233,7 @@ def test_find_step_of_a_cell() -> None:
     assert plan.find_step_id(run_state, cells, cells[0]) == 1
     add_run(run_state, 1)
     assert plan.find_step_id(run_state, cells, cells[1]) == 2
-    assert plan.find_step_id(run_state, cells, cells[0]) == 1  # its own cell again
+    assert plan.find_step_id(run_state, cells, cells[0]) == 1  # the step's cell
     add_run(run_state, 2, "recoverable", "id1")
     assert (
         plan.find_step_id(run_state, [*cells, cell(2)], cell(2)) is None
@@ -335,7 +335,7 @@ def test_complete_requires_the_validation_to_pass() -> None:
     add_run(state, 2, cell_id="id1")
     assert state.is_complete
     assert state.status_name == "complete"
-    assert not State().is_complete  # without a plan never
+    assert not State().is_complete  # never without a plan
 
 
 def test_stop_and_resume() -> None:
@@ -447,11 +447,12 @@ def test_source_hashes_ignore_trailing_whitespace() -> None:
         ("kernel_cwd: home", 1, "`project`"),
         ("notebooks_dir: ../up", 1, "inside"),
         ("notebooks_dir: /abs", 1, "inside"),
+        # `--allow` would write the rule Edit(**/**)
         (
             "notebooks_dir: '**'",
             1,
             "without *",
-        ),  # what `--allow` would make of it: Edit(**/**)
+        ),
         ("notebooks_dir: 'a)'", 1, "without *"),
         ("notebooks_dir: .claude", 1, "not hidden"),
         ("notebooks_dir: a/../.claude/x", 1, "not hidden"),

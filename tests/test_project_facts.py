@@ -30,7 +30,7 @@ from stepper.diagnosis.distribution_names import (
 from stepper.diagnosis.project_facts import TICK, ProjectEnvironment
 from tests.test_kernel_helper import environment
 
-Plant = Callable[..., ProjectEnvironment]
+FileMaker = Callable[..., ProjectEnvironment]
 
 
 @pytest.fixture
@@ -41,8 +41,8 @@ def root(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def plant(root: Path) -> Plant:
-    """Makes files in the project, folders where a name ends with a slash."""
+def make_files(root: Path) -> FileMaker:
+    """Creates files in the project, and folders for names that end with a slash."""
 
     def make(*names: str) -> ProjectEnvironment:
         for name in names:
@@ -59,15 +59,15 @@ def plant(root: Path) -> Plant:
 
 @pytest.fixture
 def notebooks_folder(root: Path) -> str:
-    """Where kernels run."""
+    """The working folder of kernels."""
     return str(root / "notebooks")
 
 
 # --- the walk ----------------------------------------------------------------------------------------------
 
 
-def test_walk_excludes_ignored_folders(plant: Plant, root: Path) -> None:
-    around = plant(
+def test_walk_excludes_ignored_folders(make_files: FileMaker, root: Path) -> None:
+    around = make_files(
         "a.csv",
         ".env",
         "src/m.py",
@@ -87,25 +87,28 @@ def test_walk_excludes_ignored_folders(plant: Plant, root: Path) -> None:
 
 
 def test_walk_is_cached_for_a_second(
-    plant: Plant, root: Path, monkeypatch: pytest.MonkeyPatch
+    make_files: FileMaker, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    around = plant("a.csv")
+    around = make_files("a.csv")
     assert around.get_tree().files == ["a.csv"]
-    plant("b.csv")
+    make_files("b.csv")
     assert around.get_tree().files == ["a.csv"]
     assert [path for path, _ in around.list_written_since(0, [])] != [
         "a.csv"
     ]  # files written by a cell are checked again
-    plant("c.csv")
+    make_files("c.csv")
     later = time.monotonic() + 1.1
     monkeypatch.setattr(project_facts.time, "monotonic", lambda: later)
     assert len(around.get_tree().files) == 3
 
 
 def test_hostile_tree(
-    plant: Plant, root: Path, notebooks_folder: str, monkeypatch: pytest.MonkeyPatch
+    make_files: FileMaker,
+    root: Path,
+    notebooks_folder: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    around = plant("data/good.csv", "bad\nname\x1b[31m.csv", "locked/secret.csv")
+    around = make_files("data/good.csv", "bad\nname\x1b[31m.csv", "locked/secret.csv")
     (root / "data" / "loop").symlink_to(root)
     (root / "self").symlink_to("self")
     (root / "out").symlink_to("/")
@@ -151,14 +154,16 @@ def test_hostile_tree(
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
-def test_unreadable_folders(plant: Plant, root: Path, notebooks_folder: str) -> None:
-    around = plant("locked/x.py", "b.csv")
+def test_unreadable_folders(
+    make_files: FileMaker, root: Path, notebooks_folder: str
+) -> None:
+    around = make_files("locked/x.py", "b.csv")
     (root / "locked").chmod(0)
     try:
         assert around.get_tree().files == ["b.csv"]
         assert around.can_import(
             "x", [str(root / "locked")], notebooks_folder
-        )  # who knows?
+        )  # unknown, so perhaps
     finally:
         (root / "locked").chmod(0o700)
 
@@ -197,9 +202,9 @@ def test_undecodable_file_names(root: Path, notebooks_folder: str) -> None:
     ],
 )
 def test_unusual_queries_return_lists(
-    plant: Plant, query: str, notebooks_folder: str
+    make_files: FileMaker, query: str, notebooks_folder: str
 ) -> None:
-    around = plant("data/x.csv", "m.py")
+    around = make_files("data/x.csv", "m.py")
     assert isinstance(around.find_similar_paths(query, notebooks_folder), list)
     assert isinstance(around.find_similar_paths("x.csv", query), list)
     assert isinstance(around.find_local_modules(query, notebooks_folder), list)
@@ -208,9 +213,9 @@ def test_unusual_queries_return_lists(
 
 @pytest.mark.nightly
 def test_large_folder_does_not_hide_others(
-    plant: Plant, root: Path, notebooks_folder: str
+    make_files: FileMaker, root: Path, notebooks_folder: str
 ) -> None:
-    around = plant("zoo/deep/down/animals.csv", "pictures/")
+    around = make_files("zoo/deep/down/animals.csv", "pictures/")
     for number in range(30_000):
         os.close(
             os.open(
@@ -232,9 +237,9 @@ def test_large_folder_does_not_hide_others(
 
 
 def test_similar_paths_keep_the_requested_form(
-    plant: Plant, root: Path, notebooks_folder: str
+    make_files: FileMaker, root: Path, notebooks_folder: str
 ) -> None:
-    around = plant("data/x.csv", "notebooks/own.csv")
+    around = make_files("data/x.csv", "notebooks/own.csv")
     assert around.find_similar_paths("data/x.csv", notebooks_folder) == [
         "../data/x.csv"
     ]
@@ -245,8 +250,10 @@ def test_similar_paths_keep_the_requested_form(
     assert around.find_similar_paths("in/own.csv", notebooks_folder) == ["own.csv"]
 
 
-def test_project_behind_a_symlink(plant: Plant, root: Path, tmp_path: Path) -> None:
-    plant("data/x.csv")
+def test_project_behind_a_symlink(
+    make_files: FileMaker, root: Path, tmp_path: Path
+) -> None:
+    make_files("data/x.csv")
     (tmp_path / "link").symlink_to(root)
     around = ProjectEnvironment(str(tmp_path / "link"))
     assert around.find_similar_paths("x.csv", str(tmp_path / "link" / "notebooks")) == [
@@ -264,9 +271,9 @@ def test_project_behind_a_symlink(plant: Plant, root: Path, tmp_path: Path) -> N
 
 
 def test_same_name_ranks_first_and_nearest_before_others(
-    plant: Plant, notebooks_folder: str
+    make_files: FileMaker, notebooks_folder: str
 ) -> None:
-    around = plant(
+    around = make_files(
         "data/x.csv",
         "old/very/far/x.csv",
         "notebooks/sub/x.csv",
@@ -278,7 +285,7 @@ def test_same_name_ranks_first_and_nearest_before_others(
         "../data/x.csv",
         "../old/very/far/x.csv",
     ]
-    # the folder that was asked for, moved, is nearer than another one
+    # The requested folder at another path comes before other folders.
     assert around.find_similar_paths("very/far/x.csv", notebooks_folder)[:1] == [
         "../old/very/far/x.csv"
     ]
@@ -290,9 +297,9 @@ def test_same_name_ranks_first_and_nearest_before_others(
 
 
 def test_other_spellings_rank_before_close_names(
-    plant: Plant, notebooks_folder: str
+    make_files: FileMaker, notebooks_folder: str
 ) -> None:
-    around = plant(
+    around = make_files(
         "data/Sales.csv",
         "data/sales.parquet",
         "data/sales.csv.gz",
@@ -310,9 +317,9 @@ def test_other_spellings_rank_before_close_names(
 
 
 def test_parent_decides_between_close_names(
-    plant: Plant, notebooks_folder: str
+    make_files: FileMaker, notebooks_folder: str
 ) -> None:
-    around = plant("data/train_1.csv", "data/train_2.txt", "other/train_3.csv")
+    around = make_files("data/train_1.csv", "data/train_2.txt", "other/train_3.csv")
     assert around.find_similar_paths("../data/train_9.csv", notebooks_folder) == [
         "../data/train_1.csv",
         "../data/train_2.txt",
@@ -321,9 +328,9 @@ def test_parent_decides_between_close_names(
 
 
 def test_common_extension_is_not_similarity(
-    plant: Plant, notebooks_folder: str
+    make_files: FileMaker, notebooks_folder: str
 ) -> None:
-    around = plant("a.csv", "zebra.csv", "report.txt", "notebooks/eda.ipynb")
+    around = make_files("a.csv", "zebra.csv", "report.txt", "notebooks/eda.ipynb")
     assert (
         around.find_similar_paths("x.csv", notebooks_folder)
         == around.find_similar_paths("../quarterly.csv", notebooks_folder)
@@ -337,13 +344,13 @@ def test_unicode_normalization_forms_match(root: Path, notebooks_folder: str) ->
     similar_path = ProjectEnvironment(str(root)).find_similar_paths(
         "../" + unicodedata.normalize("NFC", "café.csv"), notebooks_folder
     )
-    assert similar_path in (["../" + name], [])  # macOS takes both for the same
+    assert similar_path in (["../" + name], [])  # the same file on macOS
 
 
 def test_similar_folders_and_misspelt_parents(
-    plant: Plant, notebooks_folder: str
+    make_files: FileMaker, notebooks_folder: str
 ) -> None:
-    around = plant("output/", "data/raw/x.csv")
+    around = make_files("output/", "data/raw/x.csv")
     assert around.find_similar_paths("../ouput", notebooks_folder) == ["../output"]
     assert around.find_similar_paths("../ouput/new.parquet", notebooks_folder) == [
         "../output"
@@ -360,8 +367,10 @@ def test_similar_folders_and_misspelt_parents(
 # --- local modules -----------------------------------------------------------------------------------------
 
 
-def test_find_local_modules(plant: Plant, root: Path, notebooks_folder: str) -> None:
-    around = plant(
+def test_find_local_modules(
+    make_files: FileMaker, root: Path, notebooks_folder: str
+) -> None:
+    around = make_files(
         "src/helpers.py",
         "src/pkg/__init__.py",
         "src/pkg/inner.py",
@@ -387,8 +396,10 @@ def test_find_local_modules(plant: Plant, root: Path, notebooks_folder: str) -> 
         assert around.find_local_modules(name, notebooks_folder) == []
 
 
-def test_top_level_module_ranks_first(plant: Plant, notebooks_folder: str) -> None:
-    around = plant(
+def test_top_level_module_ranks_first(
+    make_files: FileMaker, notebooks_folder: str
+) -> None:
+    around = make_files(
         "notebooks/pkg/__init__.py", "notebooks/pkg/util.py", "a/b/c/util.py"
     )
     assert around.find_local_modules("util", notebooks_folder) == [
@@ -400,8 +411,8 @@ def test_top_level_module_ranks_first(plant: Plant, notebooks_folder: str) -> No
 # --- what was written --------------------------------------------------------------------------------------
 
 
-def test_list_written_files(plant: Plant, root: Path) -> None:
-    around = plant(
+def test_list_written_files(make_files: FileMaker, root: Path) -> None:
+    around = make_files(
         "old.csv",
         "out/new.csv",
         "out/newer.csv",
@@ -429,25 +440,27 @@ def test_list_written_files(plant: Plant, root: Path) -> None:
     assert ("old.csv", 0) in around.list_written_since(now - 2 * 10**9, left)
 
 
-def test_future_mtime_is_not_always_recent(plant: Plant, root: Path) -> None:
-    around = plant("a.csv")
+def test_future_mtime_is_not_always_recent(make_files: FileMaker, root: Path) -> None:
+    around = make_files("a.csv")
     os.utime(root / "a.csv", (time.time() + 10**6,) * 2)
     assert around.list_written_since(time.time_ns() + 10**9, []) == []
     assert not around.has_changed_since(time.time_ns() + 10**9, [], [])
 
 
-def test_clock_of_files_lags_behind(plant: Plant, root: Path) -> None:
-    around = plant()
+def test_clock_of_files_lags_behind(make_files: FileMaker, root: Path) -> None:
+    around = make_files()
     for number in range(20):
         before = time.time_ns()
         (root / f"{number}.csv").touch()
         assert (f"{number}.csv", 0) in around.list_written_since(before - TICK, [])
 
 
-def test_has_changed_since(plant: Plant, root: Path, tmp_path: Path) -> None:
+def test_has_changed_since(make_files: FileMaker, root: Path, tmp_path: Path) -> None:
     packages, inside = tmp_path / "packages", root / "notebooks"
     packages.mkdir()
-    around = plant("notebooks/n.ipynb", "data/x.csv", ".venv/pyvenv.cfg", ".venv/lib/")
+    around = make_files(
+        "notebooks/n.ipynb", "data/x.csv", ".venv/pyvenv.cfg", ".venv/lib/"
+    )
 
     def changed(change: Callable[[], object], *folders: Path) -> bool:
         time.sleep(0.03)  # more than a tick
@@ -459,15 +472,14 @@ def test_has_changed_since(plant: Plant, root: Path, tmp_path: Path) -> None:
 
     assert not changed(lambda: None, packages, inside)
     assert changed(lambda: (root / "data" / "x.csv").write_text("new"))
-    assert changed(
-        lambda: (root / "data" / "x.csv").chmod(0o600)
-    )  # mends a PermissionError
+    # This can fix a PermissionError.
+    assert changed(lambda: (root / "data" / "x.csv").chmod(0o600))
     (tmp_path / "moved.csv").touch()
     assert changed(lambda: (tmp_path / "moved.csv").rename(root / "data" / "moved.csv"))
     assert not changed(
         lambda: (root / "notebooks" / "n.ipynb").write_text("{}"), inside
     )
-    # a notebook is written beside and renamed: its folder changes, which says nothing
+    # A notebook is replaced by a renamed file: this change of the folder is ignored.
     assert not changed(
         lambda: (root / "notebooks" / "n.ipynb").replace(
             root / "notebooks" / "n.ipynb"
@@ -483,9 +495,9 @@ def test_has_changed_since(plant: Plant, root: Path, tmp_path: Path) -> None:
 
 
 def test_every_importable_module_is_findable(
-    plant: Plant, notebooks_folder: str
+    make_files: FileMaker, notebooks_folder: str
 ) -> None:
-    around = plant()
+    around = make_files()
     code = "import json, pkgutil, sys; print(json.dumps([sys.path, [m.name for m in pkgutil.iter_modules()]]))"
     result = subprocess.run(
         [sys.executable, "-c", code],
@@ -510,8 +522,8 @@ def test_every_importable_module_is_findable(
         assert not around.can_import(name, path, notebooks_folder)
 
 
-def test_can_import(plant: Plant, root: Path, notebooks_folder: str) -> None:
-    around = plant(
+def test_can_import(make_files: FileMaker, root: Path, notebooks_folder: str) -> None:
+    around = make_files(
         "lib/flat.py",
         "lib/pkg/",
         "lib/fast.cpython-311-x86_64-linux-gnu.so",
@@ -537,9 +549,9 @@ def test_can_import(plant: Plant, root: Path, notebooks_folder: str) -> None:
 
 
 def test_new_module_is_found_immediately(
-    plant: Plant, root: Path, notebooks_folder: str
+    make_files: FileMaker, root: Path, notebooks_folder: str
 ) -> None:
-    around, lib = plant("lib/a.py"), [str(root / "lib")]
+    around, lib = make_files("lib/a.py"), [str(root / "lib")]
     for name in ("late", "later", "latest"):  # within one tick of the clock
         assert not around.can_import(name, lib, notebooks_folder)
         (root / "lib" / f"{name}.py").touch()
@@ -551,7 +563,7 @@ def test_new_module_is_found_immediately(
 
 @pytest.fixture
 def shop(root: Path, tmp_path: Path) -> SimpleNamespace:
-    """A project whose PATH has the installers that a test names, and an interpreter with pip in .venv."""
+    """A project with pip in .venv; each test chooses the installers on the PATH."""
     folder = tmp_path / "bin"
     folder.mkdir()
 
@@ -695,14 +707,13 @@ def test_poetry_and_pdm_commands(
     assert shop.command(python, "six").endswith("-m pip install six")
     (root / f"{manager}.lock").touch()
     assert shop.command(python, "six") == f"{manager} add six"
-    assert (
-        shop.command(other, "six") == f"{other} -m pip install six"
-    )  # it would install elsewhere
+    # uv and poetry would install into the project's environment, not this one.
+    assert shop.command(other, "six") == f"{other} -m pip install six"
 
 
 # --- the tables --------------------------------------------------------------------------------------------
 
-MADE = """
+DEFINE_NAMES = """
 import importlib.metadata, importlib.util, json, sys, warnings
 warnings.simplefilter("ignore")
 found = {}
@@ -721,21 +732,19 @@ print(json.dumps([found, importlib.metadata.packages_distributions()]))
 
 
 @pytest.mark.nightly
-@pytest.mark.timeout(
-    600
-)  # the first time, pip downloads for a minute or two; uv for seconds
+# At the first time, pip downloads for a minute or two, uv for seconds.
+@pytest.mark.timeout(600)
 def test_names_and_distributions_in_a_real_environment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Each statement of the table makes its name; each module that is installed is in the distribution of the tables."""
+    """The tables' statements define their names; modules are in their distributions."""
     monkeypatch.setenv(
         "PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     )
-    python = environment(
-        sys.executable, "scikit-learn>=1.4,<2", "seaborn>=0.13,<1"
-    )  # pandas, scipy, matplotlib too
+    # with pandas, scipy and matplotlib as dependencies
+    python = environment(sys.executable, "scikit-learn>=1.4,<2", "seaborn>=0.13,<1")
     result = subprocess.run(
-        [python, "-c", MADE],
+        [python, "-c", DEFINE_NAMES],
         input=json.dumps(DEFINITIONS),
         capture_output=True,
         text=True,
@@ -752,7 +761,8 @@ def test_names_and_distributions_in_a_real_environment(
         for module in packages
         if find_distribution(module)
     }
-    assert len(known) >= 5  # Python 3.10 knows only what has a top_level.txt
+    # Python 3.10 finds only distributions with a top_level.txt.
+    assert len(known) >= 5
     assert [
         module
         for module, name in known.items()

@@ -29,60 +29,63 @@ POINTS = (
     "between write and journal",
     "between journal and report",
 )
-# A real daemon that kills itself as `kill -9` does, at a named point of a run, once.
-SUICIDAL = """
+# A real daemon that kills itself with SIGKILL at a named point of a run, once.
+DYING_DAEMON = """
 import os, sys
 point = sys.argv.pop(2)
 from stepper.daemon import server
 from stepper.notebooks import notebook_file as notebook
 from stepper.notebooks.journal_file import JournalFile
 from stepper.notebooks.notebook_file import IpynbFile
-append, put, swap = JournalFile.append, IpynbFile.write_execution, notebook.exchange_files
+append = JournalFile.append
+write_execution = IpynbFile.write_execution
+exchange_files = notebook.exchange_files
 
 def die():
     os.kill(os.getpid(), 9)
 
-def appending(self, event, *given, **named):
+def append_or_die(self, event, *args, **kwargs):
     if point == "between write and journal" and event["event"] == "run":
         die()
-    append(self, event, *given, **named)
+    append(self, event, *args, **kwargs)
     if point == "before the kernel has it" and event["event"] == "start":
         die()
     if point == "between journal and report" and event["event"] == "run":
         die()
 
-def putting(self, *given, **named):
+def write_or_die(self, *args, **kwargs):
     if point == "between run and write":
         die()
-    return put(self, *given, **named)
+    return write_execution(self, *args, **kwargs)
 
-def swapping(*given):
+def exchange_or_die(*args):
     if point == "between write and rename":
         die()
-    return swap(*given)
+    return exchange_files(*args)
 
-JournalFile.append, IpynbFile.write_execution, notebook.exchange_files = appending, putting, swapping
+JournalFile.append = append_or_die
+IpynbFile.write_execution = write_or_die
+notebook.exchange_files = exchange_or_die
 server.main()
 """
 
 
-def suicidal_daemon(project: Project, point: str) -> None:
-    """Replace the project's daemon by one that will die at that point."""
+def start_dying_daemon(project: Project, point: str) -> None:
+    """Replace the project's daemon by one that dies at that point."""
     project.kill_daemon()
     process = subprocess.Popen(
-        [sys.executable, "-c", SUICIDAL, str(project.folder), point]
+        [sys.executable, "-c", DYING_DAEMON, str(project.folder), point]
     )
     process.returncode = 0
-    path = Path(
-        project.paths.daemon_json
-    )  # written once it listens; the one that was killed may still be named there
+    # The file has the pid of the killed daemon until the new one listens.
+    path = Path(project.paths.daemon_json)
     wait_until(
         lambda: path.exists() and json.loads(path.read_text())["pid"] == process.pid
     )
 
 
-def times(project: Project, name: str) -> int:
-    """How often a cell that leaves a line in a file ran."""
+def count_runs(project: Project, name: str) -> int:
+    """Return how often a cell that appends a line to a file has run."""
     path = project.folder / "notebooks" / name
     return len(path.read_text().splitlines()) if path.exists() else 0
 
@@ -102,10 +105,10 @@ def start_hook_thread(
     return thread, answers
 
 
-WAITS = "import os, time\nprint('begun', flush=True)\nwhile not os.path.exists('go'): time.sleep(0.02)\nprint('over')\n"
+WAITING_CELL = "import os, time\nprint('begun', flush=True)\nwhile not os.path.exists('go'): time.sleep(0.02)\nprint('over')\n"
 
 
-def busy(project: Project) -> bool:
+def is_busy(project: Project) -> bool:
     return project.json("status")["kernel"]["state"] == "busy"
 
 
@@ -117,11 +120,11 @@ def test_daemon_killed_at_any_point_of_a_run(project: Project, point: str) -> No
     notebook = project.new("Load", "Go on")
     notebook.insert("x = 20")
     kernel = project.json("status")["kernel"]["pid"]
-    suicidal_daemon(project, point)
+    start_dying_daemon(project, point)
     cell_id, answer = notebook.insert(
         make_append_line("count") + "print('hello'); x += 1; x + 1"
     )
-    assert times(project, "count") == 1  # whatever happened, never twice
+    assert count_runs(project, "count") == 1  # never twice
     assert "ok" in answer.text.splitlines()[0] and answer.line.startswith("✓"), (
         answer.text
     )
@@ -134,9 +137,8 @@ def test_daemon_killed_at_any_point_of_a_run(project: Project, point: str) -> No
     assert project.json("status")["kernel"]["pid"] == kernel
     _, answer = notebook.insert("print(x)")
     assert "| 21" in answer.text and "lost" not in answer.text
-    wait_until(
-        lambda: not list(notebook.path.parent.glob(".*.tmp"))
-    )  # it goes in the background
+    # Temporary files are deleted in the background.
+    wait_until(lambda: not list(notebook.path.parent.glob(".*.tmp")))
 
 
 @pytest.mark.nightly
@@ -147,12 +149,12 @@ def test_running_cell_survives_its_daemon_and_hook_gets_the_report(
     notebook.insert("x = 77", after=None)
     payload = notebook.edited(
         "insert",
-        make_append_line("count") + WAITS + "x + 1",
+        make_append_line("count") + WAITING_CELL + "x + 1",
         notebook.raw["cells"][0]["id"],
     )
     cell_id = payload["tool_response"]["cell_id"]
     thread, answers = start_hook_thread(project, payload)
-    wait_until(lambda: busy(project))
+    wait_until(lambda: is_busy(project))
     before = project.json("status")["kernel"]["pid"]
     project.kill_daemon()
     status = project.json("status")
@@ -165,7 +167,7 @@ def test_running_cell_survives_its_daemon_and_hook_gets_the_report(
     )
     assert "| begun\n| over\n| 78" in answers[0].text
     assert text_of(notebook.cell(cell_id)) == "begun\nover\n"
-    assert times(project, "count") == 1
+    assert count_runs(project, "count") == 1
     assert [run["outcome"] for run in project.json("history")] == ["ok", "ok"]
 
 
@@ -174,7 +176,9 @@ def test_cell_without_hook_is_reported_with_the_next_report(project: Project) ->
     notebook = project.new("Load", "Next")
     notebook.insert("x = 1")
     payload = notebook.edited(
-        "insert", make_append_line("count") + WAITS, notebook.raw["cells"][-1]["id"]
+        "insert",
+        make_append_line("count") + WAITING_CELL,
+        notebook.raw["cells"][-1]["id"],
     )
     cell_id = payload["tool_response"]["cell_id"]
     process = subprocess.Popen(
@@ -193,9 +197,9 @@ def test_cell_without_hook_is_reported_with_the_next_report(project: Project) ->
     )
     process.stdin.write(json.dumps(payload).encode())
     process.stdin.close()
-    wait_until(lambda: busy(project))
+    wait_until(lambda: is_busy(project))
     daemon = psutil.Process(project.json("status")["daemon"]["pid"])
-    daemon.suspend()  # it must not see its client go
+    daemon.suspend()  # it must not notice that its client exits
     process.kill()
     process.wait()
     daemon.kill()
@@ -207,7 +211,7 @@ def test_cell_without_hook_is_reported_with_the_next_report(project: Project) ->
     )
     assert (
         text_of(notebook.cell(cell_id)) == "begun\nover\n"
-        and times(project, "count") == 1
+        and count_runs(project, "count") == 1
     )
     assert "the daemon exited" not in notebook.insert("1")[1].text
 
@@ -221,9 +225,11 @@ def test_lost_output_is_reported_as_missing(project: Project) -> None:
         "print('held', sum(len(frame) for message in last['messages'] for frame in message), len(last['messages']))\n"
         "'result'"
     )
-    edit = notebook.edited("insert", WAITS + make_append_line("count") + flood, None)
+    edit = notebook.edited(
+        "insert", WAITING_CELL + make_append_line("count") + flood, None
+    )
     thread, answers = start_hook_thread(project, edit)
-    wait_until(lambda: busy(project))
+    wait_until(lambda: is_busy(project))
     project.kill_daemon()
     (project.folder / "notebooks" / "go").touch()
     thread.join(60)
@@ -231,7 +237,7 @@ def test_lost_output_is_reported_as_missing(project: Project) -> None:
         "ran ok" in answers[0].text
         and "bytes of output could not be recovered" in answers[0].text
     ), answers[0].text
-    assert times(project, "count") == 1
+    assert count_runs(project, "count") == 1
     head, gap, tail, result = notebook.cell(edit["tool_response"]["cell_id"])["outputs"]
     assert "".join(head["text"]).startswith("begun\nover\nfirst\nxxx")
     assert re.fullmatch(
@@ -259,7 +265,7 @@ def test_timeout_applies_without_the_daemon(project: Project) -> None:
         notebook.raw["cells"][-1]["id"],
     )
     thread, answers = start_hook_thread(project, payload)
-    wait_until(lambda: busy(project))
+    wait_until(lambda: is_busy(project))
     project.kill_daemon()
     thread.join(60)
     assert "FAILED" in answers[0].text and "Timeout" in answers[0].text, answers[0].text
@@ -271,7 +277,7 @@ def test_write_continues_after_daemon_death(project: Project) -> None:
     notebook = project.notebook("w.ipynb")
     cells = [
         code(make_append_line("first"), "a"),
-        code(make_append_line("second") + WAITS, "b"),
+        code(make_append_line("second") + WAITING_CELL, "b"),
         code(make_append_line("third") + "print(7)", "c"),
     ]
     text = json.dumps(
@@ -284,11 +290,15 @@ def test_write_continues_after_daemon_death(project: Project) -> None:
         project,
         notebook.payload("PostToolUse", "Write", tool_input, tool_response=answered),
     )
-    wait_until(lambda: times(project, "second") == 1)
+    wait_until(lambda: count_runs(project, "second") == 1)
     project.kill_daemon()
     (project.folder / "notebooks" / "go").touch()
     thread.join(40)
-    assert [times(project, name) for name in ("first", "second", "third")] == [1, 1, 1]
+    assert [count_runs(project, name) for name in ("first", "second", "third")] == [
+        1,
+        1,
+        1,
+    ]
     assert "| over" in answers[0].text and "| 7" in answers[0].text
     assert [run["outcome"] for run in project.json("history", "w")] == ["ok"] * 3
 
@@ -310,7 +320,7 @@ def test_cell_that_kills_its_kernel_stops_and_restore_skips_it(
     notebook.insert(make_append_line("transform") + "y = x * 2")
     began = time.monotonic()
     _, answer = notebook.insert(make_append_line("break") + KILLERS[how])
-    assert time.monotonic() - began < 60  # a bound of hangs
+    assert time.monotonic() - began < 60  # no hang
     died = f"kernel died ({'ended by ' if 'exit()' in how else ''}{how}): all variables are lost"
     assert "Error Type: KernelDied" in answer.stop
     assert (
@@ -318,14 +328,14 @@ def test_cell_that_kills_its_kernel_stops_and_restore_skips_it(
         in answer.stop
     )
     assert notebook.before("insert", "1", notebook.raw["cells"][-1]["id"]).denied
-    assert [times(project, name) for name in ("load", "transform", "break")] == [
+    assert [count_runs(project, name) for name in ("load", "transform", "break")] == [
         1,
         1,
         1,
     ]  # nothing is replayed without a request
     restored = project.json("restore")
     assert restored["ok"] and restored["ran"] == restored["cells"] == 2
-    assert [times(project, name) for name in ("load", "transform", "break")] == [
+    assert [count_runs(project, name) for name in ("load", "transform", "break")] == [
         2,
         2,
         1,
@@ -358,7 +368,7 @@ def test_idle_kernel_death_stops_the_notebook(
     ).denied
     assert "KernelDied" in denied and "SIGKILL" in denied and "step 1" in denied
     _, answer = notebook.insert(make_append_line("second") + "print(x)")
-    assert "NOT run" in answer.text and times(project, "second") == 0
+    assert "NOT run" in answer.text and count_runs(project, "second") == 0
     assert project.json("restore")["ran"] == 1
     assert project.json("status")["state"] == "ready"
     assert "| 5" in notebook.replace(notebook.raw["cells"][-1]["id"], "print(x)").text
@@ -400,19 +410,23 @@ def test_daemon_and_kernel_killed_together(project: Project) -> None:
     notebook = project.new("Load", "Wait")
     notebook.insert("x = 5")
     payload = notebook.edited(
-        "insert", make_append_line("count") + WAITS, notebook.raw["cells"][-1]["id"]
+        "insert",
+        make_append_line("count") + WAITING_CELL,
+        notebook.raw["cells"][-1]["id"],
     )
     thread, answers = start_hook_thread(project, payload)
-    wait_until(lambda: busy(project))
-    os.kill(
-        project.json("status")["kernel"]["pid"], signal.SIGSTOP
-    )  # so that the daemon does not see it die first
+    wait_until(lambda: is_busy(project))
+    # Stop the kernel, or else the daemon notices its death first.
+    os.kill(project.json("status")["kernel"]["pid"], signal.SIGSTOP)
     kernel = project.json("status")["kernel"]["pid"]
     project.kill_daemon()
     os.kill(kernel, signal.SIGKILL)
     thread.join(40)
     assert "KernelDied" in answers[0].stop
-    assert times(project, "count") == 1 and project.json("status")["state"] == "stopped"
+    assert (
+        count_runs(project, "count") == 1
+        and project.json("status")["state"] == "stopped"
+    )
 
 
 @pytest.mark.nightly
@@ -426,12 +440,15 @@ def test_session_after_machine_restart_starts_with_instructions(
     project.kill_daemon()
     os.kill(kernel, signal.SIGKILL)
     payload = notebook.payload("SessionStart", "", {})
-    begun = project.hook("SessionStart", payload | {"source": "resume"})
-    told = begun.line.index("is stopped. To rebuild its variables, run ")
-    assert told < begun.line.index("type /continue") < begun.line.index("Cause: Kernel")
-    assert begun.text.index("To rebuild its variables") < begun.text.index("Cause: ")
+    resumed = project.hook("SessionStart", payload | {"source": "resume"})
+    line = resumed.line
+    restore_index = line.index("is stopped. To rebuild its variables, run ")
+    continue_index = line.index("type /continue")
+    assert restore_index < continue_index < line.index("Cause: Kernel")
+    text = resumed.text
+    assert text.index("To rebuild its variables") < text.index("Cause: ")
     compacted = project.hook("SessionStart", payload | {"source": "compact"})
-    assert compacted.line == ""  # the user has seen it in this very session
+    assert compacted.line == ""  # the user has seen it in this session
     prompt = notebook.payload("UserPromptSubmit", "", {})
     response = project.hook("UserPromptSubmit", prompt | {"prompt": "go on"})
     assert "does not resume the notebook. To rebuild its variables" in response.text
@@ -454,7 +471,7 @@ def test_restore_stops_at_a_cell_with_different_outcome(project: Project) -> Non
         and response["ran"] == 1
         and "AssertionError" in response["report"]
     )
-    assert times(project, "third") == 1
+    assert count_runs(project, "third") == 1
 
 
 @pytest.mark.nightly
@@ -469,7 +486,7 @@ def test_restore_skips_changed_cells(project: Project) -> None:
     assert (
         response["ran"] == 1
         and "was not run again, because its source was changed" in response["report"]
-        and times(project, "changed") == 0
+        and count_runs(project, "changed") == 0
     )
     assert changed
 
@@ -497,7 +514,7 @@ def test_endless_cell_is_interrupted_or_killed_while_status_responds(
         notebook.raw["cells"][-1]["id"],
     )
     thread, answers = start_hook_thread(project, payload)
-    wait_until(lambda: busy(project))
+    wait_until(lambda: is_busy(project))
     asked = 0
     while thread.is_alive():
         assert project.json("status")["kernel"]["state"] in (
@@ -539,7 +556,7 @@ def small_disk(tmp_path: Path):
 
 
 def mount_notebooks_folder(project: Project, disk: Path) -> None:
-    """Put the notebooks' folder on another file system."""
+    """Mount another file system at the notebooks' folder."""
     (project.folder / "notebooks").rmdir()
     project.config("notebooks_dir: notebooks\nkernel_cwd: project\n")
     subprocess.run(
@@ -557,9 +574,8 @@ def test_full_disk_keeps_the_old_file_and_outputs_are_pending(
         notebook.insert("x = 1")
         cell_id, _ = notebook.insert("'first'")
         payload = notebook.edited("replace", "print('much ' * 20)", cell_id)
-        wait_until(
-            lambda: not list(notebook.path.parent.glob(".*.tmp"))
-        )  # what goes later would make room again
+        # Wait for deleted files: they would free space later.
+        wait_until(lambda: not list(notebook.path.parent.glob(".*.tmp")))
         fill = project.folder / "notebooks" / "fill"
         with open(fill, "wb", 0) as stream, pytest.raises(OSError):
             while True:
@@ -572,10 +588,9 @@ def test_full_disk_keeps_the_old_file_and_outputs_are_pending(
             and "stepper keeps them in the journal" in answer.text
         )
         assert notebook.path.read_bytes() == before
-        wait_until(
-            lambda: not list(notebook.path.parent.glob(".*.tmp"))
-        )  # it goes in the background
-        project.kill_daemon()  # they wait in the journal, not in a daemon
+        # Temporary files are deleted in the background.
+        wait_until(lambda: not list(notebook.path.parent.glob(".*.tmp")))
+        project.kill_daemon()  # the outputs are in the journal, not in the daemon
         fill.unlink()
         project.json("status")
         wait_until(lambda: "much" in text_of(notebook.cell(cell_id)))
@@ -593,10 +608,10 @@ def test_deleted_notebook_gets_its_outputs_when_restored(
     project: Project, how: str
 ) -> None:
     notebook = project.new("Load")
-    payload = notebook.edited("insert", WAITS, None)
+    payload = notebook.edited("insert", WAITING_CELL, None)
     cell_id = payload["tool_response"]["cell_id"]
     thread, answers = start_hook_thread(project, payload)
-    wait_until(lambda: busy(project))
+    wait_until(lambda: is_busy(project))
     text = notebook.path.read_text()
     notebook.path.unlink()
     if how == "invalid":
@@ -619,9 +634,9 @@ def test_replaced_notebook_gets_no_foreign_outputs(
     project: Project,
 ) -> None:
     notebook = project.new("Load")
-    payload = notebook.edited("insert", WAITS, None)
+    payload = notebook.edited("insert", WAITING_CELL, None)
     thread, answers = start_hook_thread(project, payload)
-    wait_until(lambda: busy(project))
+    wait_until(lambda: is_busy(project))
     other = json.dumps(
         {
             "cells": [code("print(1)", "other")],
@@ -648,7 +663,7 @@ def test_twenty_concurrent_hooks_and_cli_on_one_notebook(
         source = f"seen.append({number}); print('cell {number}', len(seen))"
         payload = notebook.edited("insert", source, notebook.raw["cells"][-1]["id"])
         payload["session_id"] = f"session-{number % 2}"
-        if number % 3 == 0:  # a subagent's
+        if number % 3 == 0:  # a cell of a subagent
             payload |= {"agent_id": f"agent-{number}", "agent_type": "general-purpose"}
         payloads.append(payload)
     assert first
@@ -700,14 +715,15 @@ def test_clock_set_back_changes_no_timeout_and_no_order(project: Project) -> Non
     notebook = project.new("Load", "Wait")
     notebook.insert("x = 1")
     payload = notebook.edited(
-        "insert", make_append_line("count") + WAITS, notebook.raw["cells"][-1]["id"]
+        "insert",
+        make_append_line("count") + WAITING_CELL,
+        notebook.raw["cells"][-1]["id"],
     )
     thread, answers = start_hook_thread(project, payload)
-    wait_until(lambda: busy(project))
+    wait_until(lambda: is_busy(project))
     project.kill_daemon()
-    journal = next(
-        Path(project.paths.journals).glob("*.jsonl")
-    )  # the run began "tomorrow": as if the clock had been set back
+    # The run began in the future, as if the clock had been set back.
+    journal = next(Path(project.paths.journals).glob("*.jsonl"))
     lines = [json.loads(line) for line in journal.read_text().splitlines()]
     for line in lines:
         if line.get("at"):
@@ -715,5 +731,5 @@ def test_clock_set_back_changes_no_timeout_and_no_order(project: Project) -> Non
     journal.write_text("".join(json.dumps(line) + "\n" for line in lines))
     (project.folder / "notebooks" / "go").touch()
     thread.join(40)
-    assert times(project, "count") == 1 and "ran ok" in answers[0].text
+    assert count_runs(project, "count") == 1 and "ran ok" in answers[0].text
     assert [run["run"] for run in project.json("history")] == [1, 2]

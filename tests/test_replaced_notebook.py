@@ -1,4 +1,4 @@
-"""A stop is lifted if the user, git or a script replaces the notebook, but not the agent."""
+"""A stop ends if the user, git or a script replaces the notebook, but not the agent."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OTHER = [code("rows = [1, 2]", "other-1"), code("print(sum(rows))", "other-2")]
 
 @pytest.fixture
 def stopped(project: Quick) -> Notebook:
-    """A notebook of two cells that the agent's question stopped; the turn of the agent is over."""
+    """A notebook of two cells, stopped by a question of the agent; its turn has ended."""
     notebook = project.new("Load", "Plot", problem="prices")
     project.daemon.workspace.external_changes.start()  # as a daemon does at its start
     notebook.insert("import json")
@@ -29,7 +29,7 @@ def stopped(project: Quick) -> Notebook:
 
 
 def state(notebook: Notebook) -> str:
-    """Return its state, asked by an agent: that ends no stop."""
+    """Return the state, requested by an agent, which ends no stop."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("CLAUDECODE", "1")
         return str(notebook.project.json("status", notebook.name)["state"])
@@ -176,7 +176,7 @@ def hook_of_turn_end(notebook: Notebook) -> None:
 
 
 def still_stopped(project: Quick, notebook: Notebook) -> None:
-    """Assert that the stop holds for all who ask, also for the next daemon."""
+    """Assert that the notebook is stopped for users and agents, also after a restart."""
     for _ in range(2):
         assert "no longer applies" not in say(notebook, "what is in it?").text
         hook_of_turn_end(notebook)

@@ -80,7 +80,7 @@ def test_only_two_modules_know_claude_codes_field_names() -> None:
         if (
             path.name in ("claude_code_json.py", "hook_json.py")
             or path.parent.name == "jupyter"
-        ):  # Jupyter calls its own by a name of these, too
+        ):  # Jupyter has fields with these names, too
             continue
         text = path.read_text()
         assert [name for name in fields if name in text] == [], path

@@ -40,7 +40,7 @@ def project(module_project: Project) -> Iterator[Project]:
 
 
 class Long:
-    """A cell that an edit runs in the background, until there is a file `go`."""
+    """A cell that runs in the background until the file `go` exists."""
 
     def __init__(self, notebook: Notebook) -> None:
         self.notebook, self.project = notebook, notebook.project

@@ -30,7 +30,7 @@ def canaries(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def find_canary_files(project: Project) -> list[str]:
-    """Return the files of stepper's in which the canary stands."""
+    """Return stepper's files that contain the canary."""
     folders = [project.folder / ".stepper", Path(project.paths.runtime)]
     files = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
     assert {"daemon.log", "state.json", "config.yaml"} <= {path.name for path in files}
@@ -45,7 +45,7 @@ def test_kernels_get_no_keys_and_no_listed_variables(
     source = f"import os\nprint(sorted(name for name, value in os.environ.items() if {CANARY!r} in value))"
     cell_id, _ = book.insert(source)
     assert text_of(book.cell(cell_id)) == f"{sorted(OPEN)}\n"
-    # A child of the kernel's has no more, nor does the process itself.
+    # Neither the kernel nor its child processes have it.
     cell_id, _ = book.insert(f"!env | grep -c {CANARY}")
     assert text_of(book.cell(cell_id)).strip() == str(len(OPEN))
     kernel = psutil.Process(project.json("status")["kernel"]["pid"])
@@ -57,7 +57,7 @@ def test_kernels_get_no_keys_and_no_listed_variables(
 def test_environment_is_never_stored_or_reported(
     project: Project, canaries: None
 ) -> None:
-    """A session with failures, a timeout, a kernel that dies, a daemon that dies, every command, the doctor."""
+    """Use failing cells, a timeout, a dying kernel and daemon, and every command."""
     project.config("hide_env: [MY_TOKEN]\ncell_timeout_seconds: 1\nmax_retries: 50\n")
     book = project.notebook("n.ipynb")
     messages: list[str] = []
@@ -107,7 +107,7 @@ def test_environment_is_never_stored_or_reported(
 
 
 def test_secrets_printed_by_a_cell_are_kept(project: Project, canaries: None) -> None:
-    """The check above finds what is there: a report repeats what the cell printed, and the journal the report."""
+    """Show that the check works: report and journal contain what the cell printed."""
     project.config("")
     book = project.notebook("n.ipynb")
     assert CANARY in book.insert("import os; print(os.environ['MY_SETTING'])")[1].text

@@ -243,7 +243,7 @@ def fresh_project(project: Quick) -> Quick:
 
 
 def share_test(test: Callable[..., None]) -> Callable[..., None]:
-    """Return a test as one of this module, whose project it gets, by day."""
+    """Return another module's test, to run with this module's project by day."""
     made = types.FunctionType(
         test.__code__,
         test.__globals__,

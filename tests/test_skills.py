@@ -56,7 +56,7 @@ def test_five_command_skills_exist() -> None:
 
 
 def list_named_commands() -> list[tuple[str, str]]:
-    """Every `stepper …` that a text names, from code spans, fences and injections."""
+    """Return each `stepper …` in code spans, fences and injected commands of a text."""
     results = []
     for path in TEXTS:
         text = path.read_text()

@@ -17,7 +17,8 @@ from benchmarks import soak
 from tests.conftest import Project, text_of
 from tests.test_long_cells import SOON, Edit
 
-# Faster than some 20 MB/s a loaded machine's daemon falls behind: what waits for it then (100 MB at 32 MB/s) is no hour's.
+# A busy machine's daemon cannot read more than about 20 MB/s: at 32 MB/s, 100 MB would
+# be waiting for it, unlike in a run of an hour.
 MUCH = """# stepper: timeout=none wake="loss.*nan"
 import time
 line = "epoch {} step {} loss=0.1234 acc=0.9876 lr=1.0e-04 data=0.001 s forward=0.012 s backward=0.034 s"
@@ -51,7 +52,10 @@ def test_two_minutes_of_faults_lose_nothing(
 @pytest.mark.nightly
 @pytest.mark.timeout(600)
 def test_hours_of_output_do_not_grow_memory(project: Project) -> None:
-    """1.5 GB in messages as a kernel sends them; a second of it takes some 110 ms (+ 6.4 MB, when it was measured)."""
+    """Send 1.5 GB in messages of a kernel; a second of it takes about 110 ms.
+
+    The measured growth was 6.4 MB.
+    """
     project.config(SOON)
     notebook = project.new("Train")
     notebook.insert("print('warm')")

@@ -203,7 +203,7 @@ def test_cell_that_was_changed_and_not_run(project: Quick) -> None:
 
 @pytest.mark.nightly
 def test_failing_cells(project: Quick) -> None:
-    """One that fails as it had when it was recorded holds up nothing; nor does one that may fail."""
+    """A cell with a recorded or an expected failure does not stop the replay."""
     notebook = project.notebook(
         "a.ipynb",
         [
@@ -228,7 +228,7 @@ def test_failing_cells(project: Quick) -> None:
     )
     change(notebook, lambda cells: cells[1].update(source="raise ValueError(object())"))
     project.stepper("run", "a", check=1)
-    text = "<object object at 0x7f0011223344>"  # of another process
+    text = "<object object at 0x7f0011223344>"  # the address in another process
     change(notebook, lambda cells: cells[1]["outputs"][-1].update(evalue=text))
     project.stepper("continue", check=None)
     assert (
@@ -273,7 +273,7 @@ def test_cells_without_counts_and_outputs_may_have_run(
 
 @pytest.mark.nightly
 def test_outputs_of_another_source_are_reported(project: Quick) -> None:
-    """An editor keeps them; one that ran the cell itself gave it another count."""
+    """An editor keeps the outputs; a program that runs the cell changes the count."""
     notebook = make_run_notebook(project, "x = 1", "print(x)")
     change(notebook, lambda cells: cells[1].update(source="print(x + 1)"))
     cell = run_verify(project, check=1)["cells"][1]

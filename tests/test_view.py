@@ -43,16 +43,16 @@ COMMAND = [sys.executable, "-c", "from stepper.cli.main import main; main()", "v
 
 
 class View:
-    """`stepper view`, as a process."""
+    """A process of `stepper view`."""
 
     def __init__(self, project: Project, *arguments: str, **environ: str) -> None:
-        self.said = (project.folder / "said").open("w+")
+        self.output = (project.folder / "said").open("w+")
         self.process = subprocess.Popen(
             [*COMMAND, *arguments],
             cwd=project.folder,
             stdin=subprocess.DEVNULL,
-            stdout=self.said,
-            stderr=self.said,
+            stdout=self.output,
+            stderr=self.output,
             env={**os.environ, **environ},
         )
         wait_until(
@@ -66,33 +66,33 @@ class View:
         self.cookie = f"stepper-{self.port}={self.key}"
 
     def text(self) -> str:
-        return Path(self.said.name).read_text()
+        return Path(self.output.name).read_text()
 
     def ask(
         self, path: str, method: str = "GET", **headers: str | None
     ) -> http.client.HTTPResponse:
-        """Ask as the page does, but for the headers that are given (None: without)."""
+        """Send a request like the page, with other headers (None: without the header)."""
         data = {"Host": f"127.0.0.1:{self.port}", "Cookie": self.cookie}
         data |= {name.replace("_", "-"): value for name, value in headers.items()}
-        link = http.client.HTTPConnection("127.0.0.1", int(self.port), timeout=20)
-        link.putrequest(method, path, skip_host=True)
+        connection = http.client.HTTPConnection("127.0.0.1", int(self.port), timeout=20)
+        connection.putrequest(method, path, skip_host=True)
         for name, value in data.items():
             if value is not None:
-                link.putheader(name, value)
-        link.endheaders()
-        answer = link.getresponse()
-        answer.body = (
-            answer.read()
-            if "event-stream" not in answer.headers.get("Content-Type", "")
+                connection.putheader(name, value)
+        connection.endheaders()
+        response = connection.getresponse()
+        response.body = (
+            response.read()
+            if "event-stream" not in response.headers.get("Content-Type", "")
             else b""
         )
-        link.close()
-        return answer
+        connection.close()
+        return response
 
-    def end(self) -> None:
+    def close(self) -> None:
         self.process.send_signal(signal.SIGINT)
         assert self.process.wait(20) == 0, self.text()
-        self.said.close()
+        self.output.close()
 
 
 @pytest.fixture
@@ -104,28 +104,28 @@ def project(module_project: Project) -> Iterator[Project]:
 def view(module_project: Project) -> Iterator[View]:
     view = View(module_project, "--no-browser")
     yield view
-    view.end()
-    assert view.text().count("\n") == 2, view.text()  # nothing was said but where it is
+    view.close()
+    assert view.text().count("\n") == 2, view.text()  # it printed only its address
 
 
 @pytest.fixture
 def page(browser: Browser, view: View) -> Iterator[Page]:
-    """A page that has the cookie; at its end nothing had gone wrong on it, and nothing was asked for elsewhere."""
-    made = browser.page()
-    made.size(1280)
-    made.go(view.address)
-    made.until(
+    """A page with the cookie. It must have no errors and no requests to other hosts."""
+    page = browser.page()
+    page.size(1280)
+    page.go(view.address)
+    page.until(
         f"location.href === 'http://127.0.0.1:{view.port}/' && document.querySelector('#shelf')"
     )
-    yield made
-    assert made.errors() == []
-    outside = {
+    yield page
+    assert page.errors() == []
+    other_requests = {
         url
-        for url in made.requests()
+        for url in page.requests()
         if not url.startswith((f"http://127.0.0.1:{view.port}/", "data:", "about:"))
     }
-    assert outside == set()
-    made.close()
+    assert other_requests == set()
+    page.close()
 
 
 def show(page: Page, view: View, notebook: Notebook) -> str:
@@ -147,16 +147,14 @@ def test_key_becomes_a_cookie_and_leaves_the_address(view: View) -> None:
     name, *flags = [part.strip() for part in answer.headers["Set-Cookie"].split(";")]
     assert name == view.cookie
     assert {"httponly", "samesite=strict", "path=/"} == {flag.lower() for flag in flags}
-    by_link = view.ask(
-        f"/?key={view.key}", Cookie=None, Sec_Fetch_Site="cross-site"
-    )  # a strict cookie would not go along
+    # The browser does not send a strict cookie here.
+    by_link = view.ask(f"/?key={view.key}", Cookie=None, Sec_Fetch_Site="cross-site")
     assert by_link.status == 200
     assert b'http-equiv="refresh" content="0;url=/"' in by_link.body
     assert view.key.encode() not in by_link.body
     assert len(view.key) * 6 >= 128
-    assert (
-        view.ask(f"/?key={view.key}").status == 303
-    )  # with the cookie, too: it does not stay in the address
+    # With the cookie, too, so that the key does not stay in the address.
+    assert view.ask(f"/?key={view.key}").status == 303
     assert view.ask("/?key=wrong").status == 403
 
 
@@ -176,7 +174,7 @@ def test_key_becomes_a_cookie_and_leaves_the_address(view: View) -> None:
             421,
             "/?key=KEY",
             {"Host": "evil.example", "Cookie": None},
-        ),  # a name that was rebound to 127.0.0.1
+        ),  # DNS rebinding
         (403, "/", {"Origin": "http://evil.example"}),
         (403, "/", {"Origin": "null"}),
         (403, "/?key=KEY", {"Origin": "http://127.0.0.1:1", "Cookie": None}),
@@ -219,9 +217,8 @@ def test_response_headers(view: View) -> None:
         assert "Server" not in headers
     own = view.ask("/", Origin=f"http://127.0.0.1:{view.port}")
     assert own.status == view.ask("/", Host=f"localhost:{view.port}").status == 200
-    assert b"http" not in own.body.replace(
-        b"http-equiv", b""
-    )  # no resource of anywhere else is named
+    # no resource of another host
+    assert b"http" not in own.body.replace(b"http-equiv", b"")
     assert b"<script src=" in own.body and b"style=" not in own.body
 
 
@@ -262,8 +259,8 @@ def test_browser_opens_a_private_redirect_file(
         in (tmp_path / "file").read_text()
     )
     view.ask(f"/?key={view.key}", Cookie=None)
-    wait_until(lambda: not lead.exists())  # it was followed
-    view.end()
+    wait_until(lambda: not lead.exists())  # the browser has opened it
+    view.close()
 
 
 @pytest.mark.nightly
@@ -271,7 +268,7 @@ def test_leftovers_of_a_killed_view_are_removed(
     project: Project, tmp_path: Path
 ) -> None:
     opener = tmp_path / "opener"
-    opener.write_text("#!/bin/sh\nexit 0\n")  # it opens nothing
+    opener.write_text("#!/bin/sh\nexit 0\n")  # opens no page
     opener.chmod(0o755)
     view = View(project, BROWSER=str(opener))
     wait_until(
@@ -283,8 +280,8 @@ def test_leftovers_of_a_killed_view_are_removed(
     view.process.kill()
     view.process.wait()
     (left,) = Path(project.paths.runtime).glob("view-*.html")
-    view.said.close()
-    View(project, "--no-browser").end()
+    view.output.close()
+    View(project, "--no-browser").close()
     assert not left.exists()
 
 
@@ -320,7 +317,7 @@ def test_second_user_is_refused_even_with_the_key(view: View) -> None:
             view.ask("/events").status,
         ]
 
-    # The view runs as root here, and so do its readers; another user's connection is told from theirs by the system.
+    # The view and its readers run as root; the system reports the user of a connection.
     assert as_user(OTHER, look) == [403, 403, 403]
 
     def by_six() -> str:
@@ -342,9 +339,8 @@ def test_live_job_on_the_page(project: Project, view: View, page: Page) -> None:
     notebook = project.new(
         "Load :: three rows", "Look", "Train", "Ask", problem="How wet is Seattle?"
     )
-    page.until(
-        "document.querySelector('#title').textContent === 'How wet is Seattle?'"
-    )  # the current one, by itself
+    # The page shows the current notebook without a request.
+    page.until("document.querySelector('#title').textContent === 'How wet is Seattle?'")
     assert (
         page.js(
             "[...document.querySelectorAll('#plan .sign')].map(each => each.className)"
@@ -360,9 +356,10 @@ def test_live_job_on_the_page(project: Project, view: View, page: Page) -> None:
     )
     assert page.js("document.querySelector('.prose code').textContent") == "made"
     failing, _ = notebook.insert("1/0")
+    # the report
     page.until(
         "document.querySelector('.cell.failed .foot pre')?.textContent.includes('ZeroDivisionError')"
-    )  # the report
+    )
     # The page opens the report even if it arrives after the end of the run.
     opened = page.js(
         """(() => {
@@ -416,9 +413,10 @@ def test_live_job_on_the_page(project: Project, view: View, page: Page) -> None:
 
     notebook.insert("raise RuntimeError('STOP: may I drop the duplicates?')")
     page.until("document.querySelector('.stop')")
+    # The page has scrolled to the running cell.
     page.until(
         "document.querySelector('.cell.failed').getBoundingClientRect().top < innerHeight"
-    )  # it was followed
+    )
     ways = page.js(
         "[...document.querySelectorAll('.stop .ways button')].map(each => each.textContent)"
     )
@@ -442,7 +440,7 @@ def test_live_job_on_the_page(project: Project, view: View, page: Page) -> None:
 def test_event_appears_within_half_a_second(
     project: Project, view: View, page: Page
 ) -> None:
-    """The bound of a hang apart, what is asserted is the order of things: the tick is what the server promises."""
+    """The test asserts the order of events; the server's interval bounds the delay."""
     notebook = project.new("A", problem="Quick")
     page.until("document.querySelector('#title').textContent === 'Quick'")
     took = []
@@ -468,12 +466,9 @@ def test_daemon_is_killed_and_restarted(
         "document.querySelectorAll('.cell.done').length === 1 && document.querySelector('#facts').innerText.includes('idle')"
     )
     project.kill_daemon()
-    page.until(
-        "document.querySelector('#facts').innerText.includes('none')"
-    )  # no kernel is reported
-    assert (
-        page.js("document.querySelector('.cell h3').textContent") == "1. A"
-    )  # the journal does of the rest
+    # Without a daemon, no kernel is reported; the journal contains the rest.
+    page.until("document.querySelector('#facts').innerText.includes('none')")
+    assert page.js("document.querySelector('.cell h3').textContent") == "1. A"
     notebook.insert("print('again', x + 1)")
     page.until(
         "[...document.querySelectorAll('.cell.done .outputs')].some(each => each.innerText.includes('again 2'))"
@@ -497,16 +492,14 @@ def test_missing_notebook_is_reported_with_existing_ones(
     )
     page.events.clear()  # a browser counts 404 as an error
     notebook.path.rename(notebook.path.with_name("nosuch.ipynb"))
-    page.until(
-        "document.querySelector('#facts').innerText.includes('nosuch')"
-    )  # it came
+    page.until("document.querySelector('#facts').innerText.includes('nosuch')")
 
 
 @pytest.mark.nightly
 def test_followed_cell_stays_visible_while_the_page_grows(
     project: Project, view: View, browser: Browser
 ) -> None:
-    """A page that was just opened: what stands above the running cell is loaded, and pushes it down."""
+    """On a page that was just opened, the cells above are loaded and move the cell down."""
     notebook = project.new(
         *(f"Part {number}" for number in range(6)), problem="A long one"
     )
@@ -703,19 +696,20 @@ def test_notebook_content_cannot_affect_the_page(
         )
         page.js("new Promise(done => setTimeout(done, 1500))")
         with contextlib.suppress(TimeoutError):
-            while True:  # a browser may connect ahead to a host that is named; it must ask for nothing
-                link, _ = evil.accept()
-                link.settimeout(1)
-                with link, contextlib.suppress(TimeoutError):
-                    assert link.recv(200) == b""
+            # A browser may connect in advance, but must send no request.
+            while True:
+                connection, _ = evil.accept()
+                connection.settimeout(1)
+                with connection, contextlib.suppress(TimeoutError):
+                    assert connection.recv(200) == b""
         assert page.js("window.was") is None
         assert page.js("location.host") == f"127.0.0.1:{view.port}"
-        own = "document.querySelectorAll('script, #cells svg, [onerror], [onload], a[href^=javascript]').length"
-        assert page.js(own) == 1  # the page's own script
+        count = "document.querySelectorAll('script, #cells svg, [onerror], [onload], a[href^=javascript]').length"
+        assert page.js(count) == 1  # the page's own script
         frame = page.js(
             "(f => [f.getAttribute('sandbox'), f.contentDocument === null])(document.querySelector('iframe'))"
         )
-        assert frame == ["", True]  # of an origin of its own
+        assert frame == ["", True]  # has an opaque origin
         raw = view.ask(
             page.js("document.querySelector('iframe').src.replace(location.origin, '')")
         )
@@ -723,7 +717,7 @@ def test_notebook_content_cannot_affect_the_page(
             "sandbox; default-src 'none'; "
         )
         assert "frame-ancestors 'self'" in raw.headers["Content-Security-Policy"]
-        # What was refused is told in the console: in the frame, never of the page itself.
+        # The console reports what was blocked in the frame, but nothing of the page.
         errors = [
             error
             for error in page.errors()
@@ -736,11 +730,11 @@ def test_notebook_content_cannot_affect_the_page(
 # --- large ----------------------------------------------------------------------------------------------------
 
 CELLS, MEGABYTES, RUNS = 100, 20, 1000
-CLICK = 0.100  # seconds: the bound that is promised
+CLICK = 0.100  # maximum seconds until a click has an effect
 
 
 def make_large_notebook(project: Project) -> Notebook:
-    """A notebook of 100 cells with 20 MB of texts, pictures and tables, and a journal of 1,000 runs on two days."""
+    """Make a notebook of 100 cells and 20 MB, with a journal of 1,000 runs on two days."""
     from PIL import Image
 
     def png(seed: int) -> str:
@@ -837,7 +831,8 @@ def test_hundred_cells_with_20_mb_and_a_thousand_runs(
     page.until(
         f"document.querySelectorAll('.cell').length === {CELLS} && document.querySelector('.cell .outputs pre')"
     )
-    page.until("document.querySelectorAll('svg .run').length === 500")  # the last day's
+    # the runs of the last day
+    page.until("document.querySelectorAll('svg .run').length === 500")
     assert page.js("document.querySelectorAll('#days button').length") == 2
     most = 0.0
     for share in (
@@ -847,7 +842,7 @@ def test_hundred_cells_with_20_mb_and_a_thousand_runs(
         0.6,
         0.8,
         1.0,
-    ):  # through all of it, as somebody who reads
+    ):  # scroll through the page like a reader
         page.js(
             f"scrollTo({{top: document.body.scrollHeight * {share}, behavior: 'instant'}})"
         )
@@ -872,9 +867,11 @@ def test_hundred_cells_with_20_mb_and_a_thousand_runs(
             page.js(
                 "new Promise(done => requestAnimationFrame(() => setTimeout(done, 50)))"
             )
-        # The browser tells of clicks that took 16 ms or longer until they were painted. Others use this machine, too.
-        long = page.js("window.long")
-        assert min([*long, *[0] * (5 - len(long))]) <= CLICK * 1000, (what, long)
+        # The browser reports clicks that were painted after 16 ms or later. The best of
+        # five counts, because the machine may be busy.
+        delays = page.js("window.long")
+        best = min([*delays, *[0] * (5 - len(delays))])
+        assert best <= CLICK * 1000, (what, delays)
 
 
 # --- for everybody --------------------------------------------------------------------------------------------
@@ -937,9 +934,8 @@ def test_page_is_accessible_in_light_and_dark_on_a_phone_and_by_keyboard(
             == "rgb(20, 21, 24)"
         )
         assert dark == (scheme == "dark")
-    page.js(
-        "document.querySelector('#theme').click()"
-    )  # its own choice holds against the system's
+    # The choice on the page takes precedence over the system's setting.
+    page.js("document.querySelector('#theme').click()")
     assert (
         page.js("getComputedStyle(document.body).backgroundColor")
         == "rgb(250, 249, 247)"
@@ -1000,20 +996,19 @@ def test_empty_project_shows_instructions_and_starts_no_daemon(
     show(page, view, notebook)
     page.until("document.querySelector('.cell.pending')?.innerText.includes('not run')")
     assert page.errors() == []
-    view.end()
+    view.close()
     assert not os.path.exists(fresh_project.paths.socket) and not os.path.exists(
         fresh_project.paths.daemon_json
     )
     assert not os.path.exists(fresh_project.paths.journals)
-    page.until(
-        "document.querySelector('#notices').innerText.includes('stepper view')"
-    )  # it reports that it was stopped
-    again = View(fresh_project, "--no-browser", "--port", view.port)
+    # The page reports that the view was stopped.
+    page.until("document.querySelector('#notices').innerText.includes('stepper view')")
+    second_view = View(fresh_project, "--no-browser", "--port", view.port)
     page.events.clear()
-    other = browser.page(page.context)
-    other.go(again.address)  # whoever started it anew has opened it
+    other_page = browser.page(page.context)
+    other_page.go(second_view.address)  # as the user who restarts the view
     page.until("!document.querySelector('#notices').innerText.includes('stepper view')")
-    again.end()
+    second_view.close()
     page.close()
 
 
@@ -1039,17 +1034,16 @@ def test_viewer_does_not_keep_the_daemon_alive(fresh_project: Project) -> None:
             0
         ] == wire_format.STALE
         other = DaemonClient(str(fresh_project.folder))
-        looks = 0
-        while daemon.poll() is None:  # as the page does while it is open
+        poll_count = 0
+        while daemon.poll() is None:  # like an open page
             found = other.request_snapshot(
                 str(notebook.path.relative_to(fresh_project.folder)), 0, 0, True
             )
-            looks += found is not None
-            assert looks < 400, "it is kept alive"
+            poll_count += found is not None
+            assert poll_count < 400, "polling prevents the daemon's exit"
             time.sleep(0.05)
-        assert (
-            looks > 5 and daemon.returncode == 0
-        )  # it had been there, with one of another version looking on, and ended by itself
+        # The daemon exited, although a view of another version was connected.
+        assert poll_count > 5 and daemon.returncode == 0
         assert other.request_snapshot(
             "a.ipynb", 0, 0, False
         ) is None and other.error.startswith("No daemon is running")
@@ -1066,8 +1060,8 @@ PLOT = "import matplotlib.pyplot as plt\n\nfigure, axes = plt.subplots(figsize=(
 TRAIN = "import os, time\nfor epoch in range(1, 400):\n    print(f'epoch {epoch:3}  loss {1 / epoch ** 0.5:.4f}', flush=True)\n    time.sleep(0.1)\n    if os.path.exists('enough'):\n        break"
 
 
-def keep(page: Page, path: Path) -> None:
-    """Take a picture, small; into docs/ too where that is wanted."""
+def save_screenshot(page: Page, path: Path) -> None:
+    """Save a screenshot, and copy it to docs/ if PICTURES is set."""
     from PIL import Image
 
     page.until("[...document.images].every(each => each.complete)")
@@ -1086,7 +1080,7 @@ def keep(page: Page, path: Path) -> None:
 def test_screenshots_for_the_docs(
     fresh_project: Project, browser: Browser, tmp_path: Path
 ) -> None:
-    """Made from a real session; they land in docs/ where PICTURES is set."""
+    """The screenshots show a real session and are copied to docs/ if PICTURES is set."""
     fresh_project.folder.rename(folder := fresh_project.folder.with_name("weather"))
     new_project = Project(folder)
     trust.save_record(
@@ -1133,7 +1127,7 @@ def test_screenshots_for_the_docs(
     page.js(
         "setFollowing(false); scrollTo({top: document.querySelector('.cell.running').offsetTop - 560, behavior: 'instant'})"
     )
-    keep(page, tmp_path / "view.png")
+    save_screenshot(page, tmp_path / "view.png")
     console = Console(
         record=True,
         width=96,
@@ -1152,7 +1146,7 @@ def test_screenshots_for_the_docs(
         console.export_svg(title="stepper watch"),
         flags=re.DOTALL,
     )
-    assert "url(http" not in picture  # no font of anywhere else is fetched
+    assert "url(http" not in picture  # no font of another host
     (tmp_path / "watch.svg").write_text(picture)
     if os.environ.get("PICTURES"):
         shutil.copy(tmp_path / "watch.svg", DOCS / "watch.svg")
@@ -1164,12 +1158,12 @@ def test_screenshots_for_the_docs(
     page.until("document.querySelector('.stop')")
     page.js("scrollTo({top: 0, behavior: 'instant'})")
     page.prefer(prefers_color_scheme="dark")
-    keep(page, tmp_path / "view-dark.png")
+    save_screenshot(page, tmp_path / "view-dark.png")
     page.size(390, 844, phone=True)
     page.js(
         "scrollTo({top: document.querySelector('main').offsetTop, behavior: 'instant'})"
     )
-    keep(page, tmp_path / "view-phone.png")
+    save_screenshot(page, tmp_path / "view-phone.png")
     assert page.errors() == []
-    view.end()
+    view.close()
     page.close()
