@@ -40,7 +40,7 @@ class Cells:
     ]  # prints `before` and fails on its second line; a number makes the source unique
     error: tuple[str, str]  # the error's name and a part of its message
     both: str  # writes `out` to one stream, `err` to the other, `out` again
-    many: str  # prints `line 1` to `line 2000`
+    many_lines: str  # prints `line 1` to `line 2000`
     endless: str  # prints `begun` first
     slow: str  # prints `begun`, takes most of a second, prints `over`
     slow_fails: str
@@ -61,7 +61,7 @@ PYTHON = Cells(
     fails=lambda number: f"print('before')\n{number} / 0",
     error=("ZeroDivisionError", "division by zero"),
     both="import sys\nprint('out', flush=True)\nprint('err', file=sys.stderr, flush=True)\nprint('out')",
-    many="for n in range(1, 2001): print('line', n)",
+    many_lines="for n in range(1, 2001): print('line', n)",
     endless="import time\nprint('begun')\nwhile True: time.sleep(0.01)",
     slow="import time\nprint('begun')\ntime.sleep(0.8)\nprint('over')",
     slow_fails="import time\nprint('begun')\ntime.sleep(0.8)\n1 / 0",
@@ -81,7 +81,7 @@ R = Cells(
     fails=lambda number: f"cat('before\\n')\nstop('no such thing {number}')",
     error=("ERROR", "no such thing"),
     both="cat('out\\n'); flush.console()\nmessage('err')\ncat('out\\n')",
-    many="for (n in 1:2000) cat('line', n, '\\n', sep=c(' ', '', ''))",
+    many_lines="for (n in 1:2000) cat('line', n, '\\n', sep=c(' ', '', ''))",
     endless="cat('begun\\n'); flush.console()\nwhile (TRUE) Sys.sleep(0.05)",
     slow="cat('begun\\n'); flush.console()\nSys.sleep(0.8)\ncat('over\\n')",
     slow_fails="cat('begun\\n'); flush.console()\nSys.sleep(0.8)\nstop('no such thing')",
@@ -101,7 +101,7 @@ BASH = Cells(
     fails=lambda number: f"echo before\nfalse {number}",
     error=("Error", "1"),
     both="",
-    many="for n in $(seq 2000); do echo line $n; done",
+    many_lines="for n in $(seq 2000); do echo line $n; done",
     endless="echo begun; while true; do sleep 0.1; done",
     slow="echo begun; sleep 0.8; echo over",
     slow_fails="echo begun; sleep 0.8; false",

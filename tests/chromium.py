@@ -229,14 +229,14 @@ class Page(Link):
 
     def key(self, name: str, code: int) -> None:
         for kind in ("keyDown", "keyUp"):
-            more = {"text": "\r"} if name == "Enter" and kind == "keyDown" else {}
+            extra = {"text": "\r"} if name == "Enter" and kind == "keyDown" else {}
             self.send(
                 "Input.dispatchKeyEvent",
                 type=kind,
                 key=name,
                 code=name,
                 windowsVirtualKeyCode=code,
-                **more,
+                **extra,
             )
 
     def errors(self) -> list[str]:

@@ -182,8 +182,8 @@ class FakeKernel:
         self.external_executions = FakeExternalExecutions()
         self.ended: Death | None = None
         self.count, self.runs = 0, dict[str, FakeRun]()
-        self.now = FakeRun("", 0)  # the cell that runs, or ran last
-        self.now.over.set()
+        self.current_run = FakeRun("", 0)  # the cell that runs, or ran last
+        self.current_run.over.set()
         self.is_connected = True  # a daemon is connected
         self.forget: Callable[[], object] = bool  # deletes its recorded messages
         # messages that belong to no run
@@ -218,7 +218,7 @@ class FakeKernel:
             "stderr" if file is sys.stderr else "stdout",
             sep.join(map(str, values)) + end,
         )
-        outputs = self.now.outputs
+        outputs = self.current_run.outputs
         if outputs and outputs[-1].get("name") == name:
             outputs[-1]["text"] += text
         else:
@@ -227,25 +227,27 @@ class FakeKernel:
     def _display(
         self, data: dict[str, Any], raw: bool = True, display_id: str = ""
     ) -> None:
-        outputs = self.now.outputs
+        outputs = self.current_run.outputs
         outputs.append({"output_type": "display_data", "data": data, "metadata": {}})
         if display_id:
-            self.now.displays.setdefault(display_id, []).append(len(outputs) - 1)
+            self.current_run.displays.setdefault(display_id, []).append(
+                len(outputs) - 1
+            )
             self._notify_display("display_data", data, display_id)
 
     def _update(
         self, data: dict[str, Any], raw: bool = True, display_id: str = ""
     ) -> None:
-        for index in self.now.displays.get(display_id, []):
-            self.now.outputs[index]["data"] = data
+        for index in self.current_run.displays.get(display_id, []):
+            self.current_run.outputs[index]["data"] = data
         self._notify_display("update_display_data", data, display_id)
 
     def _notify_display(self, kind: str, data: dict[str, Any], mark: str) -> None:
         content = {"data": data, "metadata": {}, "transient": {"display_id": mark}}
-        self.on_display(_message(kind, self.now.request, content), False)
+        self.on_display(_message(kind, self.current_run.request, content), False)
 
     def _late(self, text: str) -> None:
-        self.now.late_texts.append(text)
+        self.current_run.late_texts.append(text)
 
     def describe(self) -> KernelDescription:
         return KernelDescription(self.launch_config.python)
@@ -281,7 +283,7 @@ class FakeKernel:
         self.count += not scratch
         run = FakeRun(request or uuid.uuid4().hex, self.count)
         run.keeps_image = undo is not None
-        self.now = self.runs[run.request] = run
+        self.current_run = self.runs[run.request] = run
         self.interrupted, self.is_connected = "", True
         threading.Thread(target=self._run, args=(run, code), daemon=True).start()
         response = await self._until_over(run, timeout, FakePartialOutput(run, wake))
@@ -295,9 +297,9 @@ class FakeKernel:
         return self.undoes.undo(request)
 
     async def take_over(self) -> Death | None:
-        if not self.now.over.is_set():
-            self.now.throw(KeyboardInterrupt)
-            await self._until_over(self.now, GRACE_SECONDS)
+        if not self.current_run.over.is_set():
+            self.current_run.throw(KeyboardInterrupt)
+            await self._until_over(self.current_run, GRACE_SECONDS)
         self.is_connected = True
         return self.ended
 
@@ -361,7 +363,7 @@ class FakeKernel:
     async def interrupt(self, reason: str) -> None:
         if self.is_busy:
             self.interrupted = self.interrupted or reason
-            self.now.throw(KeyboardInterrupt)
+            self.current_run.throw(KeyboardInterrupt)
 
     async def check_death(self) -> Death | None:
         return self.ended
@@ -380,8 +382,8 @@ class FakeKernel:
     def ends(self, reason: str) -> None:
         """Die like a kernel that is killed from outside."""
         self.ended = self.ended or Death(reason)
-        if not self.now.over.is_set():
-            self.now.throw(Died)
+        if not self.current_run.over.is_set():
+            self.current_run.throw(Died)
 
     def _run(self, run: FakeRun, code: str) -> None:
         """Run a cell in a thread of its own."""
@@ -432,14 +434,16 @@ class FakeKernel:
         self.is_busy, self.partial_output = True, coming
         try:
             while not run.over.is_set():
-                now = time.monotonic()
-                if now > until and not self.interrupted:
+                current_run = time.monotonic()
+                if current_run > until and not self.interrupted:
                     run.sample()
                     await self.interrupt("deadline")
                 killed = (
-                    min(killed, now + GRACE_SECONDS) if self.interrupted else killed
+                    min(killed, current_run + GRACE_SECONDS)
+                    if self.interrupted
+                    else killed
                 )
-                if now > killed or self.ended is not None:
+                if current_run > killed or self.ended is not None:
                     run.died = (
                         self.ended.reason
                         if self.ended
@@ -477,12 +481,12 @@ class FakeKernel:
 
 
 class FakeKernelLauncher:
-    """Starts fake kernels; those in `remaining` outlive a daemon."""
+    """Starts fake kernels; those in `live_kernels` outlive a daemon."""
 
     queue_status: QueueStatus | None = None
 
-    def __init__(self, remaining: dict[str, FakeKernel], record: str) -> None:
-        self.kernels, self.record = remaining, record
+    def __init__(self, live_kernels: dict[str, FakeKernel], record: str) -> None:
+        self.kernels, self.record = live_kernels, record
 
     async def start(self, launch_config: LaunchConfig) -> FakeKernel:
         self.kernels[self.record] = kernel = FakeKernel(launch_config)
@@ -510,9 +514,10 @@ def _message(kind: str, request: str, content: dict[str, Any]) -> dict[str, Any]
 
 def _own(stack: traceback.StackSummary) -> tuple[Frame, ...]:
     """Return the frames of cells."""
-    own = [entry for entry in stack if entry.filename.startswith("<cell ")]
+    cell_frames = [entry for entry in stack if entry.filename.startswith("<cell ")]
     return tuple(
-        Frame(int(entry.filename[6:-1]), entry.lineno or 0, entry.name) for entry in own
+        Frame(int(entry.filename[6:-1]), entry.lineno or 0, entry.name)
+        for entry in cell_frames
     )
 
 

@@ -42,12 +42,12 @@ class Image:
 
 def iterate_reachable(value: Any) -> Iterator[Any]:
     """Yield the objects that a value contains and that can be protected."""
-    pending, seen = [value], set[int]()
+    pending, seen_ids = [value], set[int]()
     while pending:
         item = pending.pop()
-        if id(item) in seen:
+        if id(item) in seen_ids:
             continue
-        seen.add(id(item))
+        seen_ids.add(id(item))
         if isinstance(item, list | set):
             pending += item
         elif isinstance(item, dict):
@@ -214,14 +214,14 @@ class FakeUndo:
             for name in mentioned
         }
         for name in mentioned:
-            pending, seen = reached[name], set[int]()
-            while pending or not seen:
+            pending, seen_ids = reached[name], set[int]()
+            while pending or not seen_ids:
                 for number in pending:
                     restored[name] |= self.restore_content(number, request.runs)
                 # The restored objects may contain others that were changed.
                 value = self.names.get(name)
-                seen |= pending | {0}
-                pending = {id(item) for item in iterate_reachable(value)} - seen
+                seen_ids |= pending | {0}
+                pending = {id(item) for item in iterate_reachable(value)} - seen_ids
         self.last = {name: id(value) for name, value in self.list_values().items()}
         numbers = {
             name: tuple(sorted(runs, reverse=True))

@@ -124,9 +124,9 @@ def test_manual_mode_explains_approval_once_per_session(
     assert read(notebook, "default", f"{auto_run} one") == ""
     assert read(notebook, "auto", f"{auto_run} two") == ""
     assert read(notebook, "default", f"{auto_run} two") == reasons
-    outside = Notebook(shared, shared.folder / "outside.ipynb")
-    outside.path.write_text(notebook.path.read_text())
-    assert read(outside, "default", f"{auto_run} three") == ""
+    uncovered = Notebook(shared, shared.folder / "outside.ipynb")
+    uncovered.path.write_text(notebook.path.read_text())
+    assert read(uncovered, "default", f"{auto_run} three") == ""
 
 
 @pytest.mark.parametrize(

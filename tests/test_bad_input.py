@@ -158,8 +158,8 @@ def test_unreadable_notebook(project: Project) -> None:
 def test_paths_outside_the_notebooks_folder_are_refused(
     shared: Project, folder: str
 ) -> None:
-    outside = shared.folder / "elsewhere.ipynb"
-    outside.write_text(
+    uncovered_path = shared.folder / "elsewhere.ipynb"
+    uncovered_path.write_text(
         json.dumps(
             {
                 "cells": [code("1", "abc")],
@@ -170,12 +170,12 @@ def test_paths_outside_the_notebooks_folder_are_refused(
         )
     )
     with contextlib.suppress(FileExistsError):
-        os.symlink(outside, shared.folder / "notebooks" / "link.ipynb")
+        os.symlink(uncovered_path, shared.folder / "notebooks" / "link.ipynb")
     answer = shared.hook(
         "PostToolUse", edit(shared, os.path.join(shared.folder, folder))
     )
     assert "the cell was NOT run" in answer.text
-    assert json.loads(outside.read_text())["cells"][0]["outputs"] == []
+    assert json.loads(uncovered_path.read_text())["cells"][0]["outputs"] == []
 
 
 @ONE_CLIENT

@@ -404,7 +404,7 @@ def test_markdown_write_does_not_wait_for_running_cell(
         target=agent.run, args=["import time\nfor _ in range(3000): time.sleep(0.01)"]
     )
     thread.start()
-    wait_until(lambda: project.left and project.kernel().is_busy)
+    wait_until(lambda: project.live_kernels and project.kernel().is_busy)
     other_agent = Agent(project)
     assert (
         other_agent.run("# meanwhile", cell_type="markdown", after="top")["state"]
@@ -514,7 +514,7 @@ def test_call_retried_after_daemon_death_runs_once(
 
     thread = threading.Thread(target=send_status)
     thread.start()
-    wait_until(lambda: project.left and project.kernel().is_busy)
+    wait_until(lambda: project.live_kernels and project.kernel().is_busy)
     project.kill_daemon()
     thread.join()
     assert results[-1]["state"] == "ok" and "| over" in results[-1]["text"]
@@ -541,7 +541,7 @@ def test_cells_not_run_before_daemon_death_are_reported(
 
     thread = threading.Thread(target=send_status)
     thread.start()
-    wait_until(lambda: project.left and project.kernel().is_busy)
+    wait_until(lambda: project.live_kernels and project.kernel().is_busy)
     project.kill_daemon()
     thread.join()
     assert (
@@ -596,20 +596,20 @@ def test_stop_remains_until_the_user_lifts_it(agent: Agent) -> None:
             refused["state"] == "stopped"
             and "/continue, /fix or /skip" in refused["text"]
         )
-    for verb, more in [
+    for verb, arguments in [
         ("run", {"which": "pending"}),
         ("eval", {"source": "1"}),
     ]:
         with pytest.raises(
             StepperError, match="nothing ran: execution of this notebook is stopped"
         ):
-            agent.ask(verb, notebook=str(notebook.path), **more)
+            agent.ask(verb, notebook=str(notebook.path), **arguments)
     assert notebook.path.read_bytes() == before
-    for verb, more in [
+    for verb, arguments in [
         ("run", {"which": "restore"}),
         ("restore", {}),
     ]:  # restores variables, but the notebook stays stopped
-        restored = agent.ask(verb, notebook=str(notebook.path), **more)
+        restored = agent.ask(verb, notebook=str(notebook.path), **arguments)
         assert "the notebook is still stopped" in restored["report"]
     assert agent.run("1")["state"] == "stopped"
     assert agent.run("# why", cell_type="markdown")["state"] == "nothing to run"
@@ -725,7 +725,7 @@ NAMES = st.sampled_from(
         "a" * 500,
     ]
 )
-WORDS = st.none() | st.sampled_from(
+TEXTS = st.none() | st.sampled_from(
     [
         "x = 1",
         "",
@@ -741,10 +741,10 @@ WORDS = st.none() | st.sampled_from(
     ]
 )
 LISTS = st.none() | st.lists(
-    NAMES | st.fixed_dictionaries({"source": WORDS}, optional={"cell_type": WORDS}),
+    NAMES | st.fixed_dictionaries({"source": TEXTS}, optional={"cell_type": TEXTS}),
     max_size=3,
 )
-ASKED = st.fixed_dictionaries(
+REQUESTS = st.fixed_dictionaries(
     {},
     optional={
         **dict.fromkeys(
@@ -757,7 +757,7 @@ ASKED = st.fixed_dictionaries(
                 "outputs",
                 "call",
             ),
-            WORDS,
+            TEXTS,
         ),
         **dict.fromkeys(("cell_id", "after", "page", "wait_seconds", "run"), NAMES),
         **dict.fromkeys(("cells", "cell_ids"), LISTS),
@@ -772,7 +772,7 @@ ASKED = st.fixed_dictionaries(
 )
 @given(
     verb=st.sampled_from(["cell run", "cell add", "cell change", "cell read"]),
-    arguments=ASKED,
+    arguments=REQUESTS,
     minor=st.sampled_from([4, 5]),
 )
 def test_invalid_arguments_are_refused_without_effect(
@@ -1136,7 +1136,7 @@ def test_client_disconnect_cancels_its_cell(agent: Agent, project: Quick) -> Non
     sockets: list[Any] = []
 
     def leave() -> None:
-        wait_until(lambda: project.left and project.kernel().is_busy)
+        wait_until(lambda: project.live_kernels and project.kernel().is_busy)
         sockets[0].shutdown(2)
 
     thread = threading.Thread(target=leave)

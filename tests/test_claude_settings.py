@@ -7,7 +7,7 @@ import pytest
 from stepper.install import claude_settings, skill_states
 
 OTHER = {"type": "command", "command": "echo hi"}
-OURS = {
+STEPPER_HOOKS = {
     "type": "command",
     "command": "${CLAUDE_PROJECT_DIR}/.claude/hooks/stepper",
     "args": ["Stop"],
@@ -85,9 +85,9 @@ def test_existing_settings_stay_first_and_in_order():
 
 
 def test_merging_twice_changes_nothing():
-    once = claude_settings.add_hooks(USERS)
-    assert claude_settings.add_hooks(once) is once
-    assert claude_settings.list_missing_handlers(once) == []
+    merged = claude_settings.add_hooks(USERS)
+    assert claude_settings.add_hooks(merged) is merged
+    assert claude_settings.list_missing_handlers(merged) == []
 
 
 def test_handlers_of_older_version_are_replaced():
@@ -138,14 +138,17 @@ def test_emptied_keys_are_removed_without_a_record():
     [
         # the user added a handler to stepper's group, or copied stepper's into another
         (
-            {"Stop": [{"hooks": [OURS, OTHER], "x": 1}]},
+            {"Stop": [{"hooks": [STEPPER_HOOKS, OTHER], "x": 1}]},
             {"Stop": [{"hooks": [OTHER], "x": 1}]},
         ),
         (
-            {"Stop": [{"hooks": [OTHER]}, {"hooks": [OURS]}]},
+            {"Stop": [{"hooks": [OTHER]}, {"hooks": [STEPPER_HOOKS]}]},
             {"Stop": [{"hooks": [OTHER]}]},
         ),
-        ({"Stop": [{"hooks": [{**OURS, "timeout": 1}]}], "End": []}, {"End": []}),
+        (
+            {"Stop": [{"hooks": [{**STEPPER_HOOKS, "timeout": 1}]}], "End": []},
+            {"End": []},
+        ),
         (
             {
                 "Stop": [
@@ -379,8 +382,8 @@ def test_skill_is_identified_by_its_mark(change, owner):
 
 
 def test_adding_the_mark_twice_changes_nothing():
-    once = skill_states.add_mark(SKILL)
-    assert skill_states.add_mark(once) == once
+    marked = skill_states.add_mark(SKILL)
+    assert skill_states.add_mark(marked) == marked
     assert skill_states.classify_skill({}) == "missing"
     plain = {**SKILL, "SKILL.md": SKILL["SKILL.md"] + b"\n<!-- notebook-stepper -->\n"}
-    assert skill_states.add_mark(plain) == once
+    assert skill_states.add_mark(plain) == marked

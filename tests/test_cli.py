@@ -546,13 +546,13 @@ def test_times_are_local_unless_utc_is_requested(
     project.new("Load").insert("x = 1")
     at = project.json("history")[0]["started_at"]
     assert at.endswith("Z")
-    utc, own = (
-        start_command(project, "history", *more).communicate()[0].splitlines()
-        for more in (["--utc"], [])
+    utc, local = (
+        start_command(project, "history", *options).communicate()[0].splitlines()
+        for options in (["--utc"], [])
     )
     assert "started (UTC)" in utc[0] and at[:19].replace("T", " ") in utc[1]
-    assert "started (XST)" in own[0] and at[:19].replace("T", " ") not in own[1]
-    minutes = [int(line.split()[2][3:5]) for line in (utc[1], own[1])]
+    assert "started (XST)" in local[0] and at[:19].replace("T", " ") not in local[1]
+    minutes = [int(line.split()[2][3:5]) for line in (utc[1], local[1])]
     assert (minutes[0] + 30) % 60 == minutes[1]
 
 

@@ -390,7 +390,7 @@ def test_later_steps_may_run_after_a_false_criterion() -> None:
 
 
 @pytest.mark.parametrize(
-    ("then", "status", "reason"),
+    ("actions", "status", "reason"),
     [
         ([run(2, FINE, "y")], StepStatus.DONE, ""),
         ([make_unmet_run(2, "y")], StepStatus.CRITERION_FALSE, make_unmet_run().unmet),
@@ -414,9 +414,9 @@ def test_later_steps_may_run_after_a_false_criterion() -> None:
     ],
 )
 def test_false_criterion_warning_is_resolved(
-    then: list[Any], status: StepStatus, reason: str
+    actions: list[Any], status: StepStatus, reason: str
 ) -> None:
-    run_state = state(make_unmet_run(), *then)
+    run_state = state(make_unmet_run(), *actions)
     assert (
         run_state.get_or_add_progress(1).status,
         run_state.get_or_add_progress(1).reason,

@@ -410,12 +410,12 @@ def test_value_from_below_or_from_deleted_cell_is_hidden_state() -> None:
         "a", "b", "c", "b"
     )
     assert notebook.format_stale() == "b?x<c"
-    gone = Played(a="x = load()", b="y = x").run("a", "b")
-    del gone.sources["a"]
-    assert gone.format_stale() == "b?x<a"
-    assert gone.past.records[1].number == 1
-    gone.sources = {"n": "x = load()", **gone.sources}
-    assert gone.run("n").format_stale() == "b<x<n"  # n provides it now
+    runs = Played(a="x = load()", b="y = x").run("a", "b")
+    del runs.sources["a"]
+    assert runs.format_stale() == "b?x<a"
+    assert runs.past.records[1].number == 1
+    runs.sources = {"n": "x = load()", **runs.sources}
+    assert runs.run("n").format_stale() == "b<x<n"  # n provides it now
 
 
 def test_provider_that_no_longer_binds_the_name() -> None:
@@ -638,11 +638,11 @@ def test_stale_cells_report_line() -> None:
         line(notebook.run("f"))
         == "Hidden state: cell 4 read `n` from a deleted cell (cell 3 when it ran)."
     )
-    many = Played(
+    runs = Played(
         a="x, y, z, w, v = load()", **{f"c{n}": "x + y + z + w + v" for n in range(12)}
     )
-    many.run(*many.sources, "a")
-    assert line(many).startswith(
+    runs.run(*runs.sources, "a")
+    assert line(runs).startswith(
         "Stale: cells 2, 3, 4, 5, 6, 7, 8 and 5 more read `v`, `w`, `x` and 2 more, which cell 1 changed after they ran."
     )
 

@@ -126,7 +126,7 @@ def suggest(
     )
 
 
-ONE, TWO = (
+ONE_FRAME, TWO_FRAMES = (
     Cell("a", 0, 1, "code", "raw = read()\nclean = 1"),
     Cell("b", 1, 2, "code", "del raw"),
 )
@@ -145,17 +145,17 @@ LOCAL = Cell(
     [
         (
             "name 'raw' is not defined",
-            {"cells": [ONE, TWO], "succeeded": ["a", "b"]},
+            {"cells": [ONE_FRAME, TWO_FRAMES], "succeeded": ["a", "b"]},
             r"`raw` was deleted by line 1 of cell 2",
         ),
         (
             "name 'raw' is not defined",
-            {"cells": [ONE, TWICE], "succeeded": ["a", "b"]},
+            {"cells": [ONE_FRAME, TWICE], "succeeded": ["a", "b"]},
             r"`raw` was deleted by line 3 of cell 2",
         ),
         (
             "name 'raw' is not defined",
-            {"cells": [ONE]},
+            {"cells": [ONE_FRAME]},
             r"defined by line 1 of cell 1 .*`raw = read\(\)`\), which has not run",
         ),
         (
@@ -397,7 +397,7 @@ BOUND = {"cell": 4, "file": "", "line": 2, "text": "y = df['y']"}
 
 def test_finding_names_the_cell_that_bound_its_subject() -> None:
     assert suggest(
-        "TypeError", "no", {"text": "`y` is None", "bound": BOUND}, cells=[ONE]
+        "TypeError", "no", {"text": "`y` is None", "bound": BOUND}, cells=[ONE_FRAME]
     ) == ("`y` is None; last assigned by line 2 of cell 1 (id a): `y = df['y']`")
     arguments = {**BOUND, "cell": 0, "file": "src/a.py", "argument": True}
     assert suggest("TypeError", "no", {"text": "`y`", "bound": arguments}).endswith(
@@ -425,7 +425,7 @@ def test_running_event_loop_suggests_await() -> None:
 
 def test_timeout_names_the_running_line() -> None:
     frame = Frame(4, 6, "f", ((6, "    wait()"),))
-    text = suggest("Timeout", "", "`n`: 60", frames=(frame,), cells=[ONE])
+    text = suggest("Timeout", "", "`n`: 60", frames=(frame,), cells=[ONE_FRAME])
     assert text == "line 6 of cell 1 (id a) was running: `wait()`; `n`: 60"
 
 
@@ -472,7 +472,13 @@ def test_invalid_facts_are_rejected_and_the_error_is_kept(message: Any) -> None:
     fault = Fault("KeyError", "'x'")
     assert (
         make_diagnoser(Project()).add_suggestion(
-            fault, {"look": message}, ONE, [ONE], State(), UNKNOWN_NAMESPACE, "python"
+            fault,
+            {"look": message},
+            ONE_FRAME,
+            [ONE_FRAME],
+            State(),
+            UNKNOWN_NAMESPACE,
+            "python",
         )
         == fault
     )
@@ -723,7 +729,7 @@ def test_in_place_change_is_reported() -> None:
         "AttributeError",
         "no",
         {"text": "`df`", "bound": {**bound, **changed}},
-        cells=[ONE],
+        cells=[ONE_FRAME],
     )
     assert text.startswith(
         "`df`; last assigned by line 1 of cell 1 (id a): `df = read()`, and changed in place by line 2"
@@ -758,7 +764,7 @@ def test_run_that_removed_a_column_is_named(
     state = State("n.ipynb")
     state.cells_by_execution_count = counts
     cell = Cell("own", 9, 9, "code", "df['Amount']")
-    notebook = NotebookNames(cell, [ONE, cell], state, Namespace(), str)
+    notebook = NotebookNames(cell, [ONE_FRAME, cell], state, Namespace(), str)
     finding = Finding("`df` has b", lost=Lost("df", "'Amount'", **lost))
     assert format_findings(ErrorFacts((finding,)), notebook)[0].startswith(message)
 

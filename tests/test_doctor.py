@@ -237,20 +237,20 @@ def test_permission_mode_is_reported(
 ):
     monkeypatch.setenv("CLAUDE_CONFIG_DIR", str(tmp_path / "user"))
     (tmp_path / "user").mkdir()
-    own = Path(project.project, ".claude")
+    settings_folder = Path(project.project, ".claude")
     settings_files = {
         "user": tmp_path / "user/settings.json",
-        "project": own / "settings.json",
-        "local": own / "settings.local.json",
+        "project": settings_folder / "settings.json",
+        "local": settings_folder / "settings.local.json",
     }
     for file_name, mode in named.items():
-        there = (
+        settings_file = (
             json.loads(settings_files[file_name].read_text())
             if settings_files[file_name].exists()
             else {}
         )
         settings_files[file_name].write_text(
-            json.dumps({**there, "permissions": {"defaultMode": mode}})
+            json.dumps({**settings_file, "permissions": {"defaultMode": mode}})
         )
     write(project, ".stepper/config.yaml", config)
     assert expected_detail in run_checks(project)["mode"].detail
@@ -260,8 +260,10 @@ def test_permission_mode_is_reported(
 def test_rules_in_user_settings_count(project, monkeypatch, tmp_path):
     monkeypatch.setenv("CLAUDE_CONFIG_DIR", str(tmp_path / "user"))
     allowed = [{"no": "rule"}, "Edit(notebooks/**)", "Bash(stepper *)"]
-    there = {"permissions": {"defaultMode": "default", "allow": allowed}}
-    Path(project.project, ".claude/settings.local.json").write_text(json.dumps(there))
+    settings = {"permissions": {"defaultMode": "default", "allow": allowed}}
+    Path(project.project, ".claude/settings.local.json").write_text(
+        json.dumps(settings)
+    )
     assert "because the rules of --allow are set" in run_checks(project)["mode"].detail
 
 

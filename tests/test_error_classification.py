@@ -558,7 +558,7 @@ def test_interrupt_by_stepper_is_cancelled(lab: Lab) -> None:
             )
         )
         await asyncio.sleep(0.3)
-        await lab.kernel.interrupt("the person")
+        await lab.kernel.interrupt("the user")
         response = await running
         assert (
             response.outcome is Outcome.CANCELLED

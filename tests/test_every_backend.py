@@ -55,8 +55,10 @@ class BackendProject:
             project.stepper("trust", "--yes")
 
     def config(self, options: str = "") -> None:
-        there = {"kernels": {"there": self.at.definition}} if self.at.definition else {}
-        self.project.config(yaml(there) + options)
+        kernels = (
+            {"kernels": {"there": self.at.definition}} if self.at.definition else {}
+        )
+        self.project.config(yaml(kernels) + options)
 
     def new(self, *steps: str) -> Notebook:
         requests = [
@@ -189,14 +191,14 @@ def test_replay_uses_its_own_kernel_and_shuts_it_down(
         and prepared_backend.times("ran") == 2
     )
     assert f" in 1 fresh kernel{' (in there)' * (at is not None)}; " in result.stdout
-    then, now = (
+    live_pid, replay_pid = (
         int(numbers)
         for numbers in re.findall(
             r"^      \| [-+] (\d+) *$", result.stdout, re.MULTILINE
         )
     )
-    assert (then, now != living, is_dead(living)) == (living, True, False)
-    wait_until(lambda: is_dead(now))
+    assert (live_pid, replay_pid != living, is_dead(living)) == (living, True, False)
+    wait_until(lambda: is_dead(replay_pid))
     assert (
         not [*Path(project.paths.verify).rglob("*.json")]
         and notebook.path.read_bytes() == before
@@ -437,7 +439,7 @@ def test_edits_of_two_clients_run_sequentially(
         cells.marks(prepared_backend.file("ran")),
         notebook.raw["cells"][-1]["id"],
     )
-    second, more = start_hook_thread(prepared_backend.project, quick)
+    second, second_answers = start_hook_thread(prepared_backend.project, quick)
     time.sleep(0.5)
     assert prepared_backend.times("ran") == 0
     Path(prepared_backend.file("ran-go")).touch()
@@ -445,7 +447,7 @@ def test_edits_of_two_clients_run_sequentially(
     second.join(60)
     assert (
         "| over" in responses[0].text
-        and "ran ok" in more[0].text
+        and "ran ok" in second_answers[0].text
         and prepared_backend.times("ran") == 1
     )
     runs = prepared_backend.project.json("history")
@@ -509,7 +511,7 @@ def test_truncated_output_is_counted_in_file_and_journal(
 ) -> None:
     prepared_backend.config("max_output_bytes: 4000\n")
     notebook = prepared_backend.new("Print")
-    cell, response = notebook.insert(cells.many)
+    cell, response = notebook.insert(cells.many_lines)
     assert "ran ok" in response.text
     saved_text = text_of(notebook.cell(cell))
     gap = re.search(
@@ -586,7 +588,7 @@ def test_reports_match_local_kernel_except_backend_notices(
         for remote_report in remote_reports
     ]
     for project in scratch(tmp_path_factory.mktemp("beside") / "repo"):
-        here = reports(
+        backend_reports = reports(
             Notebook(
                 project,
                 project.new("Load", "Sum", "Root", "Print", problem="A problem").path,
@@ -595,7 +597,7 @@ def test_reports_match_local_kernel_except_backend_notices(
     (memory_line,) = [
         line
         for line in remote_reports[0].splitlines()
-        if line not in here[0].splitlines() and "memory" in line
+        if line not in backend_reports[0].splitlines() and "memory" in line
     ]
     assert (
         "limit" in memory_line
@@ -606,7 +608,8 @@ def test_reports_match_local_kernel_except_backend_notices(
     )
     assert (
         remote_reports
-        == ["\n".join(report.splitlines()) for report in here[:1]] + here[1:]
+        == ["\n".join(report.splitlines()) for report in backend_reports[:1]]
+        + backend_reports[1:]
     )
 
 
@@ -615,7 +618,7 @@ def test_read_only_commands_work(
     prepared_backend: BackendProject, cells: Cells
 ) -> None:
     project, notebook = prepared_backend.project, prepared_backend.new("Load")
-    cell, _ = notebook.insert(cells.assign + "\n" + cells.many)
+    cell, _ = notebook.insert(cells.assign + "\n" + cells.many_lines)
     assert project.stepper("eval", cells.say).stdout.splitlines()[-1] == "20"
     assert "line 500" in project.stepper("output", cell).stdout
     status = project.json("status")

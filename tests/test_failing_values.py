@@ -275,11 +275,11 @@ def test_class_name_cannot_forge_a_line() -> None:
     ],
 )
 def test_facts_that_require_running_code_are_unknown(line: str) -> None:
-    class Own:
+    class UserObject:
         prop = property(lambda self: 1 / 0)
 
     with pytest.raises(CannotEval):
-        Values({"x": Own(), "y": Own(), "d": {}, "k": "z", "f": print})[
+        Values({"x": UserObject(), "y": UserObject(), "d": {}, "k": "z", "f": print})[
             ast.parse(line, mode="eval").body
         ]
 

@@ -697,7 +697,7 @@ def test_newest_two_hundred_images_are_kept(tmp_path: Path) -> None:
     for n in range(230):
         (tmp_path / f"{n:04d}-1.png").write_bytes(b"")
         os.utime(tmp_path / f"{n:04d}-1.png", (1000 + n, 1000 + n))
-    (tmp_path / "mine.png").write_bytes(b"the person's own")
+    (tmp_path / "mine.png").write_bytes(b"the user's own")
     figures_of.save([make_display(picture())], 9999)
     files = sorted(os.listdir(tmp_path))
     assert (

@@ -178,7 +178,7 @@ def test_binary_output(project: Project) -> None:
 
 
 # Messages of the kernel, for `OutputArea` and for nbclient.
-SAID = st.one_of(
+MESSAGES = st.one_of(
     st.tuples(
         st.just("stream"),
         st.sampled_from(["stdout", "stderr"]),
@@ -216,7 +216,7 @@ def message(kind: str, first: object, second: object) -> dict:
 
 
 @settings(deadline=None)
-@given(st.lists(SAID, max_size=30))
+@given(st.lists(MESSAGES, max_size=30))
 def test_outputs_match_nbclient(messages: list[tuple]) -> None:
     cell = nbformat.v4.new_code_cell(metadata={"execution": {}})
     client = NotebookClient(nbformat.v4.new_notebook(cells=[cell]))
@@ -252,7 +252,7 @@ def test_idle_is_detected_like_nbclient() -> None:
 
 @pytest.mark.nightly
 @settings(deadline=None, max_examples=50)
-@given(st.lists(st.tuples(SAID, st.integers(1, 300)), max_size=40))
+@given(st.lists(st.tuples(MESSAGES, st.integers(1, 300)), max_size=40))
 def test_held_output_is_bounded(messages: list[tuple]) -> None:
     area = OutputArea(1000)
     for (kind, first, second), times in messages:

@@ -375,7 +375,7 @@ PATHS = st.sampled_from(
         "x" * 300 + ".ipynb",
     ]
 )
-GIVEN = odd_objects(
+TOOL_INPUTS = odd_objects(
     notebook_path=PATHS,
     file_path=PATHS,
     cell_id=st.sampled_from(["none", "cell-7"]),
@@ -390,13 +390,13 @@ PAYLOADS = odd_objects(
     cwd=TEXTS,
     permission_mode=TEXTS,
     tool_name=st.sampled_from(["NotebookEdit", "Write", "Bash", "Read"]),
-    tool_input=GIVEN,
+    tool_input=TOOL_INPUTS,
     tool_use_id=TEXTS,
     tool_response=odd_objects(cell_id=TEXTS, cell_type=TEXTS),
     prompt=TEXTS,
     last_assistant_message=TEXTS,
     tool_calls=st.lists(
-        odd_objects(tool_name=st.just("Write"), tool_input=GIVEN), max_size=3
+        odd_objects(tool_name=st.just("Write"), tool_input=TOOL_INPUTS), max_size=3
     ),
 )
 EVENTS = st.sampled_from(
@@ -772,9 +772,9 @@ def test_settings_are_never_lost(data: Any, indent: Any) -> None:
         if name not in ("hooks", "permissions"):
             assert json.dumps(merged[name]) == json.dumps(value)
     for event, groups in before.get("hooks", {}).items():
-        there = merged["hooks"][event]
+        entries = merged["hooks"][event]
         assert json.dumps(
-            there[: len(groups)] if isinstance(groups, list) else there
+            entries[: len(groups)] if isinstance(groups, list) else entries
         ) == json.dumps(groups)
     restored = merging.remove_ours(merged, new, before)
     assert json.dumps(restored) == json.dumps(before)

@@ -174,7 +174,7 @@ def find_commands_in_agent_shell(env, path, *names):
     return result.stdout.splitlines()
 
 
-# --- the whole way, real environments ----------------------------------------------------------------------
+# --- the whole way, real environments -------------------------------------------------
 
 
 @pytest.mark.nightly
@@ -270,8 +270,8 @@ def test_install_and_uninstall_with_uv(checkout, tmp_path):
     assert (target / ".stepper/env/packages/stepper/fresh.py").is_file()
 
     # Another mode, installed from Claude Code's shell with that environment on the PATH.
-    inside = f"{target}/.stepper/env/cli{os.pathsep}{path}{os.pathsep}{target}/.stepper/env/bin"
-    result = sh(checkout, str(target), "--editable", path=inside)
+    agent_path = f"{target}/.stepper/env/cli{os.pathsep}{path}{os.pathsep}{target}/.stepper/env/bin"
+    result = sh(checkout, str(target), "--editable", path=agent_path)
     assert "environment created" in result.stdout, result.stderr
     assert (target / ".stepper/env/packages").resolve() == checkout
     editable = snapshot(target)
@@ -300,7 +300,7 @@ def test_failed_environment_creation_leaves_nothing(checkout, tmp_path):
     assert not Path(get_record_root(), *target.parts[1:]).exists()
 
 
-# --- bad input: refused before anything changes -------------------------------------------------------------
+# --- bad input: refused before anything changes ---------------------------------------
 
 
 def python38():
@@ -481,7 +481,7 @@ def test_help_works_without_python(checkout, tmp_path):
         assert heading.lower() in result.stdout.lower()
 
 
-# --- in this process -----------------------------------------------------------------------------------------
+# --- in this process ------------------------------------------------------------------
 
 
 def setup(repo, *arguments, kernel):
@@ -1036,7 +1036,7 @@ def test_closed_stdout_does_not_stop_the_installation(checkout, repo, kernel):
     assert (repo / skill_states.SKILLS / "new-notebook/SKILL.md").is_file()
 
 
-# --- the kernel's interpreter --------------------------------------------------------------------------------
+# --- the kernel's interpreter ---------------------------------------------------------
 
 
 @pytest.fixture
@@ -1163,7 +1163,7 @@ def test_incomplete_venv_is_removed(tmp_path, monkeypatch):
     assert not (repo / ".venv").exists()
 
 
-# --- the plan, the demo, this checkout -----------------------------------------------------------------------
+# --- the plan, the demo, this checkout ------------------------------------------------
 
 
 def test_incomplete_or_broken_environment_is_not_ready(repo, kernel):

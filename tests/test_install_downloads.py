@@ -200,7 +200,7 @@ def test_undocumented_requests_are_detected(index: Index, tmp_path: Path) -> Non
     env = make_isolated_environment(index, Path(os.environ["PATH"]), tmp_path) | {
         "PIP_DISABLE_PIP_VERSION_CHECK": "1"
     }
-    for more in (
+    for packages in (
         ["nothing-like-it"],
         ["click", "--index-url", "https://elsewhere.invalid/simple"],
     ):
@@ -217,7 +217,7 @@ def test_undocumented_requests_are_detected(index: Index, tmp_path: Path) -> Non
         ]
         assert (
             subprocess.run(
-                [*pip, *more], env=env, capture_output=True, check=False
+                [*pip, *packages], env=env, capture_output=True, check=False
             ).returncode
             != 0
         )

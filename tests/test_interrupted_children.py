@@ -105,11 +105,11 @@ def interrupt_by_escape(notebook: Notebook, source: str) -> None:
     assert "was CANCELLED" in say(notebook, "What now?")
 
 
-WAYS = [interrupt_by_timeout, interrupt_by_command, interrupt_by_escape]
+INTERRUPTS = [interrupt_by_timeout, interrupt_by_command, interrupt_by_escape]
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("interrupt", mark_nightly(WAYS, interrupt_by_command))
+@pytest.mark.parametrize("interrupt", mark_nightly(INTERRUPTS, interrupt_by_command))
 def test_server_of_earlier_cell_keeps_running(
     notebook: Notebook, interrupt: Callable[[Notebook, str], None]
 ) -> None:
@@ -212,13 +212,13 @@ def test_descendants_of_earlier_processes_are_spared(tmp_path: Path) -> None:
         assert forks.stdin is not None
         forks.stdin.write(b"\n")
         forks.stdin.flush()
-        own = start("sleep", "300")
+        child = start("sleep", "300")
         wait_until(lambda: len(set(group._iterate_pids())) == 3)
-        (forked,) = {*group._iterate_pids()} - {forks.pid, own.pid}
+        (forked,) = {*group._iterate_pids()} - {forks.pid, child.pid}
         restored_group = ProcessGroup(Identity.from_pid(leader.pid), file)
         assert restored_group.earlier == group.earlier
         asyncio.run(restored_group.interrupt())
-        assert own.wait(10) == -signal.SIGINT
+        assert child.wait(10) == -signal.SIGINT
         assert leader.wait(10) == -signal.SIGINT
         assert forks.poll() is None
         os.kill(forked, 0)

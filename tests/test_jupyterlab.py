@@ -180,7 +180,7 @@ class Autosave:
             == self.hash
         )
 
-    def put(self) -> None:
+    def save(self) -> None:
         self.lab.ask(
             "PUT",
             f"api/contents/{self.path}",
@@ -199,7 +199,7 @@ class Autosave:
         while True:
             self.type(cell_id, text)
             if self.is_unchanged():
-                return self.put()
+                return self.save()
             self.conflicts += 1
             self.open()
 
@@ -308,7 +308,7 @@ def test_save_started_before_outputs_were_written(project: Project, lab: Lab) ->
     project.hook("PostToolUse", payload)
     expected_outputs[payload["tool_response"]["cell_id"]] = "2\n"
     assert has_outputs(notebook.raw, expected_outputs)
-    jupyter.put()
+    jupyter.save()
     assert not has_outputs(jupyter.model, expected_outputs)
     wait_until_true(lambda: has_outputs(notebook.raw, expected_outputs), "the outputs")
     assert source(notebook.raw, "hers") == make_lines(1)
@@ -322,7 +322,7 @@ def test_outputs_cleared_by_the_user_stay_cleared(project: Project, lab: Lab) ->
     cell = next(cell for cell in jupyter.model["cells"] if cell["id"] == cell_id)
     cell |= {"outputs": [], "execution_count": None}
     del cell["metadata"]["execution"]  # as "Clear Outputs" does
-    jupyter.put()
+    jupyter.save()
     answer = insert(notebook, "print(2)", threading.Lock())
     with pytest.raises(AssertionError):
         wait_until_true(

@@ -323,7 +323,7 @@ def test_outputs_over_the_limit_are_counted(
     harness: KernelHarness, cells: Cells
 ) -> None:
     limits = Limits(max_memory_percent=100, max_output_bytes=4000)
-    result = harness.wait(harness.kernel.execute(cells.many, 60, limits))
+    result = harness.wait(harness.kernel.execute(cells.many_lines, 60, limits))
     assert result.outcome is Outcome.OK
     message, expected_text = (
         text(result),

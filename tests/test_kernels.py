@@ -45,7 +45,7 @@ from tests.conftest import Notebook, Project, code, scratch
 EXAMPLE = """
 kernels:
   gpu:     {slurm: {partition: gpu, time: "4:00:00", mem: 32G, cpus: 8, gres: "gpu:1", setup: "module load cuda", python: /shared/venv/bin/python, extra: ["--account=x"]}}
-  mine:    {slurm: {jobid: 1234}}                      # an allocation that the person holds: srun --overlap
+  mine:    {slurm: {jobid: 1234}}                      # an allocation that the user holds: srun --overlap
   hub:     {jupyter: {url: "https://hub.example.org/user/me/", token_env: HUB_TOKEN, kernel: python3}}
   box:     {ssh: {host: box, python: /opt/venv/bin/python}}
   r:       {kernelspec: ir}                            # any installed kernelspec, local
@@ -62,7 +62,9 @@ def test_backend_config_is_parsed() -> None:
         "box",
         "r",
     ]
-    gpu, mine, hub, box, r = (backend.settings for backend in limits.kernels.values())
+    gpu, attached, hub, box, r = (
+        backend.settings for backend in limits.kernels.values()
+    )
     assert gpu == SlurmSettings(
         "gpu",
         time="4:00:00",
@@ -73,7 +75,7 @@ def test_backend_config_is_parsed() -> None:
         python="/shared/venv/bin/python",
         extra=("--account=x",),
     )
-    assert mine == SlurmSettings(jobid=1234)
+    assert attached == SlurmSettings(jobid=1234)
     assert hub == JupyterSettings(
         "https://hub.example.org/user/me/", "python3", token_env="HUB_TOKEN"
     )
@@ -900,9 +902,17 @@ def test_kernelspecs_of_a_virtual_environment_precede_the_users(
         return [str(folder.relative_to(tmp_path)) for folder in folders[:3]]
 
     user = ".local/share/jupyter/kernels"
-    own = "env/share/jupyter/kernels"
-    assert list_names() == ["first/kernels", user, own]
-    assert list_names(JUPYTER_PREFER_ENV_PATH="1") == ["first/kernels", own, user]
+    kernels_folder = "env/share/jupyter/kernels"
+    assert list_names() == ["first/kernels", user, kernels_folder]
+    assert list_names(JUPYTER_PREFER_ENV_PATH="1") == [
+        "first/kernels",
+        kernels_folder,
+        user,
+    ]
     (environment / "pyvenv.cfg").touch()
-    assert list_names() == ["first/kernels", own, user]
-    assert list_names(JUPYTER_PREFER_ENV_PATH="no") == ["first/kernels", user, own]
+    assert list_names() == ["first/kernels", kernels_folder, user]
+    assert list_names(JUPYTER_PREFER_ENV_PATH="no") == [
+        "first/kernels",
+        user,
+        kernels_folder,
+    ]

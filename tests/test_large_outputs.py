@@ -226,8 +226,8 @@ def test_warnings_are_counted(project: Project) -> None:
     )
     text = notebook.insert(distinct)[1].text
     matches = re.findall(r"^\w+: UserWarning \(line 2\): value \d+ is odd$", text, re.M)
-    (more,) = re.findall(r"^… and ([\d,]+) more \w+$", text, re.M)
-    assert len(matches) + number(more) == 500
+    (further,) = re.findall(r"^… and ([\d,]+) more \w+$", text, re.M)
+    assert len(matches) + number(further) == 500
     same = "import warnings\nwarnings.simplefilter('always')\n"
     same += "for n in range(500): warnings.warn('value is odd')"
     text = notebook.insert(same)[1].text

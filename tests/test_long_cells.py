@@ -193,9 +193,10 @@ def test_long_cell_moves_to_background_and_notifies_the_agent_once(
     )
     assert "you are notified" in answer.text and "Esc does not" in answer.text
     assert "stop the cell" in answer.line and "step 1 of 2" in answer.line
-    now = get_running(project)
+    running = get_running(project)
     assert (
-        now["handed_on"] is True and (project.folder / ".stepper" / "handed").exists()
+        running["handed_on"] is True
+        and (project.folder / ".stepper" / "handed").exists()
     )
     assert end_turn(notebook) == {} and "| begun" not in say(
         notebook, "What is the weather?"
@@ -225,14 +226,14 @@ def test_short_cell_sends_no_notification(project: Project) -> None:
 
 
 @pytest.mark.nightly_after(1)
-@pytest.mark.parametrize("words", ["stop the cell", "/notebook-status stop"])
+@pytest.mark.parametrize("prompt", ["stop the cell", "/notebook-status stop"])
 def test_user_prompt_interrupts_it_and_the_agent_is_told_once(
-    project: Project, words: str
+    project: Project, prompt: str
 ) -> None:
     notebook = project.new("Train")
     edit = Edit(notebook, WAITING_CELL)
     assert "still running" in edit.answer.text
-    response = say(notebook, words)
+    response = say(notebook, prompt)
     assert "was CANCELLED after" in response and "| begun" in response
     assert (
         edit.woken == ""

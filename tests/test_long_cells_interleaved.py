@@ -39,7 +39,12 @@ from tests.test_long_cells import (
 from tests.test_run_on_edit import wait_until
 from tests.test_workflow import say, start_session
 
-WORDS = {"cell_type": "markdown", "id": "words", "metadata": {}, "source": "Words."}
+MARKDOWN_CELL = {
+    "cell_type": "markdown",
+    "id": "words",
+    "metadata": {},
+    "source": "Words.",
+}
 
 
 @pytest.fixture
@@ -113,7 +118,7 @@ def test_interrupt_by_another_session_is_reported_to_the_owner(
 def test_markdown_write_does_not_wait(project: Project, by: str) -> None:
     notebook = project.new("Train")
     edit = start_background_cell(notebook)
-    cells = [*notebook.raw["cells"], WORDS]
+    cells = [*notebook.raw["cells"], MARKDOWN_CELL]
     tool_input = {
         "file_path": str(notebook.path),
         "content": json.dumps({**notebook.raw, "cells": cells}),

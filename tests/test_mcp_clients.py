@@ -19,7 +19,7 @@ FILES = {
     "windsurf": ".codeium/windsurf/mcp_config.json",
 }
 NAMES = pytest.mark.parametrize("name", FILES)
-OTHERS = """{
+OTHER_ENTRIES = """{
     "theme": "dark",
     "mcpServers": {
         "other": {"command": "x", "env": {"KEY": "secret"}}
@@ -77,10 +77,10 @@ def test_other_servers_stay_and_a_backup_is_written(
     path = home / FILES[name]
     backup = path.with_name(f"{path.name}.before-stepper")
     path.parent.mkdir(parents=True)
-    path.write_text(OTHERS)
+    path.write_text(OTHER_ENTRIES)
     path.chmod(0o600)
     mcp_client_config.add_entry(shop.paths, name)
-    assert backup.read_text() == OTHERS
+    assert backup.read_text() == OTHER_ENTRIES
     assert backup.stat().st_mode & 0o777 == 0o600
     assert path.stat().st_mode & 0o777 == 0o600
     data = json.loads(path.read_text())
@@ -96,11 +96,11 @@ def test_other_servers_stay_and_a_backup_is_written(
     entry = json.loads(path.read_text())["mcpServers"]["stepper-a-shop"]
     assert entry["disabled"]
     assert entry["command"] == f"{shop.paths.env}/hooks/mcp"
-    assert backup.read_text() == OTHERS
+    assert backup.read_text() == OTHER_ENTRIES
 
     uninstall.uninstall(parse_arguments([str(shop.folder), "--uninstall"]))
     assert f"stepper's lines from ~/{FILES[name]}" in capsys.readouterr().out
-    assert json.loads(path.read_text()) == json.loads(OTHERS)
+    assert json.loads(path.read_text()) == json.loads(OTHER_ENTRIES)
     assert not backup.exists()
 
 
@@ -110,7 +110,7 @@ def test_unedited_file_is_restored_byte_for_byte(
 ) -> None:
     path = home / FILES[name]
     path.parent.mkdir(parents=True)
-    for before in (OTHERS, "{}\n", '{"mcpServers": {}}', ""):
+    for before in (OTHER_ENTRIES, "{}\n", '{"mcpServers": {}}', ""):
         path.write_text(before)
         mcp_client_config.add_entry(shop.paths, name)
         note = read_install_record(str(shop.folder))
@@ -133,8 +133,8 @@ def test_each_project_has_its_own_entry(
     shop: Project, home: Path, tmp_path: Path, name: str
 ) -> None:
     path = home / FILES[name]
-    same_name, another = tmp_path / "elsewhere" / "a shop", tmp_path / "lab"
-    projects = [shop, Project(same_name), Project(another)]
+    same_name, other_project = tmp_path / "elsewhere" / "a shop", tmp_path / "lab"
+    projects = [shop, Project(same_name), Project(other_project)]
     for project in projects:
         mcp_client_config.add_entry(project.paths, name)
         assert mcp_client_config.add_entry(project.paths, name) == "unchanged"
@@ -143,7 +143,7 @@ def test_each_project_has_its_own_entry(
     assert folders == {
         "stepper-a-shop": str(shop.folder),
         "stepper-a-shop-2": str(same_name),
-        "stepper-lab": str(another),
+        "stepper-lab": str(other_project),
     }
     note = read_install_record(str(shop.folder))
     mcp_client_config.remove_entries(shop.paths, note)
@@ -159,7 +159,7 @@ def test_each_project_has_its_own_entry(
 
 @NAMES
 @pytest.mark.parametrize(
-    ("there", "why"),
+    ("existing", "why"),
     [
         (
             '{"mcpServers": {"stepper-a-shop": {"command": "theirs"}}}',
@@ -171,14 +171,14 @@ def test_each_project_has_its_own_entry(
     ],
 )
 def test_foreign_entry_is_kept(
-    shop: Project, home: Path, name: str, there: str, why: str
+    shop: Project, home: Path, name: str, existing: str, why: str
 ) -> None:
     path = home / FILES[name]
     path.parent.mkdir(parents=True)
-    path.write_text(there)
+    path.write_text(existing)
     refused = shop.stepper("mcp", "--config", name, "--install", check=1)
     assert why in refused.stderr
-    assert path.read_text() == there
+    assert path.read_text() == existing
     assert [*path.parent.iterdir()] == [path]
 
 
@@ -217,10 +217,10 @@ def test_entry_in_wsl_uses_wsl_exe(
 
 def test_documentation_names_the_config_paths() -> None:
     docs = (ROOT / "docs/mcp.md").read_text()
-    for place in (
+    for path_text in (
         "~/Library/Application Support/Claude/claude_desktop_config.json",
         "~/.config/Claude/claude_desktop_config.json",
         r"%APPDATA%\Claude\claude_desktop_config.json",
         "~/.codeium/windsurf/mcp_config.json",
     ):
-        assert f"`{place}`" in docs
+        assert f"`{path_text}`" in docs

@@ -75,7 +75,7 @@ def problems(folder: Path) -> dict[str, str]:
 def test_mcp_only_installs_everything_except_claude_code_files(
     repo: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    own = Path(Paths(str(repo)).env)
+    env = Path(Paths(str(repo)).env)
     install(repo, OPTION)
     output = capsys.readouterr().out
     assert "without hooks, skills and .claude/" in output
@@ -88,15 +88,15 @@ def test_mcp_only_installs_everything_except_claude_code_files(
     assert record["mcp"]
     assert record["mcp_only"]
     assert record["python"] == sys.executable
-    assert (own / "bin/stepper").is_file()
+    assert (env / "bin/stepper").is_file()
 
-    first = snapshot(repo), snapshot(own)
+    first = snapshot(repo), snapshot(env)
     install(repo, OPTION)
-    assert (snapshot(repo), snapshot(own)) == first
+    assert (snapshot(repo), snapshot(env)) == first
 
     remove(repo)
     assert list(repo.iterdir()) == []
-    assert not own.exists()
+    assert not env.exists()
 
 
 def test_doctor_does_not_require_hooks(repo: Path) -> None:

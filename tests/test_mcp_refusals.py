@@ -92,7 +92,7 @@ def test_refusals_cover_every_tool() -> None:
 @pytest.mark.parametrize(
     ("tool", "arguments"),
     REFUSED,
-    ids=[f"{tool} {json.dumps(given)}"[:80] for tool, given in REFUSED],
+    ids=[f"{tool} {json.dumps(arguments)}"[:80] for tool, arguments in REFUSED],
 )
 def test_refused_call_changes_nothing(
     quick: Quick, tool: str, arguments: dict[str, Any]
@@ -125,7 +125,7 @@ def test_refused_call_changes_nothing(
     run_scenario(quick, story)
 
 
-# --- what is said of arguments ------------------------------------------------------------
+# --- what is said of arguments --------------------------------------------------------
 
 
 def test_missing_cell_error_names_the_cell_count(
@@ -180,7 +180,7 @@ def test_hash_mismatch_returns_the_current_source(
     run_scenario(quick, story)
 
 
-# --- a status tells each thing once -------------------------------------------------------
+# --- a status tells each thing once ---------------------------------------------------
 
 
 def find_repeated_lines(text: str) -> list[str]:

@@ -175,11 +175,11 @@ def test_notebook_is_created_with_cells_and_extended(shared: Project) -> None:
         assert "isqrt" in {*text["imported_modules"], *text["defined_functions"]}
         assert "prime" in text["defined_functions"]
         assert text["variables"]["primes"].startswith("list of 8")
-        more = [
+        tools = [
             {"cell_type": "markdown", "source": "Their sum"},
             {"source": "print(sum(primes))"},
         ]
-        assert "| 77" in await call_ok(client, "add_cells", cells=more)
+        assert "| 77" in await call_ok(client, "add_cells", cells=tools)
         assert [cell["type"] for cell in await cells(client)][-5:] == [
             "code",
             "code",

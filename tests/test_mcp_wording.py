@@ -250,7 +250,7 @@ def test_user_data_is_not_translated() -> None:
     }
 
 
-# --- what a client reads ----------------------------------------------------------------
+# --- what a client reads --------------------------------------------------------------
 
 
 class Reader:
@@ -428,7 +428,7 @@ def test_kernel_death_texts_name_mcp_tools(quick: Quick) -> None:
         await reader.call("create_notebook", problem="another", steps=["Load", "Plot"])
         await reader.call("run_cell", source="x = 1")
         name = (await client.call_tool("notebook_status", {})).structured_content
-        kernel = quick.left[name["notebook"]]
+        kernel = quick.live_kernels[name["notebook"]]
         kernel.ends("SIGKILL")
         status = ""
         for _ in range(100):  # the daemon checks once a second

@@ -247,12 +247,12 @@ def test_users_of_a_module_that_imports_the_changed_one_are_stale(
     used = "used `indirect.features` (imported by `indirect.report`), which"
     assert f"Stale: cell 2 {used} changed after it ran." in answer.text
     name = notebook.path.name
-    told = project.json("status", name)["stale"]
-    assert [(each["cell_id"], each["why"]) for each in told] == [
+    stale = project.json("status", name)["stale"]
+    assert [(each["cell_id"], each["why"]) for each in stale] == [
         (second, f"stale: {used} has changed since")
     ]
-    ran = project.json("run", name, "--stale")
-    assert [result["output"] for result in ran["results"]] == ["(2, 3)"]
+    response = project.json("run", name, "--stale")
+    assert [result["output"] for result in response["results"]] == ["(2, 3)"]
     assert project.json("status", name)["stale"] == []
 
 
@@ -426,8 +426,8 @@ def test_compiled_module_is_reported_and_printed_command_loads_it(
     )
     assert answer.text.endswith("| 1") and "Reloaded" not in answer.text
     (command,) = re.findall(r"To fix this, run: `stepper (.*)`", answer.text)
-    ran = project.json(*shlex.split(command))
-    assert [result["output"] for result in ran["results"]] == ["22", "22"]
+    response = project.json(*shlex.split(command))
+    assert [result["output"] for result in response["results"]] == ["22", "22"]
     assert "can't be reloaded" not in notebook.insert("quick.RATE")[1].text
 
 

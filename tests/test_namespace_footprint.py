@@ -116,10 +116,15 @@ def both_footprints(
 def test_helper_footprint_matches_the_architecture_page(
     both_footprints: tuple[dict[str, Any], dict[str, Any]],
 ) -> None:
-    theirs, ours = both_footprints
-    differ = {name for name in theirs if ours[name] != theirs[name]}
+    plain_footprint, helper_footprint = both_footprints
+    differ = {
+        name
+        for name in plain_footprint
+        if helper_footprint[name] != plain_footprint[name]
+    }
     assert differ <= set(EXPECTED), {
-        name: (theirs[name], ours[name]) for name in differ - set(EXPECTED)
+        name: (plain_footprint[name], helper_footprint[name])
+        for name in differ - set(EXPECTED)
     }
     callers = {
         "COLUMNS",
@@ -131,31 +136,44 @@ def test_helper_footprint_matches_the_architecture_page(
         "SHLVL",
         "_",
     }  # and the interpreter's
-    assert set(ours["environment"]) ^ set(theirs["environment"]) <= callers | {
-        "STEPPER_KERNEL"
+    assert set(helper_footprint["environment"]) ^ set(
+        plain_footprint["environment"]
+    ) <= callers | {"STEPPER_KERNEL"}
+    assert {name for name in helper_footprint["modules"] if "step" in name} == {
+        "_stepper_helper"
     }
-    assert {name for name in ours["modules"] if "step" in name} == {"_stepper_helper"}
-    more = set(ours["modules"]) - set(theirs["modules"]) - {"_stepper_helper"}
+    new_modules = (
+        set(helper_footprint["modules"])
+        - set(plain_footprint["modules"])
+        - {"_stepper_helper"}
+    )
     assert not [
         name
-        for name in more
+        for name in new_modules
         if name.partition(".")[0] not in sys.stdlib_module_names | {"_distutils_hack"}
-    ], more
+    ], new_modules
     assert {
-        name: callbacks for name, callbacks in ours["events"].items() if callbacks
+        name: callbacks
+        for name, callbacks in helper_footprint["events"].items()
+        if callbacks
     } == {
         "pre_run_cell": ["on_pre_run"],
         "post_run_cell": ["on_post_run"],
     }
     changed = {
         number
-        for number, handler in ours["handlers"].items()
-        if theirs["handlers"][number] != handler
+        for number, handler in helper_footprint["handlers"].items()
+        if plain_footprint["handlers"][number] != handler
     }
     assert changed <= {str(int(__import__("signal").SIGURG))}
-    assert set(ours["iopub thread"]) - set(theirs["iopub thread"]) == {"send_multipart"}
-    assert (theirs["audit hooks"], ours["audit hooks"]) == (0, 1)
-    assert (theirs["faulthandler"], ours["faulthandler"]) == (False, True)
+    assert set(helper_footprint["iopub thread"]) - set(
+        plain_footprint["iopub thread"]
+    ) == {"send_multipart"}
+    assert (plain_footprint["audit hooks"], helper_footprint["audit hooks"]) == (0, 1)
+    assert (plain_footprint["faulthandler"], helper_footprint["faulthandler"]) == (
+        False,
+        True,
+    )
 
 
 def test_architecture_page_lists_each_row() -> None:

@@ -152,15 +152,15 @@ def test_notebook_saved_by_jupyter_keeps_its_format(tmp_path: Path, how: str) ->
         v4.new_code_cell("x = 1\nx"),
         v4.new_code_cell("y", metadata={"b": 1}),
     ]
-    made = v4.new_notebook(
+    document = v4.new_notebook(
         cells=cells, metadata={"kernelspec": {"name": "python3", "display_name": "P"}}
     )
     if how == "without ids":
-        made.nbformat_minor = 4
-        for cell in made.cells:
+        document.nbformat_minor = 4
+        for cell in document.cells:
             del cell["id"]
     path = tmp_path / "n.ipynb"
-    nbformat.write(made, path)
+    nbformat.write(document, path)
     file, execution = notebook.IpynbFile(str(path)), make_execution()
     execution.outputs += [
         {
@@ -180,16 +180,16 @@ def test_notebook_saved_by_jupyter_keeps_its_format(tmp_path: Path, how: str) ->
         )
     for cell in file.read().cells[1:]:
         assert file.write_execution(cell, execution, 3, keep_time=True) == ""
-        again = tmp_path / "again.ipynb"
-        nbformat.write(nbformat.read(path, nbformat.NO_CONVERT), again)
-        assert path.read_bytes() == again.read_bytes()
+        second_path = tmp_path / "again.ipynb"
+        nbformat.write(nbformat.read(path, nbformat.NO_CONVERT), second_path)
+        assert path.read_bytes() == second_path.read_bytes()
     assert str(2**70) in path.read_text()
     before = path.read_bytes()
     file.write_execution(file.read().cells[1], execution, 3, keep_time=True)
     file.write_plan(Plan("p", (Step(1, "é"),)))
     file.add_tag(file.read().cells[2], "t")
-    nbformat.write(nbformat.read(path, nbformat.NO_CONVERT), again)
-    assert path.read_bytes() == again.read_bytes() != before
+    nbformat.write(nbformat.read(path, nbformat.NO_CONVERT), second_path)
+    assert path.read_bytes() == second_path.read_bytes() != before
 
 
 LAYOUTS: dict[str, dict] = {
@@ -435,10 +435,10 @@ def test_outputs_that_cannot_be_written_now_can_be_written_later(
         file = make(path, [code("x", "a")])
         cell, old = file.read().cells[0], path.read_bytes()
         spoil(path)
-        left = path.read_bytes() if path.is_file() else b""
+        content = path.read_bytes() if path.is_file() else b""
         with pytest.raises(NotebookError, match=LATER[spoil]):
             file.write_execution(cell, make_execution(), None, keep_time=True)
-        assert left == (path.read_bytes() if path.is_file() else b"")
+        assert content == (path.read_bytes() if path.is_file() else b"")
         folder.chmod(0o700)
         if path.is_dir():
             path.rmdir()
@@ -530,12 +530,12 @@ def test_failed_write_keeps_the_old_file(tmp_path: Path) -> None:
 def test_new_notebook_is_valid_and_never_overwrites(tmp_path: Path) -> None:
     path = tmp_path / "new.ipynb"
     new_notebook.create_notebook(str(path), Plan("Pröblem", (Step(1, "one"),)))
-    made = nbformat.read(path, 4)
-    nbformat.validate(made)
-    assert made.cells[0].source == "# Pröblem"
-    assert made.metadata["kernelspec"]["name"] == "python3"
-    assert made.metadata["stepper"]["steps"][0]["title"] == "one"
-    assert made.nbformat_minor == 5
+    document = nbformat.read(path, 4)
+    nbformat.validate(document)
+    assert document.cells[0].source == "# Pröblem"
+    assert document.metadata["kernelspec"]["name"] == "python3"
+    assert document.metadata["stepper"]["steps"][0]["title"] == "one"
+    assert document.nbformat_minor == 5
     with pytest.raises(FileExistsError):
         new_notebook.create_notebook(str(path), Plan("other"))
 

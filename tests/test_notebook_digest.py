@@ -241,24 +241,24 @@ def test_states_of_cells(project: Project) -> None:
     raw["cells"][1]["source"] = "x = 5"
     raw["cells"][4]["source"] = "z = 2"
     notebook.path.write_text(json.dumps(raw))
-    again = {
+    states = {
         row["cell_id"]: row["state"]
         for row in project.json("show", notebook.name)["cells"]
     }
-    assert again["a"] == "changed since it ran"
-    assert again["d"] == "not run in this kernel"
+    assert states["a"] == "changed since it ran"
+    assert states["d"] == "not run in this kernel"
     project.stepper("run", notebook.name, check=1)
-    again = {
+    states = {
         row["cell_id"]: row["state"]
         for row in project.json("show", notebook.name)["cells"]
     }
-    assert (again["a"], again["b"]) == ("ok", "stale")
+    assert (states["a"], states["b"]) == ("ok", "stale")
     project.stepper("shutdown", notebook.name)
-    again = {
+    states = {
         row["cell_id"]: row["state"]
         for row in project.json("show", notebook.name)["cells"]
     }
-    assert again["a"] == "not run in this kernel"
+    assert states["a"] == "not run in this kernel"
 
 
 def test_selected_cells(project: Project) -> None:

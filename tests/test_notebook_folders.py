@@ -23,35 +23,37 @@ def test_uncovered_edits_are_reported_and_the_first_with_a_fix(
     shared: Project,
 ) -> None:
     shared.config("")
-    one, other = (
+    first_notebook, other = (
         make_notebook_at(shared, "top.ipynb"),
         make_notebook_at(shared, "analysis/old.ipynb"),
     )
-    said = one.insert("open('ran', 'w')")[1]
+    first_answer = first_notebook.insert("open('ran', 'w')")[1]
     assert (
-        said.text.startswith("stepper: the cell was NOT run")
-        and "outputs may be stale" in said.text
+        first_answer.text.startswith("stepper: the cell was NOT run")
+        and "outputs may be stale" in first_answer.text
     )
     assert (
         'To include the notebook, the user can set: notebooks: ["notebooks", "*.ipynb"]'
-        in said.text
+        in first_answer.text
     )
     assert (
-        said.line.startswith("✗ cell not run: top.ipynb does not match `notebooks:`")
-        and "\n" not in said.text
+        first_answer.line.startswith(
+            "✗ cell not run: top.ipynb does not match `notebooks:`"
+        )
+        and "\n" not in first_answer.text
     )
-    again = one.insert("2")[1]
+    second_answer = first_notebook.insert("2")[1]
     assert (
-        again.text
+        second_answer.text
         == "stepper: the cell was NOT run: top.ipynb does not match `notebooks:` in .stepper/config.yaml"
     )
     assert (
-        again.line.startswith("✗ the cell was NOT run: top.ipynb")
-        and one.before("insert", "3").stdout == b""
+        second_answer.line.startswith("✗ the cell was NOT run: top.ipynb")
+        and first_notebook.before("insert", "3").stdout == b""
     )
     assert 'notebooks: ["notebooks", "analysis"]' in other.insert("2")[1].line
-    one.session = "another"
-    assert "does not match `notebooks:`" in one.insert("4")[1].line
+    first_notebook.session = "another"
+    assert "does not match `notebooks:`" in first_notebook.insert("4")[1].line
     for name in (".venv/share/x.ipynb", "../of-nobody.ipynb"):
         assert (
             make_notebook_at(shared, name)
@@ -61,7 +63,7 @@ def test_uncovered_edits_are_reported_and_the_first_with_a_fix(
     assert not (shared.folder / "ran").exists()
     # The suggested line includes it from the next edit on: hooks have no folder.
     shared.config('notebooks: ["notebooks", "*.ipynb"]\n')
-    assert "| 42" in one.insert("print(42)")[1].text
+    assert "| 42" in first_notebook.insert("print(42)")[1].text
     assert (
         "does not match `notebooks:` (notebooks/, *.ipynb)"
         in shared.stepper("run", "analysis/old.ipynb", check=2).stderr

@@ -118,13 +118,13 @@ def test_processes_are_read_once_for_many_kernels(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     reads = list[int]()
-    really = psutil.process_iter
+    original = psutil.process_iter
 
-    def process_iter() -> Any:
+    def count_reads() -> Any:
         reads.append(1)
-        return really()
+        return original()
 
-    monkeypatch.setattr(psutil, "process_iter", process_iter)
+    monkeypatch.setattr(psutil, "process_iter", count_reads)
     monkeypatch.setattr(process_tree, "TABLE_SECONDS", 60.0)
     command = [
         sys.executable,

@@ -475,7 +475,7 @@ KINDS: tuple[Callable[[], Any], ...] = (
 SCALARS = st.sampled_from([None, 0, 1, True, -0.0, 1.0, "a", "b", (1, "c"), b"x"])
 
 
-def put(owner: Any, key: int, value: Any) -> None:
+def store_value(owner: Any, key: int, value: Any) -> None:
     """Store a value in an object of any of KINDS."""
     if isinstance(owner, (list, collections.deque)):
         if len(owner) and key % 2:
@@ -512,25 +512,25 @@ def remove(owner: Any, key: int) -> None:
         vars(owner).clear()
 
 
-def describe(value: Any, seen: dict[int, int]) -> Any:
+def describe(value: Any, numbers: dict[int, int]) -> Any:
     """Return a value as nested tuples, in which aliases and cycles are numbers."""
     if isinstance(value, (int, float, str, bytes, type(None))):
         return type(value).__name__, repr(value)
-    if id(value) in seen:
-        return "seen", seen[id(value)]
-    seen[id(value)] = len(seen)
+    if id(value) in numbers:
+        return "seen", numbers[id(value)]
+    numbers[id(value)] = len(numbers)
     parts: list[Any] = [type(value).__name__, id(value)]
     if isinstance(value, dict):
-        parts += [(repr(key), describe(item, seen)) for key, item in value.items()]
+        parts += [(repr(key), describe(item, numbers)) for key, item in value.items()]
     elif isinstance(value, (list, tuple, collections.deque)):
-        parts += [describe(item, seen) for item in value]
+        parts += [describe(item, numbers) for item in value]
     elif isinstance(value, set):
         parts += sorted(map(repr, value))
     for name in ("left", "right", "x", "y"):
         if name in dir(type(value)) and hasattr(value, name):
-            parts.append((name, describe(getattr(value, name), seen)))
+            parts.append((name, describe(getattr(value, name), numbers)))
     if hasattr(value, "__dict__"):
-        parts.append(describe(vars(value), seen))
+        parts.append(describe(vars(value), numbers))
     return tuple(parts)
 
 
@@ -544,7 +544,7 @@ def test_random_changes_of_random_graphs_are_undone(data: st.DataObject) -> None
     for owner, key, item in data.draw(
         st.lists(st.tuples(index, numbers, index | SCALARS))
     ):
-        put(
+        store_value(
             pool[owner],
             key,
             pool[item] if type(item) is int and item < len(pool) else item,
@@ -562,7 +562,7 @@ def test_random_changes_of_random_graphs_are_undone(data: st.DataObject) -> None
         if item == "remove":
             remove(target, key)
         else:
-            put(
+            store_value(
                 target,
                 key,
                 pool[item] if type(item) is int and item < len(pool) else item,

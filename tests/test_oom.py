@@ -53,7 +53,7 @@ class Group:
             self.remove()
             pytest.skip(f"a cgroup here can't be given a limit: {error}")
 
-    def inside(self, *command: str) -> list[str]:
+    def wrap_command(self, *command: str) -> list[str]:
         """Return a command that runs another command inside the group."""
         return [
             "sh",
@@ -86,7 +86,7 @@ class Group:
 def start_inside(project: Project, group: Group) -> int:
     """Start the project's daemon and its kernels in the group; return its pid."""
     subprocess.run(
-        group.inside(sys.executable, "-c", CLI, "status"),
+        group.wrap_command(sys.executable, "-c", CLI, "status"),
         cwd=project.folder,
         check=True,
         stdout=subprocess.DEVNULL,

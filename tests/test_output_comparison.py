@@ -574,13 +574,15 @@ def test_headline_counts_recorded_failures_and_open_steps() -> None:
     assert head.startswith(
         "made_up.ipynb: REPRODUCES; the only cell fails as recorded; 2 steps open · 1 of 1 cells as recorded"
     )
-    many = [(number, ReplayVerdict.SAME, "") for number in range(1, 104)]
-    head = verify_report.format_verdict(make_verify_result(*many, failing=102))
+    same_cells = [(number, ReplayVerdict.SAME, "") for number in range(1, 104)]
+    head = verify_report.format_verdict(make_verify_result(*same_cells, failing=102))
     assert "REPRODUCES; 102 of 103 cells fail as recorded · 103 of 103 " in head
-    head = verify_report.format_verdict(make_verify_result(*many, failing=103))
+    head = verify_report.format_verdict(make_verify_result(*same_cells, failing=103))
     assert "REPRODUCES; all 103 cells fail as recorded · " in head
     changed = (104, ReplayVerdict.CHANGED, "-1 +1")
-    head = verify_report.format_verdict(make_verify_result(*many, changed, failing=1))
+    head = verify_report.format_verdict(
+        make_verify_result(*same_cells, changed, failing=1)
+    )
     assert "DOES NOT REPRODUCE; 1 of 104 cells fails as recorded · 103 of " in head
 
 

@@ -56,9 +56,9 @@ def test_plugin_manifests_agree() -> None:
 
 
 def test_plugin_icon_is_generated_from_source() -> None:
-    there = Image.open(ROOT / ".claude-plugin" / "icon.png")
-    assert (there.size, there.format) == ((512, 512), "PNG")
-    off = ImageChops.difference(there.convert("RGBA"), icon.drawn())
+    committed_icon = Image.open(ROOT / ".claude-plugin" / "icon.png")
+    assert (committed_icon.size, committed_icon.format) == ((512, 512), "PNG")
+    off = ImageChops.difference(committed_icon.convert("RGBA"), icon.drawn())
     assert (
         max(high for _, high in off.getextrema()) <= 8
     )  # other Pillow versions round differently
@@ -225,7 +225,7 @@ def test_install_and_uninstall_plugin_environment(
     capsys: pytest.CaptureFixture,
 ) -> None:
     monkeypatch.setenv("CLAUDE_CONFIG_DIR", str(tmp_path / "client"))
-    own = Path(Paths(str(repo)).env)
+    env = Path(Paths(str(repo)).env)
     apply(repo, "--plugin")
     output = capsys.readouterr().out
     assert "/stepper:new-notebook" in output and "commit .gitignore" in output
@@ -238,9 +238,9 @@ def test_install_and_uninstall_plugin_environment(
         read_install_record(str(repo))["plugin"]
         and read_install_record(str(repo))["mcp"]
     )
-    first = snapshot(repo), snapshot(own)
+    first = snapshot(repo), snapshot(env)
     apply(repo, "--plugin")
-    assert (snapshot(repo), snapshot(own)) == first
+    assert (snapshot(repo), snapshot(env)) == first
 
     # doctor: only the plugin's hooks and skills are missing
     assert find_failed_checks(repo) == {
@@ -257,7 +257,7 @@ def test_install_and_uninstall_plugin_environment(
     )
 
     uninstall.uninstall(install_options.parse_arguments([str(repo), "--uninstall"]))
-    assert list(repo.iterdir()) == [] and not own.exists()
+    assert list(repo.iterdir()) == [] and not env.exists()
 
 
 def test_worktree_uses_the_main_checkout_environment(

@@ -143,7 +143,7 @@ def test_parse_directives(source: str, message: cell_directives.Directive) -> No
 
 
 @pytest.mark.parametrize(
-    "word",
+    "directive",
     [
         "timeout=0",
         "timeout=x",
@@ -159,10 +159,10 @@ def test_parse_directives(source: str, message: cell_directives.Directive) -> No
         'wake="(a+)+b"',
     ],
 )
-def test_invalid_directives_are_reported(word: str) -> None:
-    found = cell_directives.parse(f"# stepper: {word}")
-    assert word in found.problems[0]
-    assert cell_directives.select_deadline(found, 30, 3600) == 30
+def test_invalid_directives_are_reported(directive: str) -> None:
+    directives = cell_directives.parse(f"# stepper: {directive}")
+    assert directive in directives.problems[0]
+    assert cell_directives.select_deadline(directives, 30, 3600) == 30
 
 
 # With each pattern, a printed line can keep the daemon busy for hours.
@@ -247,7 +247,7 @@ def test_find_step_of_a_cell() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "made"),
+    ("text", "expected"),
     [
         ("Train", Step(1, "Train")),
         ("Train :: long", Step(1, "Train", long=True)),
@@ -258,14 +258,14 @@ def test_find_step_of_a_cell() -> None:
         ("Train :: takes long", Step(1, "Train", "takes long")),
     ],
 )
-def test_parse_step(text: str, made: Step) -> None:
-    assert plan.parse_step(1, text) == made
-    whole = Plan("", (made,))
+def test_parse_step(text: str, expected: Step) -> None:
+    assert plan.parse_step(1, text) == expected
+    whole = Plan("", (expected,))
     assert plan.from_json(plan.to_json(whole)) == whole
 
 
 @pytest.mark.parametrize(
-    ("text", "made"),
+    ("text", "expected"),
     [
         ("Fit", Step(1, "Fit", "old", long=True)),
         ("Fit :: long", Step(1, "Fit", "old", long=True)),
@@ -274,10 +274,10 @@ def test_parse_step(text: str, made: Step) -> None:
         ("Fit ::", Step(1, "Fit")),
     ],
 )
-def test_edit_step(text: str, made: Step) -> None:
-    there = State()
-    there.plan = Plan("", (Step(1, "Train", "old", long=True),))
-    assert plan.edit_step(there, 1, text).steps == (made,)
+def test_edit_step(text: str, expected: Step) -> None:
+    run_state = State()
+    run_state.plan = Plan("", (Step(1, "Train", "old", long=True),))
+    assert plan.edit_step(run_state, 1, text).steps == (expected,)
 
 
 @pytest.mark.parametrize(
@@ -502,8 +502,8 @@ def test_printed_text_cannot_forge_stepper_lines(printed: str) -> None:
             cell(0), BEGUN.create_run(Outcome.OK, Verdict.FINE, None, 0.1), outputs
         )
     ).text
-    ours = [line for line in text.splitlines() if not line.startswith("| ")]
-    assert [line for line in ours if "forged" in line or "ran ok" in line] == [
+    stepper_lines = [line for line in text.splitlines() if not line.startswith("| ")]
+    assert [line for line in stepper_lines if "forged" in line or "ran ok" in line] == [
         "stepper: Cell 1 (id id0) ran ok in 0.10 s."
     ]
 
@@ -656,12 +656,12 @@ def test_retries_are_counted_over_the_whole_history() -> None:
 
 def test_answered_question_is_not_a_retry() -> None:
     run_state = state("a")
-    asked = {
+    question = {
         "ename": "ValueError",
         "evalue": "STOP: which year?",
         "mro": ["ValueError"],
     }
-    add_run(run_state, 1, "unrecoverable", cell_id="id1", fault=asked)
+    add_run(run_state, 1, "unrecoverable", cell_id="id1", fault=question)
     add_run(run_state, 1, "fine", cell_id="id1")
     assert (
         run_state.get_or_add_progress(1).attempts == 0
@@ -734,9 +734,9 @@ def test_truncated_output_is_marked() -> None:
         )
         == 2
     )
-    elsewhere = quoted_output.quote(same, 5000)
-    assert elsewhere.count("… at least 16 more lines like this\n") == 1
-    assert elsewhere.endswith("… at least 16 more lines like this")
+    quoted = quoted_output.quote(same, 5000)
+    assert quoted.count("… at least 16 more lines like this\n") == 1
+    assert quoted.endswith("… at least 16 more lines like this")
     assert quoted_output.quote("\n".join(["a line"] * 20), 5000).endswith(
         "… 16 more lines like this"
     )
@@ -810,8 +810,10 @@ def test_messages_show_enum_values_not_class_names(
             for text in message
             if re.search(r"(Outcome|Verdict|Death|Fault)\b", text)
         ] == []
-    for word in (*Outcome, *Verdict, *StepStatus, *StepKind):
-        assert (f"{word}", str(word), f"{word:>20}".strip()) == (word.value,) * 3
+    for member in (*Outcome, *Verdict, *StepStatus, *StepKind):
+        assert (f"{member}", str(member), f"{member:>20}".strip()) == (
+            member.value,
+        ) * 3
 
 
 @pytest.mark.parametrize("size", [0, 10, 1999, 2000, 2001, 100_000])

@@ -23,7 +23,7 @@ from stepper.diagnosis import ipython_syntax, preflight, syntax_suggestion
 from stepper.policy.model import Fault
 from stepper.policy.namespace_model import KernelEnvironment, Namespace
 
-HERE = sys.version_info[:2]
+PYTHON_VERSION = sys.version_info[:2]
 NAMESPACE = {
     "rows": [{"a": 1, "b": 2}, {"a": 3, "b": 4}],
     "number": 3,
@@ -35,7 +35,7 @@ NAMES = frozenset({*dir(builtins), *NAMESPACE, "df", "plt", "np", "ip"})
 
 def make_namespace(
     names: Collection[str] = NAMES,
-    python: tuple[int, int] = HERE,
+    python: tuple[int, int] = PYTHON_VERSION,
     magics: Any = None,
     **options: Any,
 ) -> Namespace:
@@ -63,7 +63,7 @@ def check(source: str, namespace: Namespace = KNOWN):
     )
 
 
-FOUND = [
+FAILING_CELLS = [
     # --- names
     ("nowhere.head()", 1, "NameError", "name 'nowhere' is not defined"),
     ("nowhere", 1, "NameError", "name 'nowhere' is not defined"),
@@ -224,7 +224,7 @@ FOUND = [
 ]
 
 
-@pytest.mark.parametrize(("source", "line", "ename", "message"), FOUND)
+@pytest.mark.parametrize(("source", "line", "ename", "message"), FAILING_CELLS)
 def test_certain_failure_is_found(
     source: str, line: int, ename: str, message: str
 ) -> None:
@@ -1053,7 +1053,7 @@ NEWER_CELLS = [
     ((3, 12), "f'{rows[0]['a']}' f'{'nested' + f'{number}'}'"),
     ((3, 13), "class Box[T = int]: pass"),
 ]
-NEWER_CELLS = [source for version, source in NEWER_CELLS if version <= HERE]
+NEWER_CELLS = [source for version, source in NEWER_CELLS if version <= PYTHON_VERSION]
 FREE_CELLS = PLAIN_CELLS + KERNEL_CELLS + NEWER_CELLS
 
 
@@ -1105,7 +1105,7 @@ def test_valid_cells_run(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
-    "source", [source for source, _, ename, _ in FOUND if ename == "NameError"]
+    "source", [source for source, _, ename, _ in FAILING_CELLS if ename == "NameError"]
 )
 def test_undefined_names_do_fail(source: str) -> None:
     with pytest.raises(NameError):
@@ -1119,9 +1119,9 @@ def test_unknown_namespace_disables_name_checks() -> None:
 
 
 def test_redefined_input_is_not_checked() -> None:
-    own = make_namespace(own_input=True)
+    namespace = make_namespace(own_input=True)
     assert check("x = input()") is not None
-    assert check("x = input()", own) is None
+    assert check("x = input()", namespace) is None
 
 
 def test_one_line_cell_may_be_a_magic_if_magics_are_unknown() -> None:
@@ -1139,7 +1139,7 @@ def test_one_line_cell_may_be_a_magic_if_magics_are_unknown() -> None:
 
 
 def test_syntax_is_not_checked_for_a_newer_kernel() -> None:
-    newer = make_namespace(python=(HERE[0], HERE[1] + 1))
+    newer = make_namespace(python=(PYTHON_VERSION[0], PYTHON_VERSION[1] + 1))
     older = make_namespace(python=(3, 9))
     assert check("x = = 1", newer) is None
     assert check("x = = 1", make_namespace(python=(0, 0))) is None
@@ -1224,7 +1224,7 @@ def test_failing_transformer_stops_no_cell() -> None:
     assert preflight.find_certain_error("x = = 1", KNOWN, is_findable, broken) is None
 
 
-PIECES = st.sampled_from([*FREE_CELLS, *(source for source, *_ in FOUND)])
+PIECES = st.sampled_from([*FREE_CELLS, *(source for source, *_ in FAILING_CELLS)])
 MARKS = st.sampled_from(
     [
         *"()[]{}'\"\\\n:;%!?#=,* \t\r\x0c\u2028@",

@@ -63,7 +63,7 @@ def notebooks_folder(root: Path) -> str:
     return str(root / "notebooks")
 
 
-# --- the walk ----------------------------------------------------------------------------------------------
+# --- the walk -------------------------------------------------------------------------
 
 
 def test_walk_excludes_ignored_folders(make_files: FileMaker, root: Path) -> None:
@@ -233,7 +233,7 @@ def test_large_folder_does_not_hide_others(
     assert around.has_changed_since(time.time_ns() + 10**12, [], [])
 
 
-# --- paths -------------------------------------------------------------------------------------------------
+# --- paths ----------------------------------------------------------------------------
 
 
 def test_similar_paths_keep_the_requested_form(
@@ -364,7 +364,7 @@ def test_similar_folders_and_misspelt_parents(
     assert around.find_similar_paths("/srv/nowhere/new.parquet", notebooks_folder) == []
 
 
-# --- local modules -----------------------------------------------------------------------------------------
+# --- local modules --------------------------------------------------------------------
 
 
 def test_find_local_modules(
@@ -408,7 +408,7 @@ def test_top_level_module_ranks_first(
     ]
 
 
-# --- what was written --------------------------------------------------------------------------------------
+# --- what was written -----------------------------------------------------------------
 
 
 def test_list_written_files(make_files: FileMaker, root: Path) -> None:
@@ -428,16 +428,16 @@ def test_list_written_files(make_files: FileMaker, root: Path) -> None:
     ):
         os.utime(root / name, ns=(now, now + number))
     os.utime(root / "old.csv", ns=(now, now - 10**9))
-    left = ["notebooks/n.ipynb"]
-    assert around.list_written_since(now - 10**8, left) == [
+    names = ["notebooks/n.ipynb"]
+    assert around.list_written_since(now - 10**8, names) == [
         ("out/newer.csv", 5),
         ("out/new.csv", 0),
         ("kept.tmp", 0),
     ]
     assert around.list_written_since(
-        now - 10**8, [str(root / "out" / "newer.csv"), *left]
+        now - 10**8, [str(root / "out" / "newer.csv"), *names]
     )[0] == ("out/new.csv", 0)
-    assert ("old.csv", 0) in around.list_written_since(now - 2 * 10**9, left)
+    assert ("old.csv", 0) in around.list_written_since(now - 2 * 10**9, names)
 
 
 def test_future_mtime_is_not_always_recent(make_files: FileMaker, root: Path) -> None:
@@ -456,7 +456,7 @@ def test_clock_of_files_lags_behind(make_files: FileMaker, root: Path) -> None:
 
 
 def test_has_changed_since(make_files: FileMaker, root: Path, tmp_path: Path) -> None:
-    packages, inside = tmp_path / "packages", root / "notebooks"
+    packages, notebooks_folder = tmp_path / "packages", root / "notebooks"
     packages.mkdir()
     around = make_files(
         "notebooks/n.ipynb", "data/x.csv", ".venv/pyvenv.cfg", ".venv/lib/"
@@ -470,28 +470,28 @@ def test_has_changed_since(make_files: FileMaker, root: Path, tmp_path: Path) ->
             when, ["notebooks/n.ipynb"], ["", "/absent", *map(str, folders)]
         )
 
-    assert not changed(lambda: None, packages, inside)
+    assert not changed(lambda: None, packages, notebooks_folder)
     assert changed(lambda: (root / "data" / "x.csv").write_text("new"))
     # This can fix a PermissionError.
     assert changed(lambda: (root / "data" / "x.csv").chmod(0o600))
     (tmp_path / "moved.csv").touch()
     assert changed(lambda: (tmp_path / "moved.csv").rename(root / "data" / "moved.csv"))
     assert not changed(
-        lambda: (root / "notebooks" / "n.ipynb").write_text("{}"), inside
+        lambda: (root / "notebooks" / "n.ipynb").write_text("{}"), notebooks_folder
     )
     # A notebook is replaced by a renamed file: this change of the folder is ignored.
     assert not changed(
         lambda: (root / "notebooks" / "n.ipynb").replace(
             root / "notebooks" / "n.ipynb"
         ),
-        inside,
+        notebooks_folder,
     )
     assert changed((packages / "six.py").touch, packages)
     assert not changed((packages / "seven.py").touch)
     assert changed((root / ".venv" / "lib" / "six.py").touch, root / ".venv" / "lib")
 
 
-# --- modules of the kernel ---------------------------------------------------------------------------------
+# --- modules of the kernel ------------------------------------------------------------
 
 
 def test_every_importable_module_is_findable(
@@ -558,7 +558,7 @@ def test_new_module_is_found_immediately(
         assert around.can_import(name, lib, notebooks_folder)
 
 
-# --- how to install ----------------------------------------------------------------------------------------
+# --- how to install -------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -567,13 +567,13 @@ def shop(root: Path, tmp_path: Path) -> SimpleNamespace:
     folder = tmp_path / "bin"
     folder.mkdir()
 
-    def venv(place: Path, *, pip: bool = True, text: str = "home = /usr/bin\n") -> str:
-        (place / "bin").mkdir(parents=True)
-        (place / "pyvenv.cfg").write_text(text)
+    def venv(prefix: Path, *, pip: bool = True, text: str = "home = /usr/bin\n") -> str:
+        (prefix / "bin").mkdir(parents=True)
+        (prefix / "pyvenv.cfg").write_text(text)
         (
-            place / "lib" / "python3.12" / "site-packages" / ("pip" if pip else "six")
+            prefix / "lib" / "python3.12" / "site-packages" / ("pip" if pip else "six")
         ).mkdir(parents=True)
-        return str(place / "bin" / "python")
+        return str(prefix / "bin" / "python")
 
     def offers(*commands: str) -> None:
         for command in commands:
@@ -602,8 +602,10 @@ def test_pip_is_the_default_installer(
     assert shop.command("/opt/py thon/bin/python", "six").startswith(
         ("'/opt/py thon/bin/python' -m", "uv pip install")
     )
-    outside = shop.venv(tmp_path / "my env")
-    assert shop.command(outside, "six") == f"'{outside}' -m pip install six"
+    outside_python = shop.venv(tmp_path / "my env")
+    assert (
+        shop.command(outside_python, "six") == f"'{outside_python}' -m pip install six"
+    )
 
 
 def test_conda_install_command(
@@ -687,12 +689,12 @@ def test_install_command_without_pip(
     (tmp_path / "base" / "lib" / "python3.12" / "ensurepip").rmdir()
     assert shop.command(bare, "six") == ""  # no known suggestion would work
     (tmp_path / ".local" / "bin").mkdir(parents=True)
-    own = tmp_path / ".local" / "bin" / "uv"
-    own.write_text("#!/bin/sh\n")
-    own.chmod(0o755)
-    assert shop.command(bare, "six") == f"{own} pip install --python {python} six"
+    user_uv = tmp_path / ".local" / "bin" / "uv"
+    user_uv.write_text("#!/bin/sh\n")
+    user_uv.chmod(0o755)
+    assert shop.command(bare, "six") == f"{user_uv} pip install --python {python} six"
     (root / ".venv" / "pyvenv.cfg").write_text("include-system-site-packages = true\n")
-    own.unlink()
+    user_uv.unlink()
     assert shop.command(bare, "six") == f"{python} -m pip install six"
     shop.offers("uv")
     assert shop.command(bare, "six") == "uv pip install --python .venv/bin/python six"
@@ -711,7 +713,7 @@ def test_poetry_and_pdm_commands(
     assert shop.command(other, "six") == f"{other} -m pip install six"
 
 
-# --- the tables --------------------------------------------------------------------------------------------
+# --- the tables -----------------------------------------------------------------------
 
 DEFINE_NAMES = """
 import importlib.metadata, importlib.util, json, sys, warnings
@@ -750,22 +752,22 @@ def test_names_and_distributions_in_a_real_environment(
         text=True,
         check=True,
     )
-    found, packages = json.loads(result.stdout.splitlines()[-1])
-    count = {how: list(found.values()).count(how) for how in set(found.values())}
+    results, packages = json.loads(result.stdout.splitlines()[-1])
+    count = {how: list(results.values()).count(how) for how in set(results.values())}
     assert set(count) == {"made", "absent"}, {
-        name: how for name, how in found.items() if how not in ("made", "absent")
+        name: how for name, how in results.items() if how not in ("made", "absent")
     }
     assert count["made"] >= 200 and count["absent"] <= 120, count
-    known = {
+    distributions = {
         module: find_distribution(module)
         for module in packages
         if find_distribution(module)
     }
     # Python 3.10 finds only distributions with a top_level.txt.
-    assert len(known) >= 5
+    assert len(distributions) >= 5
     assert [
         module
-        for module, name in known.items()
+        for module, name in distributions.items()
         if normalize_name(name) not in map(normalize_name, packages[module])
     ] == []
 

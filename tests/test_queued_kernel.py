@@ -18,7 +18,7 @@ from tests.test_long_cells import STARTED, Edit, confirm_delivery
 from tests.test_run_on_edit import wait_until
 from tests.test_workflow import end_turn, say, start_session
 
-PLACE = """queue_seconds: 1
+CONFIG = """queue_seconds: 1
 kernel: gpu
 kernels:
   gpu: {slurm: {partition: batch, time: "0:30:00", mem: 300M, python: %s}}
@@ -67,7 +67,7 @@ def full_cluster(cluster: Lab) -> Iterator[Full]:
 
 @pytest.fixture
 def project(full_cluster: Full, fresh_project: Project) -> Iterator[Project]:
-    fresh_project.config(PLACE % sys.executable)
+    fresh_project.config(CONFIG % sys.executable)
     fresh_project.stepper("trust", "--yes")
     yield fresh_project
     fresh_project.stepper("shutdown", check=None)
@@ -199,7 +199,7 @@ def test_escape_during_the_wait_cancels_the_job(
     full_cluster: Full, project: Project
 ) -> None:
     notebook = project.new("Count")
-    project.config((PLACE % sys.executable).replace("mem:", "queue_seconds: 60, mem:"))
+    project.config((CONFIG % sys.executable).replace("mem:", "queue_seconds: 60, mem:"))
     project.stepper("trust", "--yes")
     edit = Edit(notebook, "print(6 * 7)")
     wait_until(lambda: kernel(project)["state"] == "queued")

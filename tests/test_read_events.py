@@ -378,7 +378,7 @@ def copies(tmp_path: Path) -> Iterator[tuple[SlimCopies, Path]]:
     yield SlimCopies(str(tmp_path), Paths(str(tmp_path)).reads), path
 
 
-def place(copies: SlimCopies, path: Path) -> bool:
+def place_copy(copies: SlimCopies, path: Path) -> bool:
     return copies.place(str(path), IpynbFile(str(path)).read())
 
 
@@ -388,7 +388,7 @@ def test_exchange_is_not_supported(
     slim, path = copies
     before = get_state(path)
     monkeypatch.setattr(file_exchange, "RENAMEAT2", None)
-    assert not place(slim, path)
+    assert not place_copy(slim, path)
     assert get_state(path) == before
     assert os.listdir(path.parent / ".stepper" / "reads") == []
 
@@ -404,11 +404,11 @@ def test_disk_is_full(
 
     with monkeypatch.context() as patch:
         patch.setattr(slim_copies.os, "fsync", fail)
-        assert not place(slim, path)
+        assert not place_copy(slim, path)
     assert get_state(path) == before
     shutil.rmtree(path.parent / ".stepper" / "reads")
     (path.parent / ".stepper" / "reads").write_text("")
-    assert not place(slim, path)
+    assert not place_copy(slim, path)
     assert get_state(path) == before
 
 
@@ -508,7 +508,7 @@ def test_reads_and_writes_at_the_same_time(copies: tuple[SlimCopies, Path]) -> N
     thread.start()
     try:
         for _ in range(60):
-            place(slim, path)
+            place_copy(slim, path)
             slim.restore(str(path))
     finally:
         stop.set()

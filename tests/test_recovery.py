@@ -249,8 +249,8 @@ def test_lost_output_is_reported_as_missing(project: Project) -> None:
         text.lstrip().startswith("xxx")
         and "".join(result["data"]["text/plain"]) == "'result'"
     )
-    held, messages = map(int, text.strip().rpartition("held ")[2].split())
-    assert 500_000 < held < 1_100_000 and messages < 5000, (
+    recorded, messages = map(int, text.strip().rpartition("held ")[2].split())
+    assert 500_000 < recorded < 1_100_000 and messages < 5000, (
         "what is in the user's memory has a bound"
     )
 
@@ -502,20 +502,20 @@ DEAF = ("a loop that swallows the interrupt", "a loop in C that no signal ends")
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("what", mark_nightly(ENDLESS, "a loop"))
+@pytest.mark.parametrize("case", mark_nightly(ENDLESS, "a loop"))
 def test_endless_cell_is_interrupted_or_killed_while_status_responds(
-    project: Project, what: str
+    project: Project, case: str
 ) -> None:
     notebook = project.new()
     notebook.insert("x = 6")
     payload = notebook.edited(
         "insert",
-        f"# stepper: timeout=1\n{ENDLESS[what]}",
+        f"# stepper: timeout=1\n{ENDLESS[case]}",
         notebook.raw["cells"][-1]["id"],
     )
     thread, answers = start_hook_thread(project, payload)
     wait_until(lambda: is_busy(project))
-    asked = 0
+    status_count = 0
     while thread.is_alive():
         assert project.json("status")["kernel"]["state"] in (
             "busy",
@@ -523,9 +523,9 @@ def test_endless_cell_is_interrupted_or_killed_while_status_responds(
             "none",
             "dead",
         )
-        asked += 1
-    assert asked
-    if what in DEAF:
+        status_count += 1
+    assert status_count
+    if case in DEAF:
         assert (
             "killed by stepper: the interrupt had no effect for 5 s" in answers[0].stop
         )
@@ -671,14 +671,15 @@ def test_twenty_concurrent_hooks_and_cli_on_one_notebook(
         answers = [
             pool.submit(project.hook, "PostToolUse", payload) for payload in payloads
         ]
-        looks = [pool.submit(project.json, "status") for _ in range(3)]
+        requests = [pool.submit(project.json, "status") for _ in range(3)]
         evals = [
             pool.submit(project.stepper, "eval", "len(seen)", check=None)
             for _ in range(3)
         ]
         texts = [answer.result().text for answer in answers]
         assert all(
-            look.result()["kernel"]["state"] in ("idle", "busy") for look in looks
+            request.result()["kernel"]["state"] in ("idle", "busy")
+            for request in requests
         )
         assert all(entry.result().returncode == 0 for entry in evals)
     for number, (payload, text) in enumerate(zip(payloads, texts, strict=True)):

@@ -86,14 +86,14 @@ def state(*happened: journal_events.Event) -> State:
 STOP = journal_events.Stopped(
     key=1, cell_id="id0", block="❌", error="MemoryError: no room"
 )
-HELD = journal_events.PreflightFailed(
+PREFLIGHT_FAILED = journal_events.PreflightFailed(
     **{
         name: value
         for name, value in vars(run(0, FIXABLE)).items()
         if name in Run.__dataclass_fields__
     }
 )
-TWO = [cell(0), cell(1)]
+TWO_CELLS = [cell(0), cell(1)]
 
 
 @pytest.mark.parametrize(
@@ -211,30 +211,37 @@ def test_decision_for_a_repeated_failure(happened, source: str, repeats: bool) -
 
 
 @pytest.mark.parametrize(
-    ("happened", "written", "limits", "looks"),
+    ("happened", "written", "limits", "expected"),
     [
         ((), cell(0), Limits(), True),
         ((), cell(0), Limits(preflight=False), False),
         ((), cell(0, tags=("raises-exception",)), Limits(), False),
-        ((HELD,), cell(0), Limits(), False),  # written once more as it was, it runs
-        ((HELD,), cell(0, "y"), Limits(), True),
+        (
+            (PREFLIGHT_FAILED,),
+            cell(0),
+            Limits(),
+            False,
+        ),  # written once more as it was, it runs
+        ((PREFLIGHT_FAILED,), cell(0, "y"), Limits(), True),
     ],
 )
 def test_when_the_preflight_check_runs(
-    happened, written: Cell, limits: Limits, looks: bool
+    happened, written: Cell, limits: Limits, expected: bool
 ) -> None:
     assert (
         run_decisions.decide_on_written_cell(
             state(*happened), [written], written, GIVEN, lambda: limits, False
         ).needs_preflight
-        == looks
+        == expected
     )
 
 
 def test_decision_changes_no_state() -> None:
     run_state = state()
-    run_decisions.decide_on_written_cell(run_state, TWO, TWO[1], GIVEN, Limits, True)
-    run_decisions.make_run_parameters(run_state, TWO, TWO[1], Limits())
+    run_decisions.decide_on_written_cell(
+        run_state, TWO_CELLS, TWO_CELLS[1], GIVEN, Limits, True
+    )
+    run_decisions.make_run_parameters(run_state, TWO_CELLS, TWO_CELLS[1], Limits())
     assert (
         vars(run_state) == vars(state()) | {"progress": run_state.progress}
         and "id1" not in run_state.progress
@@ -282,16 +289,20 @@ def test_decision_after_a_run(
     ("happened", "act", "attempts", "counts"),
     [
         ((), NextAction.FIX, 0, False),
-        ((HELD, HELD), NextAction.FIX, 1, True),
+        ((PREFLIGHT_FAILED, PREFLIGHT_FAILED), NextAction.FIX, 1, True),
         (
-            (HELD, HELD, run(1, FIXABLE)),
+            (PREFLIGHT_FAILED, PREFLIGHT_FAILED, run(1, FIXABLE)),
             NextAction.FIX,
             0,
             False,
         ),  # only three in a row count
-        ((run(1, FINE), HELD, HELD), NextAction.FIX, 1, True),
+        ((run(1, FINE), PREFLIGHT_FAILED, PREFLIGHT_FAILED), NextAction.FIX, 1, True),
         (
-            [*(run(n, FIXABLE) for n in range(1, 4)), HELD, HELD],
+            [
+                *(run(n, FIXABLE) for n in range(1, 4)),
+                PREFLIGHT_FAILED,
+                PREFLIGHT_FAILED,
+            ],
             NextAction.STOP,
             3,
             True,
@@ -303,9 +314,11 @@ def test_decision_after_a_cell_that_did_not_run(
     happened, act: NextAction, attempts: int, counts: bool
 ) -> None:
     run_state = state(*happened)
-    follows = run_decisions.decide_after_preflight(run_state, HELD, Limits())
+    follows = run_decisions.decide_after_preflight(
+        run_state, PREFLIGHT_FAILED, Limits()
+    )
     assert (follows.action, follows.attempts, follows.counts) == (act, attempts, counts)
-    journal_reducer.apply(HELD, run_state)
+    journal_reducer.apply(PREFLIGHT_FAILED, run_state)
     assert run_state.get_or_add_progress(1).attempts == attempts
 
 

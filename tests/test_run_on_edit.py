@@ -455,12 +455,12 @@ def test_edit_during_a_run_is_kept(project: Project) -> None:
     thread.start()
     wait_until(lambda: project.json("status")["kernel"]["state"] == "busy")
     raw = notebook.raw
-    raw["cells"][1]["source"] = "a = 2  # by the person"
+    raw["cells"][1]["source"] = "a = 2  # by the user"
     raw["cells"].append(code("b = 3", "person00"))
     notebook.path.write_text(json.dumps(raw, indent=1))
     thread.join(30)
     assert text_of(notebook.cell(payload["tool_response"]["cell_id"])) == "slow\n"
-    assert notebook.cell(first)["source"] == "a = 2  # by the person"
+    assert notebook.cell(first)["source"] == "a = 2  # by the user"
     assert notebook.cell("person00")["source"] == "b = 3"
 
 

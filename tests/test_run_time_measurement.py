@@ -14,7 +14,7 @@ def make_timestamp(seconds: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("busy", "idle", "elapsed", "own"),
+    ("busy", "idle", "elapsed", "expected"),
     [
         ("10.250000", "16.250000", 35.0, 6.0),
         ("10.250000", "16.250000", 6.02, 6.0),
@@ -27,10 +27,10 @@ def make_timestamp(seconds: str) -> str:
     ],
 )
 def test_duration_is_measured_by_kernel_timestamps(
-    busy: str, idle: str, elapsed: float, own: float
+    busy: str, idle: str, elapsed: float, expected: float
 ) -> None:
     timings = {BUSY: make_timestamp(busy), IDLE: make_timestamp(idle)}
-    assert measure_busy_seconds(timings, elapsed) == pytest.approx(own)
+    assert measure_busy_seconds(timings, elapsed) == pytest.approx(expected)
 
 
 def test_duration_without_kernel_timestamps_is_elapsed_time() -> None:

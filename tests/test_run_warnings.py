@@ -35,7 +35,7 @@ raw = pd.read_csv(io.StringIO("a,b,c\\n1,,x\\n2,,y\\n3,,z"))
 _frames = {name: value for name, value in globals().items() if name[0] != "_" and isinstance(value, pd.DataFrame)}
 _names, _show = {*globals()}, warnings.showwarning
 """
-ANEW = f"""
+RECREATE_FRAMES = f"""
 if "_frames" not in globals(): exec({DATA!r})
 for _name in [name for name in globals() if name not in _names and name[0] != "_"]: del globals()[_name]
 globals().update({{name: value.copy() for name, value in _frames.items()}})
@@ -69,7 +69,7 @@ def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
 def clean(lab: Lab) -> Lab:
     """The kernel with only the frames of DATA."""
     lab.revive()
-    lab.ok(ANEW)
+    lab.ok(RECREATE_FRAMES)
     return lab
 
 
@@ -699,9 +699,9 @@ def test_all_warnings_are_counted_but_few_are_kept(clean: Lab) -> None:
         )[-1]
         == "… and 497 more warnings"
     )
-    many = code.replace("range(500)", "range(12_000)")
+    source = code.replace("range(500)", "range(12_000)")
     assert (
-        list_warnings(clean, "warnings.simplefilter('always')\n" + many)[-1]
+        list_warnings(clean, "warnings.simplefilter('always')\n" + source)[-1]
         == "… and 9,997 or more warnings"
     )
 

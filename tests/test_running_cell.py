@@ -46,13 +46,13 @@ class Long:
         self.notebook, self.project = notebook, notebook.project
         self.thread = threading.Thread(target=self._run)
         self.thread.start()
-        wait_until(lambda: (self.now or {}).get("line") == BAR)
+        wait_until(lambda: (self.running or {}).get("line") == BAR)
 
     def _run(self) -> None:
         self.cell_id, self.answer = self.notebook.insert(LONG)
 
     @property
-    def now(self) -> Any:
+    def running(self) -> Any:
         return self.project.json("status", str(self.notebook.path))["running"]
 
     @property
@@ -111,8 +111,8 @@ def test_agents_shell_command_does_not_wait_for_a_running_cell(
         evaluated = start_command(
             project, "eval", "1 + 1", "--notebook", name, "--wait"
         )
-        ran = start_command(project, "run", name, "--wait")
-        for item in (evaluated, ran):
+        process = start_command(project, "run", name, "--wait")
+        for item in (evaluated, process):
             assert item.stderr is not None
             assert item.stderr.readline().startswith(f"waiting for step 1 of {name}")
             assert item.poll() is None
@@ -120,8 +120,8 @@ def test_agents_shell_command_does_not_wait_for_a_running_cell(
     finally:
         long.ends()
     assert "| 2" in evaluated.communicate()[0]  # as an agent reads it
-    assert "nothing to run" in ran.communicate()[0]
-    assert (evaluated.returncode, ran.returncode) == (0, 0)
+    assert "nothing to run" in process.communicate()[0]
+    assert (evaluated.returncode, process.returncode) == (0, 0)
 
 
 def test_running_cell_is_visible(project: Project) -> None:
@@ -136,10 +136,12 @@ def test_running_cell_is_visible(project: Project) -> None:
             output,
             re.MULTILINE,
         ), output
-        now = long.now
-        assert (now["name"], now["step"], now["timeout"]) == ("step 1", 1, 40) and now[
-            "seconds"
-        ] >= SHOWN_SECONDS
+        running = long.running
+        assert (running["name"], running["step"], running["timeout"]) == (
+            "step 1",
+            1,
+            40,
+        ) and running["seconds"] >= SHOWN_SECONDS
         wait_until((project.folder / ".stepper" / "running").exists)
         line = (project.folder / ".stepper" / "running").read_text()
         assert re.fullmatch(
@@ -159,18 +161,18 @@ def test_running_cell_is_visible(project: Project) -> None:
             project, "output", "1", "--notebook", str(notebook.path), "--follow"
         )
         assert waits.stderr and follows.stdout
-        told = waits.stderr.readline()
+        progress_line = waits.stderr.readline()
         assert re.fullmatch(
             rf"waiting for step 1 of notebooks/{re.escape(notebook.path.name)}, which has been running for \d+ s\n",
-            told,
-        ), told
+            progress_line,
+        ), progress_line
         assert follows.stdout.readline() == "| begun\n"
-        left = start_command(
+        disconnected = start_command(
             project, "output", "1", "--notebook", str(notebook.path), "--follow"
         )
-        assert left.stdout and left.stdout.readline() == "| begun\n"
-        left.terminate()
-        left.communicate()
+        assert disconnected.stdout and disconnected.stdout.readline() == "| begun\n"
+        disconnected.terminate()
+        disconnected.communicate()
 
         notebook.insert("Meanwhile.", kind="markdown", after="cell-0")
         assert notebook.raw["cells"][1]["cell_type"] == "markdown"
@@ -186,7 +188,7 @@ def test_running_cell_is_visible(project: Project) -> None:
     cell = notebook.cell(long.cell_id)
     assert text_of(cell) == "begun\n 40%|████\nafter\n" and cell["execution_count"] == 1
     assert "ran ok" in long.answer.text
-    wait_until(lambda: long.now is None)  # the `eval` that waited is through, too
+    wait_until(lambda: long.running is None)  # the `eval` that waited is through, too
     assert "2" in waits.communicate()[0]
     printed = follows.communicate()[0]
     assert printed.startswith("|  40%|████\n| after\n") and re.search(
@@ -273,10 +275,10 @@ def test_live_output_continues_after_daemon_was_killed(
     long = Long(notebook)
     wait_until(lambda: text_of(long.cell) == f"begun\n {BAR}")
     project.kill_daemon()
-    assert long.now["line"] == ""  # the next follower gets the output from then on
+    assert long.running["line"] == ""  # the next follower gets the output from then on
     time.sleep(2)
     long.touch("more")
-    wait_until(lambda: long.now["line"] == "40%|████")
+    wait_until(lambda: long.running["line"] == "40%|████")
     time.sleep(3)
     assert text_of(long.cell) == f"begun\n {BAR}"  # which is not the whole
     long.ends()
@@ -304,7 +306,7 @@ def message(text: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("said", "line"),
+    ("texts", "line"),
     [
         ([], ""),
         (["a\nb\n"], "b"),
@@ -314,12 +316,12 @@ def message(text: str) -> dict[str, Any]:
         (["y" * 10_000], "y" * 4000),
     ],
 )
-def test_last_output_line(said: list[str], line: str) -> None:
+def test_last_output_line(texts: list[str], line: str) -> None:
     area = OutputArea(1000)
-    for text in said:
+    for text in texts:
         area.add_message(message(text))
     assert area.get_last_line()[:200] == line[:200]
-    assert area.change_count == len(said)
+    assert area.change_count == len(texts)
 
 
 def test_running_cell_messages() -> None:

@@ -112,12 +112,12 @@ SHARED_TESTS = {
 }
 
 
-class Here(Daemon):
-    """The daemon as a thread. Its kernels are fake; `left` are those that outlive it."""
+class InProcessDaemon(Daemon):
+    """The daemon as a thread, with fake kernels; `live_kernels` outlive it."""
 
-    def __init__(self, paths: Any, remaining: dict[str, FakeKernel]) -> None:
+    def __init__(self, paths: Any, live_kernels: dict[str, FakeKernel]) -> None:
         super().__init__(paths)
-        self.left = remaining
+        self.live_kernels = live_kernels
         self.loop = asyncio.new_event_loop()
         self.thread = threading.Thread(target=self.loop.run_forever)
         self.thread.start()
@@ -129,12 +129,14 @@ class Here(Daemon):
 
     def _open_session(self, name: str, path: str) -> Session:
         session = super()._open_session(name, path)
-        session.kernel_manager.launcher = FakeKernelLauncher(self.left, name)
+        session.kernel_manager.launcher = FakeKernelLauncher(self.live_kernels, name)
         return session
 
     def _open_replay(self, *values: Any) -> Session:
         session = super()._open_replay(*values)
-        session.kernel_manager.launcher = FakeKernelLauncher(self.left, values[2])
+        session.kernel_manager.launcher = FakeKernelLauncher(
+            self.live_kernels, values[2]
+        )
         return session
 
     async def _listen(self) -> None:
@@ -158,7 +160,7 @@ class Here(Daemon):
         self.loop.call_soon_threadsafe(self.loop.stop)
         self.thread.join()
         self.loop.close()
-        for kernel in self.left.values():
+        for kernel in self.live_kernels.values():
             kernel.detach()
 
 
@@ -167,12 +169,12 @@ class Quick(Project):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self.left: dict[str, FakeKernel] = {}
-        self.daemon = Here(self.paths, self.left)
+        self.live_kernels: dict[str, FakeKernel] = {}
+        self.daemon = InProcessDaemon(self.paths, self.live_kernels)
 
     def kill_daemon(self) -> None:
         self.daemon.kill()
-        self.daemon = Here(self.paths, self.left)
+        self.daemon = InProcessDaemon(self.paths, self.live_kernels)
 
     def stepper(
         self, *arguments: str, check: int | None = 0, cwd: Path | None = None
@@ -212,7 +214,7 @@ class Quick(Project):
 
     def kernel(self) -> FakeKernel:
         """The one kernel there is."""
-        (kernel,) = self.left.values()
+        (kernel,) = self.live_kernels.values()
         return kernel
 
 
@@ -244,21 +246,21 @@ def fresh_project(project: Quick) -> Quick:
 
 def share_test(test: Callable[..., None]) -> Callable[..., None]:
     """Return another module's test, to run with this module's project by day."""
-    made = types.FunctionType(
+    shared_test = types.FunctionType(
         test.__code__,
         test.__globals__,
         test.__name__,
         test.__defaults__,
         test.__closure__,
     )
-    made.__dict__.update(test.__dict__)
+    shared_test.__dict__.update(test.__dict__)
     marks = [
         mark
         for mark in getattr(test, "pytestmark", [])
         if mark.name not in ("nightly", "nightly_after")
     ]
-    made.pytestmark = [*marks, UNCLOSED]  # type: ignore[attr-defined]
-    return made
+    shared_test.pytestmark = [*marks, UNCLOSED]  # type: ignore[attr-defined]
+    return shared_test
 
 
 globals().update(
@@ -388,7 +390,7 @@ def test_running_cell_survives_its_daemon_and_hook_gets_the_report(
         )
     )
     waits.start()
-    wait_until(lambda: project.left and project.kernel().is_busy)
+    wait_until(lambda: project.live_kernels and project.kernel().is_busy)
     project.kill_daemon()
     waits.join()
     ((cell_id, answer),) = answers
@@ -413,21 +415,23 @@ def test_run_of_unreachable_kernel_is_reported_after_reconnecting(
     source = "import time\ntime.sleep(0.6)\nprint('over')"
     waits = threading.Thread(target=lambda: answers.append(notebook.insert(source)[1]))
     waits.start()
-    wait_until(lambda: project.left and project.kernel().is_busy)
+    wait_until(lambda: project.live_kernels and project.kernel().is_busy)
     project.kernel().unreachable_reason = "the connection is down"
     project.kill_daemon()
-    wait_until(project.kernel().now.over.is_set)
+    wait_until(project.kernel().current_run.over.is_set)
     time.sleep(0.5)
     assert not answers and "NOT run" not in project.stepper("report", check=None).stdout
     if comes_back:
         project.kernel().unreachable_reason = ""
     else:
-        project.stepper("restart")  # the person need not wait for it
+        project.stepper("restart")  # does not wait for the connection
     waits.join()
-    said = answers[0].text + answers[0].stop
+    report = answers[0].text + answers[0].stop
     assert (
-        ("ran ok" in said and "| over" in said) if comes_back else "KernelDied" in said
-    ), said
+        ("ran ok" in report and "| over" in report)
+        if comes_back
+        else "KernelDied" in report
+    ), report
     assert [run["outcome"] for run in project.json("history")] == [
         "ok" if comes_back else "kernel_died"
     ]
@@ -471,7 +475,8 @@ def test_runs_from_a_terminal_are_not_counted_as_attempts(project: Quick) -> Non
     raw = notebook.raw
     raw["cells"] = [code("raise SystemExit(0)", "cccc")]
     notebook.path.write_text(json.dumps(raw))
-    for _ in range(2):  # an error that stops an agent at once stops nobody here
+    # This error stops a notebook at once, but only if an agent runs the cell.
+    for _ in range(2):
         assert project.json("run", "loose", "--all", check=1)["stop"] == ""
     assert project.json("status", "loose")["state"] == "failing"
     raw["cells"] = [code("print('mended')", "bbbb")]

@@ -329,9 +329,8 @@ def test_environment_with_system_site_packages(
     base = kernel_environment / "other/bin/python"
     (kernel_environment / "own/bin/python").unlink()
     (kernel_environment / "own/bin/python").symlink_to(base)
-    assert install_target.find_install_target(
-        "pip install six", True, False
-    )  # a link to the same Python, but its packages lie elsewhere
+    # A link to the same Python has other packages.
+    assert install_target.find_install_target("pip install six", True, False)
     (kernel_environment / "own/pyvenv.cfg").write_text(
         "include-system-site-packages = true\n"
     )
@@ -342,19 +341,19 @@ def test_warning_names_both_interpreters_and_the_command(tmp_path: Path) -> None
     (tmp_path / ".venv/bin").mkdir(parents=True)
     (tmp_path / "uv.lock").touch()
     (tmp_path / "uv").touch(0o755)
-    own = str(tmp_path / ".venv/bin/python")
+    kernel_python = str(tmp_path / ".venv/bin/python")
     fact = {
         "text": "!pip install Six tqdm",
         "line": 2,
         "wanted": ["six", "tqdm>4"],
         "into": "/usr/bin/python3",
-        "own": own,
+        "own": kernel_python,
     }
     assert shell_warnings.format_command_warnings(
         [fact], ProjectEnvironment(str(tmp_path), search=str(tmp_path))
     ) == [
         "line 2: `!pip install Six tqdm` installs packages for /usr/bin/python3, not for this kernel's interpreter"
-        f" {own}; to install for this kernel, run: uv add six 'tqdm>4'"
+        f" {kernel_python}; to install for this kernel, run: uv add six 'tqdm>4'"
     ]
     assert (
         "failed with exit code 255"

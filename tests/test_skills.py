@@ -73,13 +73,15 @@ def test_texts_name_enough_commands() -> None:
 
 @pytest.mark.parametrize(("where", "command"), sorted(set(list_named_commands())))
 def test_commands_and_flags_named_in_texts_exist(where: str, command: str) -> None:
-    words = shlex.split(
+    arguments = shlex.split(
         command.split("<<")[0].split("#")[0].replace("…", ""), posix=True
     )[1:]
     group: click.Command = main
-    while isinstance(group, click.Group) and words and words[0] in group.commands:
-        group = group.commands[words.pop(0)]
-    assert group is not main or words[0].startswith("-"), command
+    while (
+        isinstance(group, click.Group) and arguments and arguments[0] in group.commands
+    ):
+        group = group.commands[arguments.pop(0)]
+    assert group is not main or arguments[0].startswith("-"), command
     if isinstance(group, click.Group) and "show" in group.commands:
         group = group.commands["show"]
     flags = {
@@ -90,6 +92,6 @@ def test_commands_and_flags_named_in_texts_exist(where: str, command: str) -> No
         "--help",
         "--version",
     }
-    for word in words:
-        if word.startswith("--"):
-            assert word.split("=")[0].strip("[]") in flags, f"{command}: {word}"
+    for argument in arguments:
+        if argument.startswith("--"):
+            assert argument.split("=")[0].strip("[]") in flags, f"{command}: {argument}"

@@ -198,19 +198,19 @@ def test_parse_squeue_output() -> None:
         parse_left_seconds(squeue_time)
         for squeue_time in ("UNLIMITED", "INVALID", "", "NOT_SET")
     ] == [None] * 4
-    job, now = (
+    job, state = (
         slurm_job.Job(
             1, "", "PENDING", "Priority", starts="2026-03-01T14:05:33", partition="gpu"
         ),
         datetime(2026, 3, 1),
     )
     message = "PENDING (Priority), 3 jobs ahead, partition gpu"
-    assert job.format_waiting(3, now) == f"{message}, estimated start 14:05"
+    assert job.format_waiting(3, state) == f"{message}, estimated start 14:05"
     assert (
         job.format_waiting(3, datetime(2026, 2, 28))
         == f"{message}, estimated start 2026-03-01 14:05"
     )
-    assert replace(job, starts="N/A").format_waiting(3, now) == message
+    assert replace(job, starts="N/A").format_waiting(3, state) == message
 
 
 def test_kernel_is_a_job_and_its_messages_are_encrypted(harness: JobHarness) -> None:
@@ -603,8 +603,8 @@ def test_invalid_job_requests_are_reported(
         tmp_path / "apart"
     )  # the node has its own folder at this path, so the kernel's files are not visible
     folder = f"{second_harness.folder}/stepper-jobs"
-    own = f"cp -rp {folder} {tmp_path}/own && mount -t tmpfs none {folder} && cp -p {tmp_path}/own/* {folder}"
-    first = f'[ -e {tmp_path}/own ] || exec unshare -m sh -c \'{own} && exec {sys.executable} "$@"\' sh "$@"'
+    mount_command = f"cp -rp {folder} {tmp_path}/own && mount -t tmpfs none {folder} && cp -p {tmp_path}/own/* {folder}"
+    first = f'[ -e {tmp_path}/own ] || exec unshare -m sh -c \'{mount_command} && exec {sys.executable} "$@"\' sh "$@"'
     apart.write_text(f'#!/bin/sh\n{first}\nexec {sys.executable} "$@"\n')
     apart.chmod(0o755)
     with monkeypatch.context() as patch:
@@ -863,9 +863,9 @@ def test_notebook_on_the_cluster(cluster: Lab, tmp_path: Path) -> None:
 @pytest.mark.nightly
 def test_daemon_start_adopts_and_cleans_up_jobs(cluster: Lab, tmp_path: Path) -> None:
     job = int(cluster.ask("sbatch", "--parsable", "--mem=500", "--wrap=sleep 300"))
-    mine = {"slurm": {"jobid": job, "python": sys.executable}}
+    attached = {"slurm": {"jobid": job, "python": sys.executable}}
     for project in project_on(
-        tmp_path / "repo", gpu=make_backend().definition, mine=mine
+        tmp_path / "repo", gpu=make_backend().definition, mine=attached
     ):
         running_kernel, lost = (
             Notebook(
@@ -1092,8 +1092,8 @@ def test_node_clock_differs(cluster: Lab, tmp_path: Path) -> None:
         response = project.json("new", "Look there", "--kernel", "gpu")
         notebook = Notebook(project, project.folder / response["notebook"])
         cell, report = notebook.insert("import time\nx = 3\nprint(time.time())")
-        there = float(report.text.partition("| ")[2].split()[0])
-        assert abs(time.time() - 5 * 3600 - there) < 600, report.text
+        node_time = float(report.text.partition("| ")[2].split()[0])
+        assert abs(time.time() - 5 * 3600 - node_time) < 600, report.text
         run = project.json("history")[-1]
         assert 0 <= run["duration_s"] < 60, run
         project.kill_daemon()

@@ -19,7 +19,7 @@ from tests.test_long_cells import SOON, Edit
 
 # A busy machine's daemon cannot read more than about 20 MB/s: at 32 MB/s, 100 MB would
 # be waiting for it, unlike in a run of an hour.
-MUCH = """# stepper: timeout=none wake="loss.*nan"
+PRINTING_CELL = """# stepper: timeout=none wake="loss.*nan"
 import time
 line = "epoch {} step {} loss=0.1234 acc=0.9876 lr=1.0e-04 data=0.001 s forward=0.012 s backward=0.034 s"
 for second in range(1500):
@@ -36,7 +36,7 @@ MB = 1 << 20
 def test_two_minutes_of_faults_lose_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = soak.soak(
+    result = soak.soak(
         cells=2000,
         seconds=120,
         seed=7,
@@ -44,9 +44,9 @@ def test_two_minutes_of_faults_lose_nothing(
         folder=tmp_path,
         report_progress=print,
     )
-    assert found["cells"] > 50
-    assert found["done"].keys() & soak.FIRST_HALF.keys()  # daemons were killed
-    assert found["done"].keys() & {"kill_kernel", "exit_kernel"}
+    assert result["cells"] > 50
+    assert result["done"].keys() & soak.FIRST_HALF.keys()  # daemons were killed
+    assert result["done"].keys() & {"kill_kernel", "exit_kernel"}
 
 
 @pytest.mark.nightly
@@ -62,7 +62,7 @@ def test_hours_of_output_do_not_grow_memory(project: Project) -> None:
     daemon = psutil.Process(project.json("status")["daemon"]["pid"])
     time.sleep(2)
     before, held, sizes = daemon.memory_info().rss, [0], [0]
-    edit = Edit(notebook, MUCH)
+    edit = Edit(notebook, PRINTING_CELL)
     assert "still running" in edit.answer.text
     over = threading.Event()
 

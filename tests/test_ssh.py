@@ -107,14 +107,14 @@ class SshHarness:
     def wait_until(self, condition: Callable[[], Any], seconds: float = 20) -> None:
         """Wait for a condition while checking the kernel like an idle daemon."""
 
-        async def look() -> None:
+        async def poll() -> None:
             end = time.monotonic() + seconds
             while not condition():
                 assert time.monotonic() < end, self.kernel.describe()
                 await self.kernel.check_death()
                 await asyncio.sleep(0.05)
 
-        self.wait(look())
+        self.wait(poll())
 
     @property
     def pid(self) -> int:
@@ -325,8 +325,10 @@ def test_remote_notebook_survives_a_killed_daemon(
         project.config(f"kernels: {json.dumps({'box': backend.definition})}\n")
         assert project.json("kernels")[1]["reachable"] is None
         project.stepper("trust", "--yes")
-        there = project.json("kernels")[1]
-        assert there["reachable"] and there["about"].endswith("on box over ssh"), there
+        backend = project.json("kernels")[1]
+        assert backend["reachable"] and backend["about"].endswith("on box over ssh"), (
+            backend
+        )
         response = project.json("new", "Look there", "--kernel", "box")
         notebook = Notebook(project, project.folder / response["notebook"])
         cell, report = notebook.insert("import os\nx = 3\nos.getcwd()")

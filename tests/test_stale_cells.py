@@ -44,17 +44,17 @@ def test_replaced_provider_makes_its_readers_stale_until_they_run(
         == 2
     )
     project.kill_daemon()  # the next one knows it by the journal
-    ran = project.json("run", "--stale")
+    response = project.json("run", "--stale")
     assert (
-        ran["ran"],
-        ran["cells"],
-        [result["cell_id"] for result in ran["results"]],
+        response["ran"],
+        response["cells"],
+        [result["cell_id"] for result in response["results"]],
     ) == (
         2,
         2,
         [d, f],
     )
-    assert [result["output"] for result in ran["results"]] == ["3", "6"]
+    assert [result["output"] for result in response["results"]] == ["3", "6"]
     assert project.json("status")["stale"] == []
     assert project.json("run", "--stale")["cells"] == 0
     assert "nothing to run" in project.stepper("run", "--stale").stdout
@@ -71,8 +71,8 @@ def test_run_stale_continues_only_below_changes(project: Quick) -> None:  # noqa
     notebook = project.notebook("book.ipynb", cells)
     assert project.json("run", "book")["ran"] == 5
     notebook.replace("a", "x = 2")
-    ran = project.json("run", "--stale")
-    assert [result["cell_id"] for result in ran["results"]] == [
+    response = project.json("run", "--stale")
+    assert [result["cell_id"] for result in response["results"]] == [
         "b",
         "d",
         "e",
@@ -86,8 +86,8 @@ def test_run_stale_stops_at_the_first_failure(project: Quick) -> None:  # noqa: 
     notebook = project.notebook("book.ipynb", cells)
     project.json("run", "book")
     notebook.replace("a", "x = []")
-    ran = json.loads(project.stepper("run", "--stale", "--json", check=1).stdout)
-    assert (ran["ok"], ran["ran"], ran["cells"]) == (False, 0, 2)
+    response = json.loads(project.stepper("run", "--stale", "--json", check=1).stdout)
+    assert (response["ok"], response["ran"], response["cells"]) == (False, 0, 2)
     assert project.stepper("run", "book", "--stale", "--all", check=2).stderr
 
 
@@ -111,11 +111,13 @@ def test_deleted_provider_and_provider_below_are_hidden_state(project: Quick) ->
     )
     _, below = notebook.insert("x = 5", after="c")
     assert "Stale" not in below.text and "Hidden" not in below.text
-    again = notebook.replace("b", "y = x + 1")
-    assert "Hidden state: cell 1 read `x` from cell 3, which is below it." in again.text
+    answer = notebook.replace("b", "y = x + 1")
+    assert (
+        "Hidden state: cell 1 read `x` from cell 3, which is below it." in answer.text
+    )
     assert (
         "Stale: cell 2 read `y`, which cell 1 changed after it ran. To run this cell: `stepper run --stale`."
-        in again.text
+        in answer.text
     )
 
 
@@ -192,15 +194,17 @@ def test_other_agents_are_informed(project: Quick) -> None:  # noqa: F811
         [code("x = [1]", "a"), code("y = x", "b"), code("n = 1", "c"), code("n", "d")],
     )
     agent = Agent(project)
-    ran = agent.ask("run", notebook="book", which="pending", wait_seconds=60)
-    assert "Stale" not in ran["text"]
+    response = agent.ask("run", notebook="book", which="pending", wait_seconds=60)
+    assert "Stale" not in response["text"]
     line = "Stale: cell 2 read `x`, which cell 1 changed after it ran. To run this cell: `stepper run --stale`."
     assert (
         line in agent.run("x = [2]", notebook="book", cell_id="a")["text"].splitlines()
     )
-    gone = agent.ask("cell change", notebook="book", action="delete", cell_ids=["c"])
+    deletion = agent.ask(
+        "cell change", notebook="book", action="delete", cell_ids=["c"]
+    )
     assert (
-        gone["follows"]
+        deletion["follows"]
         == "Cell 3 was deleted, so its changes were undone: `n` was removed.\n"
         "Hidden state: cell 3 read `n` from a deleted cell (cell 3 when it ran)."
     )
@@ -210,5 +214,5 @@ def test_other_agents_are_informed(project: Quick) -> None:  # noqa: F811
     assert text["text"].endswith(
         "\nHidden state: cell 1 read `x` from cell 1, which is no longer run."
     )
-    ran = agent.ask("run", notebook="book", which="stale", wait_seconds=60)
-    assert ran["state"] == "nothing to run"
+    response = agent.ask("run", notebook="book", which="stale", wait_seconds=60)
+    assert response["state"] == "nothing to run"

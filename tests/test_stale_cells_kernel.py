@@ -36,9 +36,9 @@ def test_equal_small_values_make_nothing_stale(module_project: Project) -> None:
     packages = Path(
         environment(sys.executable, "numpy", "pandas>=2.2,<4")
     ).parent.parent.glob("lib/*/site-packages")
-    there = code(f"import sys; sys.path.append({str(next(packages))!r})", "there")
+    path_cell = code(f"import sys; sys.path.append({str(next(packages))!r})", "there")
     cells = [
-        there,
+        path_cell,
         code(SMALL, "a"),
         *(code(f"{name}; f()", cell_id) for cell_id, name in READ),
     ]

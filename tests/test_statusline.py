@@ -258,16 +258,21 @@ def test_user_status_line_comes_first_and_is_restored(
 ) -> None:
     repo = tmp_path / "a repo é"
     (repo / ".claude").mkdir(parents=True)
-    own = {
+    user_setting = {
         "type": "command",
         "command": "read -r told; printf 'mine %s' \"$told\"",
         "padding": 2,
     }
     if before == "users":
-        (home / ".claude/settings.json").write_text(json.dumps({"statusLine": own}))
-    data = {"model": "opus", **({"statusLine": own} if before == "projects" else {})}
+        (home / ".claude/settings.json").write_text(
+            json.dumps({"statusLine": user_setting})
+        )
+    data = {
+        "model": "opus",
+        **({"statusLine": user_setting} if before == "projects" else {}),
+    }
     (repo / ".claude/settings.json").write_text(json.dumps(data, indent=4))
-    was, mine = (
+    was, user_line = (
         snapshot(repo),
         (home / ".claude/settings.json").exists() and snapshot(home),
     )
@@ -300,7 +305,7 @@ def test_user_status_line_comes_first_and_is_restored(
 
     uninstall_from(repo)
     assert snapshot(repo) == was
-    assert mine == ((home / ".claude/settings.json").exists() and snapshot(home))
+    assert user_line == ((home / ".claude/settings.json").exists() and snapshot(home))
 
 
 def test_users_without_installation_see_no_status_line(
@@ -309,8 +314,8 @@ def test_users_without_installation_see_no_status_line(
     repo = tmp_path / "clone"
     (repo / ".claude/hooks").mkdir(parents=True)
     shutil.copy(ROOT / "hooks/stepper", repo / ".claude/hooks/stepper")
-    ours = {"type": "command", "command": statusline_setting.COMMAND}
-    (repo / ".claude/settings.json").write_text(json.dumps({"statusLine": ours}))
+    setting = {"type": "command", "command": statusline_setting.COMMAND}
+    (repo / ".claude/settings.json").write_text(json.dumps({"statusLine": setting}))
     (repo / ".stepper").mkdir(0o700)
     (repo / ".stepper/statusline").write_text(
         f"{os.getpid()} 9999999999\n- a stranger's\n"

@@ -192,11 +192,11 @@ def after_restart(project: Project) -> Notebook:
     return notebook
 
 
-def first_way_out(read: str, *ways: str) -> None:
+def assert_instructions_first(read: str, *commands: str) -> None:
     """Assert that a text names the ways out before the cause, and within its first part."""
-    places = [read.index(way) for way in ways]
-    assert places == sorted(places), read
-    assert places[-1] < read.index("KernelDied"), read
+    positions = [read.index(command) for command in commands]
+    assert positions == sorted(positions), read
+    assert positions[-1] < read.index("KernelDied"), read
 
 
 def test_claude_code_shows_instructions_first_after_machine_restart(
@@ -205,10 +205,12 @@ def test_claude_code_shows_instructions_first_after_machine_restart(
     commands = after_restart.commands
     ways = [commands.shell("restore"), commands.slash("continue")]
     last = after_restart.raw["cells"][-1]["id"]
-    first_way_out(after_restart.before("insert", "print(y)", last).denied, *ways)
+    assert_instructions_first(
+        after_restart.before("insert", "print(y)", last).denied, *ways
+    )
     answer = after_restart.insert("print(y)")[1]
     assert answer.line.index(ways[0]) < answer.line.index(ways[1]), answer.line
-    first_way_out(answer.text, *ways)
+    assert_instructions_first(answer.text, *ways)
     started = after_restart.payload("SessionStart", "", {}, source="startup")
     context = project.hook("SessionStart", started).text
     assert ways[0] in context, context
@@ -232,7 +234,7 @@ def test_mcp_agent_gets_instructions_first_after_machine_restart(
     async def story(client: Client) -> None:
         name = after_restart.name
         refused = await call(client, "run_cell", source="print(y)", notebook=name)
-        first_way_out(refused, "`which: restore`", "`lift_stop`")
+        assert_instructions_first(refused, "`which: restore`", "`lift_stop`")
         restored = await call(client, "run_notebook", which="restore", notebook=name)
         assert "ran ok" in restored
         assert "| 10" in await call(

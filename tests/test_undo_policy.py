@@ -120,14 +120,14 @@ def test_first_run_undoes_nothing() -> None:
 
 def test_runs_below_and_of_deleted_cells_are_undone_but_not_runs_above() -> None:
     cells = make_cells("x = 1", "y = x", "z = y")
-    gone = Cell("gone", 1, 2, "code", "old")
+    deleted = Cell("gone", 1, 2, "code", "old")
     runs = [
         make_run(1, cells[0]),
-        make_run(2, gone),
+        make_run(2, deleted),
         make_run(3, cells[1]),
         make_run(4, cells[2]),
         make_run(5, cells[0]),
-        make_run(6, gone),
+        make_run(6, deleted),
         make_run(7, cells[1], ok=False),
     ]
     request = select(cells, cells[1], runs)
@@ -221,11 +221,11 @@ def test_cells_without_ids_are_found_by_their_source() -> None:
 
 def test_deleted_cells() -> None:
     cells = make_cells("x = 1", "z = 3")
-    gone = Cell("gone", 1, 2, "code", "x = old")
+    deleted = Cell("gone", 1, 2, "code", "x = old")
     rewritten = Cell("other id", 0, 1, "code", "x = 1")  # the same source
     runs = [
         make_run(1, rewritten),
-        make_run(2, gone, deep=CHANGED),
+        make_run(2, deleted, deep=CHANGED),
         make_run(3, cells[1]),
     ]
     kernel_runs = undone_runs.KernelRuns(runs, "k", ())

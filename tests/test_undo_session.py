@@ -49,16 +49,16 @@ def test_retry_starts_from_the_state_before_the_failed_version(
     project: Quick,  # noqa: F811
     story: str,
 ) -> None:
-    setup, change, look, value = RETRIES[story]
+    setup, change, expression, value = RETRIES[story]
     notebook = project.new("One", "Two")
     notebook.insert(setup)
     cell, failed = notebook.insert(f"{change}\n1 / 0")
     assert START in failed.text
     for attempt in range(2):
-        again = notebook.replace(cell, f"{change}\n1 / 0  # {attempt}")
-        assert "Note: before this run, " in again.text
-        assert "restored" in again.text
-    last = notebook.replace(cell, look)
+        retry = notebook.replace(cell, f"{change}\n1 / 0  # {attempt}")
+        assert "Note: before this run, " in retry.text
+        assert "restored" in retry.text
+    last = notebook.replace(cell, expression)
     assert "ran ok" in last.text
     assert f"| {value}" in last.text
 
@@ -100,9 +100,9 @@ def test_successful_cell_that_is_replaced_does_not_apply_twice(
     cell, first = notebook.insert("x[0] *= 10\nx")
     assert "restored" not in first.text
     notebook.insert("total = sum(x)")
-    again = notebook.replace(cell, "x[0] *= 10\nx  # again")
-    assert "| [10, 2]" in again.text
-    assert "Stale: cell 3" not in again.text  # it read the same value
+    retry = notebook.replace(cell, "x[0] *= 10\nx  # again")
+    assert "| [10, 2]" in retry.text
+    assert "Stale: cell 3" not in retry.text  # it read the same value
 
 
 def test_change_of_a_cell_below_is_undone_and_makes_it_stale(
@@ -123,8 +123,8 @@ def test_change_of_a_cell_below_is_undone_and_makes_it_stale(
     (mark,) = project.json("status")["stale"]
     assert mark["why"] == "stale: its change of `cfg` was undone"
     project.kill_daemon()  # the next one knows it by the journal
-    ran = project.json("run", "--stale")
-    assert [result["cell"] for result in ran["results"]] == [3]
+    response = project.json("run", "--stale")
+    assert [result["cell"] for result in response["results"]] == [3]
     assert project.json("status")["stale"] == []
     assert project.json("eval", "cfg")["output"].strip() == "{'a': 2}"
 
@@ -328,8 +328,10 @@ def test_cells_deleted_by_other_agents_and_whole_file_writes_are_undone(
     notebook = project.notebook("book.ipynb", cells)
     project.json("run", "book")
     agent = Agent(project)
-    gone = agent.ask("cell change", notebook="book", action="delete", cell_ids=["c"])
-    assert gone["follows"].startswith(
+    deletion = agent.ask(
+        "cell change", notebook="book", action="delete", cell_ids=["c"]
+    )
+    assert deletion["follows"].startswith(
         "Cell 3 was deleted, so its changes were undone: `x` was restored."
     )
     assert project.json("eval", "x")["output"].strip() == "[1, 2]"

@@ -38,7 +38,7 @@ EVENTS = (
 )
 CLI = "import sys; sys.argv[0] = 'stepper'; from stepper.cli.main import main; sys.exit(main())"
 AT = "2026-01-01T00:00:00.000Z"
-ASKED = (
+QUESTIONS = (
     ["status"],
     ["context"],
     ["doctor"],
@@ -60,7 +60,7 @@ class Hostile(Project):
             folder.parent / "canary",
         )
 
-    def ran(self) -> list[str]:
+    def pop_executed(self) -> list[str]:
         """Return the names of the stranger's executed files."""
         return self.canary.read_text().split() if self.canary.exists() else []
 
@@ -251,7 +251,7 @@ def test_canaries_detect_execution(hostile: Hostile) -> None:
         [sys.executable, "-c", "import conftest"], cwd=hostile.folder, check=True
     )
     subprocess.run(["sh", hostile.folder / ".stepper/env/session.sh"], check=True)
-    sung = hostile.ran()
+    sung = hostile.pop_executed()
     assert {
         ".venv/bin/python",
         "tools/python",
@@ -281,20 +281,20 @@ def test_hook_events_run_nothing(hostile: Hostile, tmp_path: Path) -> None:
         else:
             assert response.stdout == b"", event
     assert not exports.exists()
-    assert hostile.ran() == []
+    assert hostile.pop_executed() == []
 
 
 def test_read_only_commands_run_nothing(
     hostile: Hostile, bystander: subprocess.Popen[bytes]
 ) -> None:
     kernel_record(hostile, bystander.pid)
-    for arguments in ASKED:
+    for arguments in QUESTIONS:
         result = hostile.stepper(*arguments, check=None)
         assert (
             "Traceback" not in result.stdout + result.stderr
             and "itself failed" not in result.stderr
         ), arguments
-        assert hostile.ran() == [], arguments
+        assert hostile.pop_executed() == [], arguments
     assert (
         "1. Load" in hostile.stepper("plan").stdout
     )  # its journal and notebook are only data
@@ -335,7 +335,7 @@ def test_cell_does_not_run_in_an_unaccepted_interpreter(hostile: Hostile) -> Non
     result = hostile.stepper("run", "a", check=1)
     assert ".venv/bin/python was not accepted by you" in result.stdout + result.stderr
     assert "stepper trust" in result.stdout + result.stderr
-    assert hostile.ran() == []
+    assert hostile.pop_executed() == []
 
 
 def test_trust_requires_confirmation_and_lists_everything(
@@ -346,8 +346,8 @@ def test_trust_requires_confirmation_and_lists_everything(
         "python: tools/python\nverify: auto\n"
         "kernels: {far: {ssh: {host: example.org, python: /x/python}}}\n"
     )
-    for more in ([], ["--json"]):
-        result = hostile.stepper("trust", *more, check=2)
+    for options in ([], ["--json"]):
+        result = hostile.stepper("trust", *options, check=2)
         assert result.stdout == ""
     listed = (
         "interpreter  tools/python",
@@ -363,7 +363,7 @@ def test_trust_requires_confirmation_and_lists_everything(
     for part in listed:
         assert part in result.stderr, result.stderr
     assert not os.path.exists(hostile.paths.install_record)
-    assert hostile.ran() == []
+    assert hostile.pop_executed() == []
     hostile.stepper("trust", "--yes")
     assert os.path.exists(hostile.paths.install_record)
     # an accepted item is not asked about again
@@ -375,7 +375,7 @@ def test_trust_requires_confirmation_and_lists_everything(
     result = hostile.stepper("trust", check=2).stderr
     assert "tools/python  (accepted before)" in result
     assert 'example.com", "python": "/x/python"}}\n' in result
-    assert hostile.ran() == []
+    assert hostile.pop_executed() == []
 
 
 @pytest.mark.nightly_after(1)
@@ -402,7 +402,7 @@ def test_trust_prompts_on_a_terminal_and_accepts_no(
         "Accepted for your user account" if status == 0 else "nothing was accepted"
     )
     assert expected in child.before
-    assert hostile.ran() == []
+    assert hostile.pop_executed() == []
 
 
 def test_accepted_environment_is_shown_run_and_recorded(
@@ -421,16 +421,16 @@ def test_accepted_environment_is_shown_run_and_recorded(
         == os.path.realpath(env)
     )
     assert data["recorded"].startswith(STATE + "/stepper/projects/")
-    assert hostile.ran() == []  # accepting executes nothing
+    assert hostile.pop_executed() == []  # accepting executes nothing
     assert stat.S_IMODE(os.stat(data["recorded"]).st_mode) == 0o600
     assert stat.S_IMODE(os.stat(os.path.dirname(data["recorded"])).st_mode) == 0o700
     assert python in hostile.stepper("trust", "--yes").stdout
     settle_foreign_run(hostile)
     hostile.stepper("run", "a")
-    assert hostile.ran() == ["tools/python", "cell"]
+    assert hostile.pop_executed() == ["tools/python", "cell"]
     hostile.config("python: .venv/bin/python\n")  # a pull changed the program
     hostile.stepper("restart", check=1)
-    assert hostile.ran() == ["tools/python", "cell"]
+    assert hostile.pop_executed() == ["tools/python", "cell"]
 
 
 def test_trust_accepts_an_environment_only_without_installation(
@@ -457,7 +457,7 @@ def test_trust_accepts_an_environment_only_without_installation(
     assert list(env.iterdir()) == []
     path.unlink()
     assert trust.trust(hostile.paths)["environment"] is None
-    assert hostile.ran() == []
+    assert hostile.pop_executed() == []
 
 
 def test_kernel_start_imports_no_module_from_the_notebooks_folder(
@@ -523,7 +523,7 @@ def test_other_clone_at_a_recorded_path_is_not_trusted(
     assert read_install_record(hostile.paths.project) == {}
     assert "NOT run" in hostile.script("PostToolUse").text
     shutil.rmtree(path)
-    assert hostile.ran() == []
+    assert hostile.pop_executed() == []
 
 
 def test_hook_runs_the_recorded_environment(hostile: Hostile, tmp_path: Path) -> None:
@@ -532,12 +532,12 @@ def test_hook_runs_the_recorded_environment(hostile: Hostile, tmp_path: Path) ->
     shutil.rmtree(packages)
     packages.symlink_to(ROOT)
     trust.trust(hostile.paths)
-    assert hostile.ran() == []
+    assert hostile.pop_executed() == []
     (
         hostile.folder / ".stepper/active"
     ).unlink()  # no notebook is in progress, so there is no daemon
     hostile.script("SessionStart", CLAUDE_ENV_FILE=str(tmp_path / "exports"))
-    assert ".stepper/env/bin/python" in hostile.ran()
+    assert ".stepper/env/bin/python" in hostile.pop_executed()
     assert "session.sh" in (tmp_path / "exports").read_text()
     hostile.canary.unlink()
     (tmp_path / "link").symlink_to(hostile.folder)
@@ -547,11 +547,11 @@ def test_hook_runs_the_recorded_environment(hostile: Hostile, tmp_path: Path) ->
         env={"XDG_STATE_HOME": STATE},
         timeout=60,
     )
-    assert ".stepper/env/bin/python" in hostile.ran()
+    assert ".stepper/env/bin/python" in hostile.pop_executed()
     hostile.canary.unlink()
     for state in ("relative/state", "", str(tmp_path)):
         hostile.script("SessionStart", XDG_STATE_HOME=state, HOME=str(tmp_path))
-    assert hostile.ran() == []
+    assert hostile.pop_executed() == []
 
 
 def test_agent_call_of_trust_asks_the_user_if_nothing_is_recorded(
@@ -589,14 +589,19 @@ def test_foreign_kernel_record_is_not_connected(
 def test_nothing_is_written_through_foreign_symlinks(
     hostile: Hostile, tmp_path: Path, name: str
 ) -> None:
-    folder, outside = hostile.folder / ".stepper" / name, tmp_path / "outside"
+    folder, target_folder = hostile.folder / ".stepper" / name, tmp_path / "outside"
     if folder.is_dir():
-        folder.rename(outside) if name else shutil.move(str(folder), outside)
+        folder.rename(target_folder) if name else shutil.move(
+            str(folder), target_folder
+        )
     else:
-        outside.write_text("mine")
+        target_folder.write_text("mine")
         folder.unlink(missing_ok=True)
-    before = {path: path.lstat().st_mtime_ns for path in (outside, *outside.rglob("*"))}
-    folder.symlink_to(outside)
+    before = {
+        path: path.lstat().st_mtime_ns
+        for path in (target_folder, *target_folder.rglob("*"))
+    }
+    folder.symlink_to(target_folder)
     result = hostile.stepper("status", check=None)
     if name == "journal/a.jsonl":  # a link is moved aside, like any unreadable journal
         assert result.returncode == 0 and not folder.is_symlink()
@@ -607,7 +612,8 @@ def test_nothing_is_written_through_foreign_symlinks(
             and f"rm {folder}" in result.stderr
         )
     assert {
-        path: path.lstat().st_mtime_ns for path in (outside, *outside.rglob("*"))
+        path: path.lstat().st_mtime_ns
+        for path in (target_folder, *target_folder.rglob("*"))
     } == before
 
 
@@ -638,7 +644,10 @@ def test_trust_refuses_files_writable_by_others(hostile: Hostile) -> None:
     hostile.config("python: tools/none\n")
     with pytest.raises(StepperError, match=r"tools/none does not exist"):
         trust.trust(hostile.paths)
-    assert not os.path.exists(hostile.paths.install_record) and hostile.ran() == []
+    assert (
+        not os.path.exists(hostile.paths.install_record)
+        and hostile.pop_executed() == []
+    )
 
 
 @pytest.mark.nightly
@@ -656,12 +665,12 @@ def test_install_ignores_foreign_records(hostile: Hostile) -> None:
         == "the project's .venv"
     )  # not the one that was "given"
     assert doctor.format_install_command(hostile.paths).startswith("./install.sh ")
-    assert hostile.ran() == []
-    outside = hostile.folder.parent / "settings.json"
-    outside.write_text("{}")
+    assert hostile.pop_executed() == []
+    other_settings = hostile.folder.parent / "settings.json"
+    other_settings.write_text("{}")
     for name, target in (
-        (".claude/settings.json", outside),
-        (".claude/skills", outside.parent),
+        (".claude/settings.json", other_settings),
+        (".claude/skills", other_settings.parent),
     ):
         (hostile.folder / name).symlink_to(target)
         with pytest.raises(StepperError, match="link"):

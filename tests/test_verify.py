@@ -96,7 +96,7 @@ def test_reproducible_notebook(project: Quick) -> None:
     assert text.strip().endswith(
         " s in 1 fresh kernel; the live kernel was not touched"
     )
-    assert [name for name in project.left if "verify" in name] == [], (
+    assert [name for name in project.live_kernels if "verify" in name] == [], (
         "the fresh kernels are ended"
     )
     assert not os.listdir(project.paths.verify)
@@ -132,10 +132,10 @@ def test_notebook_that_does_not_reproduce(project: Quick) -> None:
         "  ✗ cell 3 (id d) changed: -2 +1\n      | - b\n      | - c\n      | + a\n"
         in text
     )
-    once = run_verify(project, "--once", check=1)
+    single_run = run_verify(project, "--once", check=1)
     assert (
-        format_verdicts(once) == "a:same b:changed d:changed e:failed f:same"
-        and once["kernels"] == 1
+        format_verdicts(single_run) == "a:same b:changed d:changed e:failed f:same"
+        and single_run["kernels"] == 1
     )
 
 
@@ -318,7 +318,7 @@ def test_timeouts_directives_and_kernel_death(project: Quick) -> None:
 
 
 def make_recorded(source: str, cell_id: str, *outputs: Any, **metadata: Any) -> Any:
-    """A cell that ran elsewhere."""
+    """Return a cell with outputs that another program recorded."""
     cell = code(source, cell_id)
     cell["metadata"].update(metadata)
     return {**cell, "execution_count": 1, "outputs": [*outputs]}
@@ -449,19 +449,19 @@ def test_late_outputs_and_updated_displays(project: Quick) -> None:
 def test_files_written_by_cells_are_reported(project: Quick) -> None:
     folder = project.folder / "notebooks"
     (folder / "gone.csv").write_text("1")
-    there = f"import os\nos.chdir({str(folder)!r})\n"
+    chdir = f"import os\nos.chdir({str(folder)!r})\n"
     write = (
-        there
+        chdir
         + "for name, text in (('same.csv', 'a'), ('other.csv', 'b')): open(name, 'w').write(text)"
     )
     notebook = make_run_notebook(project, write)
     (folder / "other.csv").write_text("before")
     (folder / "kept.csv").write_text("kept")
-    # Of a notebook that stepper is writing when the replay begins, and no longer when it ends
+    # A temporary file that exists when the replay begins and is deleted before its end.
     (folder / ".b.ipynb.71f45c4b.tmp").write_text("{}")
-    more = "\nfor name in ('gone.csv', '.b.ipynb.71f45c4b.tmp'):\n    if os.path.exists(name): os.remove(name)"
-    more += "\nopen('new.csv', 'w').write('x') and None"
-    change(notebook, lambda cells: cells[0].update(source=write + more))
+    cleanup = "\nfor name in ('gone.csv', '.b.ipynb.71f45c4b.tmp'):\n    if os.path.exists(name): os.remove(name)"
+    cleanup += "\nopen('new.csv', 'w').write('x') and None"
+    change(notebook, lambda cells: cells[0].update(source=write + cleanup))
     files = run_verify(project, "--once")["files"]
     assert {file["name"]: file["change"] for file in files} == {
         "same.csv": "same",
@@ -703,14 +703,14 @@ def test_unwritable_replay_outputs_give_no_verdict(
     make_run_notebook(project, "print(1)")
     from stepper.notebooks.notebook_file import IpynbFile
 
-    put = IpynbFile.write_execution
+    write_execution = IpynbFile.write_execution
 
     def full(file: IpynbFile, *values: Any) -> str:
         if "verify" in file.path:
             from stepper.common.errors import NotebookError
 
             raise NotebookError("it can't be written: No space left on device")
-        return put(file, *values)
+        return write_execution(file, *values)
 
     monkeypatch.setattr(IpynbFile, "write_execution", full)
     assert "the outputs of the replay could not be written" in (
@@ -788,15 +788,15 @@ def test_remote_backend_is_reported_before_waiting(project: Quick) -> None:
 
 def test_symlinked_replay_folder_is_refused(project: Quick, tmp_path: Path) -> None:
     make_run_notebook(project, "print(1)")
-    others = tmp_path / "others"
-    (others / "kept").mkdir(parents=True)
-    os.symlink(others, project.paths.verify)
+    other_folder = tmp_path / "others"
+    (other_folder / "kept").mkdir(parents=True)
+    os.symlink(other_folder, project.paths.verify)
     assert "can't be replayed" in project.stepper("verify", "a", check=1).stderr
     project.kill_daemon()
     assert secure_files.list_names(project.paths.verify) == [], (
         "nothing there is ours to remove"
     )
-    assert os.listdir(others) == ["kept"]
+    assert os.listdir(other_folder) == ["kept"]
 
 
 def test_leftovers_of_a_killed_daemon_are_removed(
@@ -834,7 +834,7 @@ def test_progress_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
             )
 
 
-# --- with kernels that are processes --------------------------------------------------------------------------------
+# --- with kernels that are processes --------------------------------------------------
 
 
 def test_verify_with_real_kernels(real: Project) -> None:
@@ -997,7 +997,7 @@ def test_unusual_cells(real: Project) -> None:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     serves = f"import socket\nheld = socket.socket()\nheld.bind(('127.0.0.1', {port}))\nprint('ok')"
-    for source, said in (
+    for source, expected in (
         (serves, "OSError: [Errno 98] Address already in use"),
         ("input('name? ')", "EOFError|StdinNotImplementedError"),
         ("# stepper: timeout=1s\nwhile True: pass", "no end after 1.00 s"),
@@ -1015,13 +1015,15 @@ def test_unusual_cells(real: Project) -> None:
         )
         result = run_verify(real, name="odd", check=1)
         verdicts = "a:failed b:not_run"
-        if "Address" in said or "EOF" in said:
+        if "Address" in expected or "EOF" in expected:
             verdicts = "a:failed b:changed"  # b was recorded without its output
-        if "no end" in said:
+        if "no end" in expected:
             verdicts = "a:not_judged b:not_run"
         assert format_verdicts(result) == verdicts
         difference = result["cells"][0]["difference"]
-        assert any(item in difference for item in said.split("|")), result["cells"][0]
+        assert any(item in difference for item in expected.split("|")), result["cells"][
+            0
+        ]
         living = "(the notebook's own kernel may use the address; to shut down that kernel, run: stepper shutdown notebooks/odd.ipynb)"
         assert (
             difference.endswith(living) == (source is serves)
@@ -1144,7 +1146,7 @@ def test_typical_notebook_contents(tmp_path: Path) -> None:
         assert not wrong and {*verdicts.values()} == {"same", "unstable"}
         draw = f"import matplotlib.pyplot as plt\n{figure}plt.title(open('title').read())\nplt.show()"
         make_run_notebook(new_project, draw, name="figure.ipynb")
-        for name, text, said in (
+        for name, text, expected in (
             ("title", "Snow", 'figure 1: "Rain"'),
             ("colour", "green", "% of its pixels differ"),
             ("bars", "3 5", "y 0 to"),
@@ -1152,13 +1154,13 @@ def test_typical_notebook_contents(tmp_path: Path) -> None:
             path = new_project.folder / "notebooks" / name
             before, _ = path.read_text(), path.write_text(text)
             (cell,) = run_verify(new_project, name="figure", check=1)["cells"]
-            assert cell["verdict"] == "changed" and said in cell["difference"], cell
+            assert cell["verdict"] == "changed" and expected in cell["difference"], cell
             path.write_text(before)
 
 
 @pytest.mark.nightly
 def test_output_of_50_megabytes(real: Project) -> None:
-    """Recorded by somebody else, whole; the replay takes as much as that."""
+    """Another program recorded the whole output; the replay accepts as much."""
     notebook = real.notebook(
         "large.ipynb",
         [
@@ -1220,9 +1222,8 @@ def test_changed_environment_is_reported(real: Project, tmp_path: Path) -> None:
         real, f"{add_to_path}import rainy\nprint(1)", name="changed.ipynb"
     )
     (folder / "__init__.py").write_text("__version__ = '3.1.1'\n")
-    shutil.rmtree(
-        folder / "__pycache__"
-    )  # of the same second and size, it would stand for the new one
+    # Its mtime and size can equal those of the new source.
+    shutil.rmtree(folder / "__pycache__")
     assert run_verify(real, name="changed", check=0)["packages"] == [
         {"name": "rainy", "then": "3.1.0", "now": "3.1.1"}
     ]

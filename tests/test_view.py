@@ -138,7 +138,7 @@ def show(page: Page, view: View, notebook: Notebook) -> str:
     return name
 
 
-# --- the door -------------------------------------------------------------------------------------------------
+# --- the door -------------------------------------------------------------------------
 
 
 def test_key_becomes_a_cookie_and_leaves_the_address(view: View) -> None:
@@ -215,11 +215,13 @@ def test_response_headers(view: View) -> None:
         assert policy.startswith("default-src 'none'; script-src 'self'; ")
         assert "frame-ancestors 'none'" in policy and "unsafe" not in policy
         assert "Server" not in headers
-    own = view.ask("/", Origin=f"http://127.0.0.1:{view.port}")
-    assert own.status == view.ask("/", Host=f"localhost:{view.port}").status == 200
+    same_origin = view.ask("/", Origin=f"http://127.0.0.1:{view.port}")
+    assert (
+        same_origin.status == view.ask("/", Host=f"localhost:{view.port}").status == 200
+    )
     # no resource of another host
-    assert b"http" not in own.body.replace(b"http-equiv", b"")
-    assert b"<script src=" in own.body and b"style=" not in own.body
+    assert b"http" not in same_origin.body.replace(b"http-equiv", b"")
+    assert b"<script src=" in same_origin.body and b"style=" not in same_origin.body
 
 
 def test_server_listens_on_loopback_and_key_is_in_no_command_line(
@@ -279,16 +281,16 @@ def test_leftovers_of_a_killed_view_are_removed(
     )
     view.process.kill()
     view.process.wait()
-    (left,) = Path(project.paths.runtime).glob("view-*.html")
+    (leftover,) = Path(project.paths.runtime).glob("view-*.html")
     view.output.close()
     View(project, "--no-browser").close()
-    assert not left.exists()
+    assert not leftover.exists()
 
 
 @pytest.mark.nightly
 def test_port_in_use_is_reported_with_a_fix(project: Project) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = str(taken.getsockname()[1])
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = str(listener.getsockname()[1])
         result = project.stepper("view", "--no-browser", "--port", port, check=1)
     assert f"port {port} of 127.0.0.1 is not available: " in result.stderr
     assert "stepper view" in result.stderr.splitlines()[1]
@@ -310,7 +312,7 @@ def test_second_user_is_refused_even_with_the_key(view: View) -> None:
         pytest.skip("only root becomes another user")
     from tests.test_second_user import OTHER, as_user
 
-    def look() -> list[int]:
+    def get_statuses() -> list[int]:
         return [
             view.ask("/").status,
             view.ask(f"/?key={view.key}", Cookie=None).status,
@@ -318,7 +320,7 @@ def test_second_user_is_refused_even_with_the_key(view: View) -> None:
         ]
 
     # The view and its readers run as root; the system reports the user of a connection.
-    assert as_user(OTHER, look) == [403, 403, 403]
+    assert as_user(OTHER, get_statuses) == [403, 403, 403]
 
     def by_six() -> str:
         with socket.socket(socket.AF_INET6) as link:
@@ -332,7 +334,7 @@ def test_second_user_is_refused_even_with_the_key(view: View) -> None:
     assert view.ask("/").status == 200
 
 
-# --- live -----------------------------------------------------------------------------------------------------
+# --- live -----------------------------------------------------------------------------
 
 
 def test_live_job_on_the_page(project: Project, view: View, page: Page) -> None:
@@ -417,10 +419,10 @@ def test_live_job_on_the_page(project: Project, view: View, page: Page) -> None:
     page.until(
         "document.querySelector('.cell.failed').getBoundingClientRect().top < innerHeight"
     )
-    ways = page.js(
+    commands = page.js(
         "[...document.querySelectorAll('.stop .ways button')].map(each => each.textContent)"
     )
-    assert ways == ["stepper continue", "stepper fix", "stepper skip"]
+    assert commands == ["stepper continue", "stepper fix", "stepper skip"]
     assert "The agent asks: may I drop the duplicates?" in page.js(
         "document.querySelector('.stop').innerText"
     )
@@ -480,15 +482,15 @@ def test_missing_notebook_is_reported_with_existing_ones(
     project: Project, view: View, page: Page
 ) -> None:
     notebook = project.new("A", problem="One that is there")
-    there = str(notebook.path.relative_to(project.folder))
+    existing = str(notebook.path.relative_to(project.folder))
     assert view.ask("/?notebook=notebooks/nosuch.ipynb").status == 404
-    assert view.ask(f"/?notebook={there}").status == 200
+    assert view.ask(f"/?notebook={existing}").status == 200
     page.go(f"http://127.0.0.1:{view.port}/?notebook=notebooks/nosuch.ipynb")
     page.until(
         "document.querySelector('.empty h2')?.textContent === 'The notebook notebooks/nosuch.ipynb does not exist'"
     )
     page.until(
-        f"[...document.querySelectorAll('.empty a')].some(each => each.textContent === {there!r})"
+        f"[...document.querySelectorAll('.empty a')].some(each => each.textContent === {existing!r})"
     )
     page.events.clear()  # a browser counts 404 as an error
     notebook.path.rename(notebook.path.with_name("nosuch.ipynb"))
@@ -514,8 +516,8 @@ def test_followed_cell_stays_visible_while_the_page_grows(
     source = "import os, time\nwhile not os.path.exists('gate'):\n    print('goes on', flush=True)\n    time.sleep(0.05)"
     runs = threading.Thread(target=notebook.insert, args=(source,))
     runs.start()
-    seen = "(each => each && each.textContent.includes('goes on') && each.getBoundingClientRect().bottom <= innerHeight)"
-    page.until(f"{seen}(document.querySelector('.cell.running .outputs'))")
+    is_visible = "(each => each && each.textContent.includes('goes on') && each.getBoundingClientRect().bottom <= innerHeight)"
+    page.until(f"{is_visible}(document.querySelector('.cell.running .outputs'))")
     assert "Part 5" in page.js("document.querySelector('#plan a.here').innerText")
     page.click("#title")  # the page does not scroll while the user interacts
     page.js("scrollTo({top: 0, behavior: 'instant'})")
@@ -599,7 +601,7 @@ def test_two_viewers_with_different_notebooks(
     second.close()
 
 
-# --- nothing of a notebook's becomes more than a text -----------------------------------------------------------
+# --- nothing of a notebook's becomes more than a text ---------------------------------
 
 EVIL = (
     "<img src=x onerror=hacked()><script>hacked()</script><svg onload=hacked()></svg>"
@@ -611,10 +613,10 @@ def test_notebook_content_cannot_affect_the_page(
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as evil:
         evil.settimeout(0.2)
-        there = f"http://127.0.0.1:{evil.getsockname()[1]}"
-        loads = f'<img src="{there}/i"><iframe src="{there}/f"></iframe><link rel=stylesheet href="{there}/c"><meta http-equiv=refresh content="0;url={there}/m"><style>@import "{there}/s";</style><object data="{there}/o"></object><form action="{there}/p"><button autofocus>x</button></form>'
-        html = f"{EVIL}{loads}<script>fetch('{there}/x'); parent.postMessage('hacked', '*'); top.location = '{there}/t'</script><a href='{there}/a' target=_top>a</a>"
-        svg = f'<svg xmlns="http://www.w3.org/2000/svg" onload="hacked()" width="50" height="50"><script>fetch("{there}/v")</script><image href="{there}/w"/><foreignObject><iframe xmlns="http://www.w3.org/1999/xhtml" src="{there}/y"/></foreignObject></svg>'
+        evil_url = f"http://127.0.0.1:{evil.getsockname()[1]}"
+        loads = f'<img src="{evil_url}/i"><iframe src="{evil_url}/f"></iframe><link rel=stylesheet href="{evil_url}/c"><meta http-equiv=refresh content="0;url={evil_url}/m"><style>@import "{evil_url}/s";</style><object data="{evil_url}/o"></object><form action="{evil_url}/p"><button autofocus>x</button></form>'
+        html = f"{EVIL}{loads}<script>fetch('{evil_url}/x'); parent.postMessage('hacked', '*'); top.location = '{evil_url}/t'</script><a href='{evil_url}/a' target=_top>a</a>"
+        svg = f'<svg xmlns="http://www.w3.org/2000/svg" onload="hacked()" width="50" height="50"><script>fetch("{evil_url}/v")</script><image href="{evil_url}/w"/><foreignObject><iframe xmlns="http://www.w3.org/1999/xhtml" src="{evil_url}/y"/></foreignObject></svg>'
         outputs = [
             {
                 "output_type": "stream",
@@ -633,7 +635,7 @@ def test_notebook_content_cannot_affect_the_page(
                     {"text/html": html},
                     {"image/svg+xml": svg},
                     {
-                        "text/markdown": f"# {EVIL}\n\n[a](javascript:hacked()) `{EVIL}`\n\n![x]({there}/k)"
+                        "text/markdown": f"# {EVIL}\n\n[a](javascript:hacked()) `{EVIL}`\n\n![x]({evil_url}/k)"
                     },
                     {
                         "text/html": "<table><tr><td>&lt;img src=x onerror=hacked()&gt;</td></tr></table>"
@@ -721,13 +723,15 @@ def test_notebook_content_cannot_affect_the_page(
         errors = [
             error
             for error in page.errors()
-            if "sandbox" not in error and "/output" not in error and there not in error
+            if "sandbox" not in error
+            and "/output" not in error
+            and evil_url not in error
         ]
         assert errors == []
         page.events.clear()
 
 
-# --- large ----------------------------------------------------------------------------------------------------
+# --- large ----------------------------------------------------------------------------
 
 CELLS, MEGABYTES, RUNS = 100, 20, 1000
 CLICK = 0.100  # maximum seconds until a click has an effect
@@ -859,10 +863,10 @@ def test_hundred_cells_with_20_mb_and_a_thousand_runs(
     page.js(
         "scrollTo({top: 0, behavior: 'instant'}); window.long = []; new PerformanceObserver(list => list.getEntries().forEach(each => each.name === 'click' && window.long.push(each.duration))).observe({type: 'event', durationThreshold: 16, buffered: false}); window.clicks = 0; addEventListener('click', () => { window.clicks += 1 })"
     )
-    for kind, what in enumerate(("#theme", "#history summary")):
+    for kind, selector in enumerate(("#theme", "#history summary")):
         page.js("window.long = []")
         for number in range(1, 6):
-            page.click(what)
+            page.click(selector)
             page.until(f"window.clicks === {number + 5 * kind}")
             page.js(
                 "new Promise(done => requestAnimationFrame(() => setTimeout(done, 50)))"
@@ -871,10 +875,10 @@ def test_hundred_cells_with_20_mb_and_a_thousand_runs(
         # five counts, because the machine may be busy.
         delays = page.js("window.long")
         best = min([*delays, *[0] * (5 - len(delays))])
-        assert best <= CLICK * 1000, (what, delays)
+        assert best <= CLICK * 1000, (selector, delays)
 
 
-# --- for everybody --------------------------------------------------------------------------------------------
+# --- for everybody --------------------------------------------------------------------
 
 CONTRAST = """(() => {
   const canvas = document.createElement('canvas').getContext('2d', { willReadFrequently: true });
@@ -978,7 +982,7 @@ def test_page_is_accessible_in_light_and_dark_on_a_phone_and_by_keyboard(
     assert page.js("[...document.querySelectorAll('h1')].length") == 1
 
 
-# --- what it leaves alone -------------------------------------------------------------------------------------
+# --- what it leaves alone -------------------------------------------------------------
 
 
 @pytest.mark.nightly
@@ -1036,10 +1040,10 @@ def test_viewer_does_not_keep_the_daemon_alive(fresh_project: Project) -> None:
         other = DaemonClient(str(fresh_project.folder))
         poll_count = 0
         while daemon.poll() is None:  # like an open page
-            found = other.request_snapshot(
+            snapshot = other.request_snapshot(
                 str(notebook.path.relative_to(fresh_project.folder)), 0, 0, True
             )
-            poll_count += found is not None
+            poll_count += snapshot is not None
             assert poll_count < 400, "polling prevents the daemon's exit"
             time.sleep(0.05)
         # The daemon exited, although a view of another version was connected.
@@ -1050,7 +1054,7 @@ def test_viewer_does_not_keep_the_daemon_alive(fresh_project: Project) -> None:
     assert not [*Path(fresh_project.paths.kernels).rglob("*.json")]
 
 
-# --- pictures of it, for docs/ (`make pictures`) ----------------------------------------------------------------
+# --- pictures of it, for docs/ (`make pictures`) --------------------------------------
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 LOAD = "import pandas as pd\nfrom vega_datasets import data\n\nweather = data.seattle_weather()\nprint(f'{len(weather):,} days, {len(weather.columns)} columns')\nweather.head()"

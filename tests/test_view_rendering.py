@@ -371,16 +371,16 @@ def test_journal_is_read_incrementally(journal: Path) -> None:
     assert not past.refresh() and past.runs == []
     journal.write_bytes(encode_events(1, fine=False))
     assert past.refresh() and not past.refresh()
-    more = encode_events(2)
+    new_events = encode_events(2)
     with journal.open("ab") as stream:
-        stream.write(more[:-10])
+        stream.write(new_events[:-10])
         stream.flush()
         past.refresh()
         assert [run.run for run in past.runs] == [
             1,
             2,
         ] and 2 not in past.warnings  # the report's line is still incomplete
-        stream.write(more[-10:])
+        stream.write(new_events[-10:])
     assert past.refresh()
     assert [(run.run, run.fine, run.why) for run in past.runs] == [
         (1, False, "KeyError: 'x'"),
@@ -461,8 +461,8 @@ def test_view_modules_are_imported_lazily() -> None:
 
 def test_histogram_counts_all_values() -> None:
     few = render_svg({"data": [{"type": "histogram", "x": [*range(10_000)]}]})
-    many = render_svg({"data": [{"type": "histogram", "x": [*range(30_000)]}]})
-    assert few != many
+    svg = render_svg({"data": [{"type": "histogram", "x": [*range(30_000)]}]})
+    assert few != svg
 
 
 def test_json_for_the_page_has_no_nan() -> None:

@@ -301,15 +301,15 @@ def test_refusals_match_those_of_a_clone(
 ) -> None:
     """Texts and exit code equal those of install.sh; only the named command differs."""
     (tmp_path / "file").touch()
-    own = f"{shlex.quote(str(installed_wheel))} install"
+    command = f"{shlex.quote(str(installed_wheel))} install"
     for templates in (["{}/file"], ["{}", "--what"]):
         arguments = [template.format(tmp_path) for template in templates]
-        here, clone = (
+        refusal, clone = (
             run(installed_wheel, "install", *arguments, path=path),
             sh(ROOT, *arguments, path=path),
         )
-        assert (here.returncode, here.stdout) == (clone.returncode, clone.stdout)
-        assert here.stderr == clone.stderr.replace("./install.sh", own)
+        assert (refusal.returncode, refusal.stdout) == (clone.returncode, clone.stdout)
+        assert refusal.stderr == clone.stderr.replace("./install.sh", command)
     refused = run(installed_wheel, "install", str(tmp_path), "--editable", path=path)
     assert refused.returncode == 2 and "checkout" in refused.stderr
     assert not (tmp_path / ".claude").exists()

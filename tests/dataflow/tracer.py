@@ -29,7 +29,7 @@ class Names(
 ):  # CPython calls `__getitem__` for each global if the globals are no plain dict
     def __init__(self, *values):
         super().__init__(*values)
-        self.cell, self.own, self.provider, self.edges, self.bound_now = (
+        self.cell, self.own_names, self.provider, self.edges, self.bound_now = (
             None,
             set(),
             {},
@@ -39,19 +39,23 @@ class Names(
 
     def __getitem__(self, name):
         value = super().__getitem__(name)
-        if self.cell is not None and name not in self.own and name in self.provider:
+        if (
+            self.cell is not None
+            and name not in self.own_names
+            and name in self.provider
+        ):
             self.edges.add((self.provider[name], self.cell, name))
         return value
 
     def __setitem__(self, name, value):
         super().__setitem__(name, value)
         if self.cell is not None:
-            self.own.add(name)
+            self.own_names.add(name)
             self.bound_now.add(name)
 
     def __delitem__(self, name):
         super().__delitem__(name)
-        self.own.discard(name)
+        self.own_names.discard(name)
         self.provider.pop(name, None)
 
 
@@ -65,7 +69,7 @@ def fingerprint(value):
     class Pickler(cloudpickle.CloudPickler):
         def reducer_override(self, value):
             kind = type(value)
-            own = kind.__module__.split(".")[0] in (
+            own_names = kind.__module__.split(".")[0] in (
                 "__main__",
                 "builtins",
                 "numpy",
@@ -73,7 +77,7 @@ def fingerprint(value):
                 "collections",
             )
             if (
-                not own
+                not own_names
                 and kind.__reduce_ex__ is object.__reduce_ex__
                 and kind.__reduce__ is object.__reduce__
             ):
@@ -155,7 +159,7 @@ def trace(path):
 
     signal.signal(signal.SIGALRM, late)
     for number, source in enumerate(sources):
-        names.cell, names.own, names.bound_now = number, set(), set()
+        names.cell, names.own_names, names.bound_now = number, set(), set()
         signal.alarm(CELL_SECONDS)
         outputs.clear()
         try:

@@ -37,7 +37,7 @@ PACKAGES = (
 
 
 @dataclass
-class Ran:
+class NotebookRun:
     """The results of several nbclient runs of a notebook, and their folders."""
 
     name: str
@@ -55,7 +55,7 @@ class Ran:
 )
 def nbclient_run(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Ran:
+) -> NotebookRun:
     python = environment(sys.executable, *PACKAGES)
     folders = [
         tmp_path_factory.mktemp("theirs") / "here" for _ in range(TIMES + 1)
@@ -63,7 +63,7 @@ def nbclient_run(
     results = [
         run.run_with_nbclient(python, request.param, folder) for folder in folders
     ]
-    return Ran(request.param, python, results, list(map(str, folders)))
+    return NotebookRun(request.param, python, results, list(map(str, folders)))
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     shutil.rmtree(tmp_path, ignore_errors=True)
 
 
-def assert_same_outputs(actual: Any, expected: Ran, folder: Path) -> None:
+def assert_same_outputs(actual: Any, expected: NotebookRun, folder: Path) -> None:
     """Assert that each cell has the outputs of one of nbclient's runs."""
     results = []
     for number, corpus_cell in enumerate(load_cells(expected.name)):
@@ -123,7 +123,7 @@ def assert_saved_like_jupyter(notebook_in_project: Notebook) -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("time", range(TIMES))
 def test_stepper_run_matches_the_oracle(
-    nbclient_run: Ran, folder: Path, time: int
+    nbclient_run: NotebookRun, folder: Path, time: int
 ) -> None:
     notebook_in_project = run.run_with_stepper(
         nbclient_run.python, nbclient_run.name, folder
@@ -139,7 +139,7 @@ def test_stepper_run_matches_the_oracle(
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("time", range(TIMES))
 def test_hook_matches_the_oracle_edit_by_edit(
-    nbclient_run: Ran, folder: Path, time: int
+    nbclient_run: NotebookRun, folder: Path, time: int
 ) -> None:
     notebook_in_project, reports = run.run_with_hook(
         nbclient_run.python, nbclient_run.name, folder

@@ -19,8 +19,8 @@ class Bridge(socketserver.ThreadingTCPServer):
 
     def __init__(self, port: int, key: str) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
-        self.port, self.key, self.own = port, key, self.server_address[1]
-        self.url = f"http://127.0.0.1:{self.own}/mcp"
+        self.port, self.key, self.own_port = port, key, self.server_address[1]
+        self.url = f"http://127.0.0.1:{self.own_port}/mcp"
 
     def __enter__(self) -> Bridge:
         threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True).start()
@@ -49,14 +49,16 @@ class _Handler(socketserver.StreamRequestHandler):
         length = re.search(rb"(?im)^content-length: *(\d+)", head)
         body = self.rfile.read(int(length[1])) if length else b""
         # replace the bridge's address; forward any other Host or Origin unchanged
-        head = head.replace(b":%d\r\n" % self.server.own, b":%d\r\n" % self.server.port)
+        head = head.replace(
+            b":%d\r\n" % self.server.own_port, b":%d\r\n" % self.server.port
+        )
         head = re.sub(rb"(?im)^connection: .*\r\n", b"", head)
-        more = (
+        has_body = (
             b"Connection: close\r\nAuthorization: Bearer %s\r\n\r\n"
             % self.server.key.encode()
         )
         with socket.create_connection(("127.0.0.1", self.server.port)) as to:
-            to.sendall(head[:-2] + more + body)
+            to.sendall(head[:-2] + has_body + body)
             while piece := to.recv(1 << 16):
                 self.wfile.write(piece)
                 self.wfile.flush()

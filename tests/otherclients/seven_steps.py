@@ -40,7 +40,7 @@ def cell_of(results: Sequence[Result]) -> str:
     return str(matches[0])
 
 
-def script(lift_turn: Turn, *then: Turn) -> list[Turn]:
+def script(lift_turn: Turn, *further_turns: Turn) -> list[Turn]:
     """Return all turns; `lift_turn` is the turn after the stop, before `then`."""
     numbers, squares, total, year, plot, save, summary = SOURCES
 
@@ -85,7 +85,7 @@ def script(lift_turn: Turn, *then: Turn) -> list[Turn]:
         Call("run_cell", {"source": ASKS}),
         refused,
         rerun_cell,
-        *then,
+        *further_turns,
         lambda _: Call("run_cell", {"cell_id": stopped["cell"], "source": year}),
         Call("run_cell", {"source": plot}),
         Call("run_cell", {"source": save}),

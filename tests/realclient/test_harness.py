@@ -91,8 +91,8 @@ def insert(notebook: Path, source: str, after: str | None = None) -> Block:
         "new_source": source,
         "cell_type": "code",
     }
-    place = {} if after is None else {"cell_id": after}
-    return tool("NotebookEdit", {**arguments, **place, "edit_mode": "insert"})
+    position = {} if after is None else {"cell_id": after}
+    return tool("NotebookEdit", {**arguments, **position, "edit_mode": "insert"})
 
 
 def sources(notebook: Path) -> list[str]:

@@ -239,13 +239,17 @@ def test_subagent_waits_for_the_cell(
         "prompt": "SUBTASK",
         "subagent_type": "general-purpose",
     }
-    mine = [[tool("Agent", task)], [text("Under way.")], [text("That is the end.")]]
+    main_turns = [
+        [tool("Agent", task)],
+        [text("Under way.")],
+        [text("That is the end.")],
+    ]
     its = [[read(notebook)], [slow], [text("It is trained.")]]
     subagents: list[list[Message]] = []
 
     def either(messages: list[Message]) -> list[Block]:
         if "Begin." in collect_text(messages):
-            return mine.pop(0)
+            return main_turns.pop(0)
         subagents.append(messages)
         return its.pop(0)
 

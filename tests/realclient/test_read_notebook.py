@@ -117,9 +117,9 @@ def test_more_lines_of_a_digest(
     part = tool("Read", {"file_path": str(path), "offset": 10, "limit": 3})
     model = scripted_model([read(path)], [part], [read(path)], [text("end")])
     claude(model).prompt("go")
-    whole, lines, again = tool_results(model.requests[-1])
+    whole, lines, second_read = tool_results(model.requests[-1])
     assert lines.split("\n") == whole.split("\n")[9:12]
-    assert "the notebook last: nothing." in again
+    assert "the notebook last: nothing." in second_read
 
 
 def test_raw_notebook(

@@ -20,7 +20,7 @@ import sys, time
 for i in range(101):
     sys.stderr.write(f"\\r{i:3}%|{'█' * (i // 5):20}| {i}/100"); sys.stderr.flush()
     time.sleep(0.2)"""
-SEEN = re.compile(
+PROGRESS_LINE = re.compile(
     r'running step 1 of 1 "Train" for (\d+) s of at most 60 s(?:, ≈ \d+ \w+ left)?:\s+(\d+)%\|'
 )
 
@@ -57,7 +57,7 @@ def test_user_sees_progress_of_a_long_cell(
         and model.requests[2:] == []
         and time.monotonic() < until
     ):
-        if (match := SEEN.search(screen)) and (
+        if (match := PROGRESS_LINE.search(screen)) and (
             not observed or observed[-1][1] != int(match[1])
         ):
             observed.append((time.monotonic(), int(match[1]), int(match[2])))

@@ -33,12 +33,14 @@ def test_status_line_is_below_the_users_own(
 ) -> None:
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.delenv("CLAUDE_CONFIG_DIR", raising=False)
-    own = {
+    user_setting = {
         "type": "command",
         "command": 'sed \'s/.*"display_name":"\\([^"]*\\)".*/mine: \\1/\'',
     }
     (home / ".claude").mkdir()
-    (home / ".claude/settings.json").write_text(json.dumps({"statusLine": own}))
+    (home / ".claude/settings.json").write_text(
+        json.dumps({"statusLine": user_setting})
+    )
     kernel = script(tmp_path / "kernel" / "python", forward())
     installer.apply(
         install_options.parse_arguments(

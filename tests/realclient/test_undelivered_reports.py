@@ -166,9 +166,7 @@ def test_next_session_gets_undelivered_reports(
     wait_until(lambda: statuses(notebook)[2] == "interrupted")
     client.close()
     stepper(project, "shutdown")
-    model.then(
-        [bash("stepper status")], [text("I see, the person decides. Which way?")]
-    )
+    model.then([bash("stepper status")], [text("I see, the user decides. Which way?")])
     claude(model).prompt("Go on.", "--continue")
     assert "WAS applied" in get_new_text(
         model, 3

@@ -118,8 +118,13 @@ def test_session_in_a_uv_project(
     shell = next(item for item in tool_results(model.requests[-1]) if ":" in item)
     assert f"{env}/cli/stepper" in shell and f"{env}/bin" not in shell
     shown_text = model.shown()
-    own = f"{project}/.venv/bin/python"
-    assert shown_text.count(f"{own} does not have ipykernel: the kernel runs with") == 1
+    project_python = f"{project}/.venv/bin/python"
+    assert (
+        shown_text.count(
+            f"{project_python} does not have ipykernel: the kernel runs with"
+        )
+        == 1
+    )
     assert "To install ipykernel, run: uv add --dev ipykernel" in shown_text
     assert (
         "Warning: line 2: `!{sys.executable} -m pip install six` failed with exit code 1"
@@ -133,7 +138,7 @@ def test_session_in_a_uv_project(
     )
     assert "Warning: line 2: `x = !false` failed with exit code 1" in shown_text
     assert (
-        f"installs packages for /usr/bin/python3, not for this kernel's interpreter {own}"
+        f"installs packages for /usr/bin/python3, not for this kernel's interpreter {project_python}"
         in shown_text
     )
     assert 'Step 2 of 3 "Look": done' in shown_text

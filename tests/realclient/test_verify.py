@@ -33,7 +33,7 @@ from .test_undelivered_reports import bash
 
 Model = Callable[..., ScriptedModel]
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(120)]
-HELD = "reproduces (3 of 3 cells as recorded)"
+REPRODUCES = "reproduces (3 of 3 cells as recorded)"
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +117,9 @@ def test_notebook_edited_out_of_order_is_fixed_until_it_reproduces(
         and "Hidden" not in message[11]
     )
     assert f"{name}: REPRODUCES · 3 of 3 cells as recorded · " in message[12]
-    assert [line for line in stepper(project, "status").splitlines() if HELD in line]
+    assert [
+        line for line in stepper(project, "status").splitlines() if REPRODUCES in line
+    ]
 
 
 def test_verify_auto_is_reported_and_valid_until_a_source_changes(
@@ -154,11 +156,11 @@ def test_verify_auto_is_reported_and_valid_until_a_source_changes(
     client.prompt("/notebook-status", "--continue")
     model_input = collect_text(model.requests[6])
     assert re.search(
-        rf"verified (just now|[\w ]+ ago): {re.escape(HELD)}\n", model_input
+        rf"verified (just now|[\w ]+ ago): {re.escape(REPRODUCES)}\n", model_input
     ), model_input[-3000:]
     client.prompt("Tell one more.", "--continue")
     text_of = stepper(project, "status")
-    assert f"{HELD}; outdated: a cell has changed since" in text_of
+    assert f"{REPRODUCES}; outdated: a cell has changed since" in text_of
 
 
 def test_escape_cancels_a_replay(
