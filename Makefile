@@ -62,12 +62,12 @@ lower-bounds:
 # bounds: docs/development/benchmarks.md
 benchmarks: env
 	$(BIN)/python benchmarks/step.py
-	$(BIN)/python benchmarks/growth.py
+	$(BIN)/python benchmarks/notebook_size.py
 	$(BIN)/python benchmarks/start.py
-	$(BIN)/python benchmarks/many.py
-	$(BIN)/python benchmarks/batch.py
+	$(BIN)/python benchmarks/concurrent_steps.py
+	$(BIN)/python benchmarks/message_end.py
 	$(BIN)/python benchmarks/floods.py "100 MB of text" "display updates"
-	$(BIN)/python benchmarks/quiet.py
+	$(BIN)/python benchmarks/idle_hooks.py
 	$(BIN)/python benchmarks/mcp_http.py
 	$(BIN)/python benchmarks/tokens.py
 

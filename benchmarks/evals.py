@@ -155,38 +155,38 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--model")
     parser.add_argument("--runs", default="3")
     parser.add_argument("--write", action="store_true")
-    given = parser.parse_args(arguments)
-    if not given.client:
+    options = parser.parse_args(arguments)
+    if not options.client:
         sys.exit(
             "claude is not on the PATH; use --client CLAUDE, or install it with: npm install -g @anthropic-ai/claude-code"
         )
     case_names = sorted(
         path.parent.name for path in (ROOT / "evals").glob("*/case.yaml")
     )
-    if unknown_cases := {*given.cases} - {*case_names}:
+    if unknown_cases := {*options.cases} - {*case_names}:
         sys.exit(
             f"unknown case: {', '.join(sorted(unknown_cases))}; cases: {', '.join(case_names)}"
         )
-    model = ["--model", given.model] if given.model else []
+    model = ["--model", options.model] if options.model else []
     lines, summary = dict[str, str](), ""
     with tempfile.TemporaryDirectory(prefix="stepper-evals-") as folder:
         plugin = copy_plugin(Path(folder, "plugin"))
         Path(folder, "runs").mkdir()
-        for name in given.cases or case_names:
+        for name in options.cases or case_names:
             result, _ = run_case(
-                given.client,
+                options.client,
                 plugin,
                 name,
                 {**os.environ, "TMPDIR": f"{folder}/runs"},
                 "--runs",
-                given.runs,
+                options.runs,
                 *model,
             )
             lines |= format_rows(result)
-            summary = f"{result['startedAt'][:10]}, Claude Code {result['claudeVersion']}, model {given.model or 'default'}"
+            summary = f"{result['startedAt'][:10]}, Claude Code {result['claudeVersion']}, model {options.model or 'default'}"
             print(lines.get(name, f"| {name} | was not run |"), flush=True)
     print("\n" + HEAD + "\n".join(lines.values()) + f"\n\n{summary}")
-    if given.write:
+    if options.write:
         write_rows(lines, summary)
 
 

@@ -203,20 +203,24 @@ def main() -> None:
     parser.add_argument(
         "only", nargs="*", help="only floods whose names contain one of these texts"
     )
-    given = parser.parse_args()
+    options = parser.parse_args()
     with create_temporary_project("floods-") as project:
         kernel = RawKernel()
         try:
             notebook = FloodNotebook(project)
             notebook.run(FLOODS[0])  # starts daemon and kernel
-            print(f"{describe_machine()}; {given.rounds} rounds\n", flush=True)
+            print(f"{describe_machine()}; {options.rounds} rounds\n", flush=True)
             print(
                 "| flood | kernel alone, s | stepper, s | ratio | daemon one second later, MB | ≤ 2 ×, < 60 MB |"
             )
             print("| --- | --- | --- | --- | --- | --- |")
             for flood in FLOODS:
-                if not given.only or any(word in flood.name for word in given.only):
-                    print(format_row(flood, given.rounds, kernel, notebook), flush=True)
+                if not options.only or any(
+                    marker in flood.name for marker in options.only
+                ):
+                    print(
+                        format_row(flood, options.rounds, kernel, notebook), flush=True
+                    )
         finally:
             kernel.shut_down()
 

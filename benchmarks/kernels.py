@@ -184,9 +184,9 @@ class RawKernel:
 
         Raise BrokenStepError unless it is printed.
         """
-        word, self.printed = secrets.token_hex(8), b""
-        duration_ms = self.run(f"print('{word}')")
-        if word.encode() not in self.printed:
+        marker, self.printed = secrets.token_hex(8), b""
+        duration_ms = self.run(f"print('{marker}')")
+        if marker.encode() not in self.printed:
             raise BrokenStepError(f"a raw kernel printed {self.printed!r}")
         return duration_ms
 

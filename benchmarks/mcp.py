@@ -44,7 +44,7 @@ from common import (
     run_benchmark,
 )
 from mcp_client import Server
-from mcp_faces import (
+from mcp_servers import (
     JUPYMCP,
     Call,
     JupymcpServer,
@@ -55,7 +55,7 @@ from mcp_faces import (
     build_sdk_command,
     jupyter,
 )
-from peer_ways import install
+from peer_tools import install
 
 from examples import demo
 from stepper.install import trust
@@ -136,9 +136,11 @@ class Story:
         self.written: list[str] = []
         self.results: list[str] = []
 
-    def call_tools(self, *calls: Call, may_fail: bool = False, word: str = "") -> None:
+    def call_tools(
+        self, *calls: Call, may_fail: bool = False, marker: str = ""
+    ) -> None:
         """Make calls as an agent."""
-        results = self.server.call_tools(*calls, may_fail=may_fail, word=word)
+        results = self.server.call_tools(*calls, may_fail=may_fail, marker=marker)
         for result, (tool, arguments) in zip(results, calls, strict=True):
             call = {"name": tool, "arguments": arguments}
             self.written.append(json.dumps(call, ensure_ascii=False))
@@ -163,7 +165,7 @@ def play_story(server: McpServer) -> Story:
         story.call_tools(
             *server.step_calls(text, source),
             may_fail=bool(step.forgotten),
-            word=FAILURE if step.forgotten else "",
+            marker=FAILURE if step.forgotten else "",
         )
         if step.forgotten:
             index = existing_cells + 2 * number - 1
@@ -322,8 +324,8 @@ def main() -> None:
     """Measure and print."""
     parser = create_parser("Compare stepper's MCP server with others.")
     parser.add_argument("--only", choices=PARTS, help="measure only this part")
-    given = parser.parse_args()
-    parts = (given.only,) if given.only else PARTS
+    options = parser.parse_args()
+    parts = (options.only,) if options.only else PARTS
     lines: list[str] = []
     with ExitStack() as stack:
         temporary = tempfile.TemporaryDirectory(prefix="stepper-benchmark-")
@@ -358,7 +360,7 @@ def main() -> None:
                 servers.append(UnstreamedServer(unstreamed_folder, log, lab))
                 servers_by_name = {server.name: server for server in servers}
                 rows_by_size[cells] = measure_calls(
-                    servers_by_name, cells, given.rounds
+                    servers_by_name, cells, options.rounds
                 )
             lines += ["Add a cell and run it, medians in ms", ""]
             lines += [*format_calls(rows_by_size), ""]
@@ -370,11 +372,11 @@ def main() -> None:
                 server.server.stop()
             lines += ["Tokens of the seven-step story", "", *format_tokens(stories), ""]
         if "start" in parts:
-            starts = measure_starts(create_project("start"), log, given.rounds, lab)
+            starts = measure_starts(create_project("start"), log, options.rounds, lab)
             lines += ["Starts and idle memory", "", *format_starts(starts)]
             lab_mib = psutil.Process(process.pid).memory_info().rss / MB
             lines.append(f"- the JupyterLab of jupyter-mcp-server: {lab_mib:.0f} MiB")
-    print(f"{describe_machine()}; {given.rounds} rounds\n\n" + "\n".join(lines))
+    print(f"{describe_machine()}; {options.rounds} rounds\n\n" + "\n".join(lines))
 
 
 if __name__ == "__main__":

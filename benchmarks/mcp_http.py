@@ -69,15 +69,15 @@ def create_notebooks(project: Project, notebooks: int, kernels: int) -> None:
         run_command(project, "run", f"notebooks/n{number:03}.ipynb")
 
 
-def build_command(project: Project, *words: str) -> list[str]:
+def build_command(project: Project, *markers: str) -> list[str]:
     """Return the command line of stepper."""
-    return [str(project.python), "-I", "-c", COMMAND, *words]
+    return [str(project.python), "-I", "-c", COMMAND, *markers]
 
 
-def run_command(project: Project, *words: str) -> None:
+def run_command(project: Project, *markers: str) -> None:
     """Run a stepper command in the project."""
     result = subprocess.run(
-        build_command(project, *words),
+        build_command(project, *markers),
         cwd=project.root,
         capture_output=True,
         text=True,
@@ -85,7 +85,7 @@ def run_command(project: Project, *words: str) -> None:
     )
     if result.returncode:
         raise BrokenStepError(
-            f"stepper {' '.join(words)}: {result.stdout}{result.stderr}"
+            f"stepper {' '.join(markers)}: {result.stdout}{result.stderr}"
         )
 
 
@@ -173,12 +173,12 @@ def main() -> None:
     )
     parser.add_argument("--notebooks", type=int, default=95)
     parser.add_argument("--kernels", type=int, default=10)
-    given = parser.parse_args()
+    options = parser.parse_args()
     with create_temporary_project() as project:
-        create_notebooks(project, given.notebooks, given.kernels)
-        samples = asyncio.run(measure(project, given.rounds))
+        create_notebooks(project, options.notebooks, options.kernels)
+        samples = asyncio.run(measure(project, options.rounds))
     lines = [
-        f"{given.notebooks} notebooks, {given.kernels} kernels; medians in ms",
+        f"{options.notebooks} notebooks, {options.kernels} kernels; medians in ms",
         "",
         "| call | " + " | ".join(samples) + " |",
         "| --- " * (1 + len(samples)) + "|",
@@ -196,7 +196,7 @@ def main() -> None:
             bounds.append(
                 f"- {tool}, {call}: {difference:+.1f} ms relative to stdio, {bound}"
             )
-    print_report(given.rounds, [*lines, "", *bounds])
+    print_report(options.rounds, [*lines, "", *bounds])
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from common import Project, describe_machine, format_met
-from peer_ways import (
+from peer_tools import (
     PEERS,
     RUNNERS,
     Answer,
@@ -161,7 +161,7 @@ def create_document(samples_by_size: dict[int, Samples]) -> dict[str, Any]:
     return {"cells": sizes}
 
 
-def describe_answer(answer: Answer, words: tuple[str, ...]) -> str:
+def describe_answer(answer: Answer, markers: tuple[str, ...]) -> str:
     """Return when a session answered, the size, and whether it gave the reason.
 
     `words` are texts that count as the reason; without them no reason is expected.
@@ -169,8 +169,8 @@ def describe_answer(answer: Answer, words: tuple[str, ...]) -> str:
     if answer.has_timed_out:
         return answer.failed
     text = f"{answer.ms / 1000:.1f} s"
-    if words:
-        reason = any(word in answer.text.lower() for word in words)
+    if markers:
+        reason = any(marker in answer.text.lower() for marker in markers)
         text += (
             ", reason given"
             if reason
@@ -215,7 +215,7 @@ def try_failures(project: Project) -> tuple[list[str], dict[str, Any]]:
     for peer in (None, *PEERS):
         name = peer.name if peer else "stepper"
         row = []
-        for cells, (case, (source, words)) in enumerate(cases.items(), 1):
+        for cells, (case, (source, markers)) in enumerate(cases.items(), 1):
             session = (
                 PeerSession(peer, project.root, cells)
                 if peer
@@ -228,7 +228,7 @@ def try_failures(project: Project) -> tuple[list[str], dict[str, Any]]:
             finally:
                 session.shut_down()
             row.append(
-                f"{describe_answer(answer, words)}; {describe_kernel_state(next_answer)}"
+                f"{describe_answer(answer, markers)}; {describe_kernel_state(next_answer)}"
             )
             answers.setdefault(name, {})[case] = [
                 [each.failed, each.size, each.text[:1500]]
@@ -258,7 +258,7 @@ def main() -> None:
     parser.add_argument(
         "--tries", action="store_true", help="try failures instead of measuring times"
     )
-    given = parser.parse_args()
+    options = parser.parse_args()
     versions: dict[str, dict[str, str]] = {}
     with tempfile.TemporaryDirectory(prefix="stepper-benchmark-") as folder:
         # Without the user's start-up files and settings.
@@ -266,12 +266,12 @@ def main() -> None:
             os.environ[name] = str(Path(folder, "config"))
         project = Project(Path(folder))
         try:
-            if given.tries:
+            if options.tries:
                 lines, measured = try_failures(project)
             else:
                 samples_by_size = {
-                    cells: measure(project, cells, given.rounds, versions)
-                    for cells in given.cells
+                    cells: measure(project, cells, options.rounds, versions)
+                    for cells in options.cells
                 }
                 lines, measured = (
                     format_table(samples_by_size),
@@ -283,13 +283,13 @@ def main() -> None:
     summary = {
         "date": str(date.today()),
         "machine": describe_machine(),
-        "rounds": given.rounds,
+        "rounds": options.rounds,
         "versions": versions,
     }
-    if given.json:
-        given.json.write_text(json.dumps(summary | measured, indent=1) + "\n")
+    if options.json:
+        options.json.write_text(json.dumps(summary | measured, indent=1) + "\n")
     print(
-        f"{summary['machine']}; {'one try each' if given.tries else f'{given.rounds} rounds, medians in ms'}\n"
+        f"{summary['machine']}; {'one try each' if options.tries else f'{options.rounds} rounds, medians in ms'}\n"
     )
     for name, packages in versions.items():
         pins = [f"{package} {number}" for package, number in packages.items()]

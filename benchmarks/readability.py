@@ -91,7 +91,7 @@ class Density(NamedTuple):
         return self.nodes / self.lines if self.lines else 0.0
 
 
-class Place(NamedTuple):
+class Problem(NamedTuple):
     """A place with a word that should be replaced."""
 
     path: Path
@@ -140,15 +140,15 @@ def measure_density(path: Path) -> Density:
     return Density(path, len(nodes) - docstring_nodes, len(code_lines))
 
 
-def find_long_lines(path: Path) -> Iterator[Place]:
+def find_long_lines(path: Path) -> Iterator[Problem]:
     """Yield the lines of a module that are too long."""
     lines = path.read_text(encoding="utf-8").splitlines()
     for number, line in enumerate(lines, 1):
         if len(line) > LINE_LENGTH:
-            yield Place(path, number, line.strip()[:60])
+            yield Problem(path, number, line.strip()[:60])
 
 
-def find_idioms_in_module(path: Path) -> Iterator[Place]:
+def find_idioms_in_module(path: Path) -> Iterator[Problem]:
     """Yield the outdated idioms in the strings and docstrings of a module."""
     for node in list_nodes(path.read_text(encoding="utf-8")):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
@@ -156,18 +156,18 @@ def find_idioms_in_module(path: Path) -> Iterator[Place]:
             # A string without a space is a name, a key or a part of a format.
             if " " in text:
                 for match in IDIOM.finditer(text):
-                    yield Place(path, node.lineno, match[0])
+                    yield Problem(path, node.lineno, match[0])
 
 
-def find_idioms_in_page(path: Path) -> Iterator[Place]:
+def find_idioms_in_page(path: Path) -> Iterator[Problem]:
     """Yield the outdated idioms in a page of documentation."""
     lines = path.read_text(encoding="utf-8").splitlines()
     for number, line in enumerate(lines, 1):
         for match in IDIOM.finditer(line):
-            yield Place(path, number, match[0])
+            yield Problem(path, number, match[0])
 
 
-def find_vague_names(path: Path) -> Iterator[Place]:
+def find_vague_names(path: Path) -> Iterator[Problem]:
     """Yield the variables, parameters and attributes of a module with vague names."""
     for node in list_nodes(path.read_text(encoding="utf-8")):
         name = ""
@@ -178,7 +178,7 @@ def find_vague_names(path: Path) -> Iterator[Place]:
         elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
             name = node.attr
         if name in VAGUE_NAMES:
-            yield Place(path, node.lineno, name)
+            yield Problem(path, node.lineno, name)
 
 
 def main() -> None:
@@ -189,9 +189,9 @@ def main() -> None:
     line_count = sum(density.lines for density in densities)
     dense = [each for each in densities if each.nodes_per_line > MODULE_LIMIT]
     dense.sort(key=lambda density: -density.nodes_per_line)
-    long_lines = [place for path in modules for place in find_long_lines(path)]
-    names = [place for path in modules for place in find_vague_names(path)]
-    idioms = [place for path in modules for place in find_idioms_in_module(path)]
+    long_lines = [problem for path in modules for problem in find_long_lines(path)]
+    names = [problem for path in modules for problem in find_vague_names(path)]
+    idioms = [problem for path in modules for problem in find_idioms_in_module(path)]
     for pattern in USER_DOCS:
         for path in sorted(ROOT.glob(pattern)):
             idioms += find_idioms_in_page(path)
@@ -205,8 +205,8 @@ def main() -> None:
     print(f"outdated idioms: {len(idioms)} (target {IDIOMS_TARGET})")
     print(f"vague variable names: {len(names)} (target {NAMES_TARGET})")
     if "--list" in sys.argv[1:]:
-        for place in (*long_lines, *idioms, *names):
-            print(place)
+        for problem in (*long_lines, *idioms, *names):
+            print(problem)
 
 
 if __name__ == "__main__":

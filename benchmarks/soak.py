@@ -263,12 +263,12 @@ class SoakRun:
 
     def run_concurrent_hooks(self, book: Book) -> None:
         """Run four hooks on this notebook and one on each of three others."""
-        others = self.random.sample(
+        other_notebooks = self.random.sample(
             [other for other in self.books if other is not book],
             min(3, len(self.books) - 1),
         )
         edits = []
-        for other in [book] * 4 + others:
+        for other in [book] * 4 + other_notebooks:
             mark, source = self.create_source(other)
             last = (
                 other.notebook.raw["cells"][-1]["id"]
@@ -301,7 +301,7 @@ class SoakRun:
             counts,
             book.n,
         )
-        for other in others:
+        for other in other_notebooks:
             self.check_book(other)
 
     def kill_kernel(self, book: Book) -> None:

@@ -31,9 +31,9 @@ from common import (
     print_report,
     run_benchmark,
 )
+from edited_notebook import EditedNotebook
 from jupyter_client import KernelManager
 from kernels import RawKernel
-from subject import Subject
 
 CELLS = 10
 MANAGER_RATIO, RAW_RATIO = 1.2, 1.5
@@ -55,7 +55,7 @@ manager.shutdown_kernel(now=True)
 
 def start_with_manager() -> float:
     """Return the milliseconds to a kernel's first word, with jupyter_client."""
-    word, messages = secrets.token_hex(8), []
+    marker, messages = secrets.token_hex(8), []
     started_at = time.perf_counter()
     manager = KernelManager(kernel_name="python3")
     manager.start_kernel(stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -64,7 +64,7 @@ def start_with_manager() -> float:
         client.start_channels()
         client.wait_for_ready(timeout=60)
         client.execute_interactive(
-            f"print('{word}')", timeout=60, output_hook=messages.append
+            f"print('{marker}')", timeout=60, output_hook=messages.append
         )
         duration_ms = measure_elapsed_ms(started_at)
     finally:
@@ -73,26 +73,26 @@ def start_with_manager() -> float:
     return check_output(
         duration_ms,
         "".join(message["content"].get("text", "") for message in messages),
-        word,
+        marker,
     )
 
 
 def start_in_fresh_process() -> float:
     """Return the same for a new process, from its spawn."""
-    word, started_at = secrets.token_hex(8), time.perf_counter()
-    command = [sys.executable, "-c", FRESH, word]
+    marker, started_at = secrets.token_hex(8), time.perf_counter()
+    command = [sys.executable, "-c", FRESH, marker]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as process:
         assert process.stdout is not None
         output = process.stdout.readline()
         duration_ms = measure_elapsed_ms(started_at)
-    return check_output(duration_ms, output, word)
+    return check_output(duration_ms, output, marker)
 
 
-def check_output(duration_ms: float, output: str, word: str) -> float:
+def check_output(duration_ms: float, output: str, marker: str) -> float:
     """Return the time; raise BrokenStepError unless the word was printed."""
-    if output.strip() != word:
+    if output.strip() != marker:
         raise BrokenStepError(f"a kernel printed {output!r}")
     return duration_ms
 
@@ -118,9 +118,9 @@ class Starts:
         self.project, self.numbers = project, itertools.count()
         self.first = self.create_subject()
 
-    def create_subject(self) -> Subject:
+    def create_subject(self) -> EditedNotebook:
         """Return a new notebook."""
-        return Subject(self.project, f"start{next(self.numbers)}", CELLS)
+        return EditedNotebook(self.project, f"start{next(self.numbers)}", CELLS)
 
     def step_from_nothing(self) -> float:
         """Measure a step without a daemon or kernel."""

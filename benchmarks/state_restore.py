@@ -146,11 +146,13 @@ def collect_outputs(notebook: Notebook, cell_ids: Sequence[str], state: State) -
             state.errors.append(error)
 
 
-def require_outcome(answer: Answer, fails: bool, what: str) -> str:
+def require_outcome(answer: Answer, fails: bool, cell_name: str) -> str:
     """Return the text of a report; raise InvalidRunError if the outcome is another."""
     text = get_report(answer)
     if (" ran ok" in text) == fails:
-        raise InvalidRunError(f"{what} should{'' if fails else ' not'} fail: {text}")
+        raise InvalidRunError(
+            f"{cell_name} should{'' if fails else ' not'} fail: {text}"
+        )
     return text
 
 
@@ -250,19 +252,23 @@ def compare_states(
 ) -> Iterator[Difference]:
     """Yield the differences between two states, except in `ignored` settings."""
     for name in sorted(live.names.keys() | replay.names.keys()):
-        ours, theirs = live.names.get(name), replay.names.get(name)
-        if ours != theirs:
-            yield Difference((name,), describe_difference(ours, theirs))
+        live_value, replay_value = live.names.get(name), replay.names.get(name)
+        if live_value != replay_value:
+            yield Difference((name,), describe_difference(live_value, replay_value))
     for alias in sorted({*live.aliases} ^ {*replay.aliases}):
         side = "only live" if alias in live.aliases else "only in the replay"
         yield Difference(tuple(sorted(find_alias_roots(alias))), f"{side}: {alias}")
     for name in sorted(live.settings.keys() | replay.settings.keys()):
         if name in ignored:
             continue
-        ours, theirs = live.settings.get(name), replay.settings.get(name)
+        live_value, replay_value = live.settings.get(name), replay.settings.get(name)
         # A module that only one kernel has loaded affects nothing until its import.
-        if ours != theirs and ours is not None and theirs is not None:
-            yield Difference((name,), describe_difference(ours, theirs))
+        if (
+            live_value != replay_value
+            and live_value is not None
+            and replay_value is not None
+        ):
+            yield Difference((name,), describe_difference(live_value, replay_value))
 
 
 def find_alias_roots(alias: str) -> set[str]:
@@ -271,14 +277,16 @@ def find_alias_roots(alias: str) -> set[str]:
     return {re.split(r"[.\[<( +]", path, maxsplit=1)[0] for path in paths}
 
 
-def describe_difference(ours: list[str] | None, theirs: list[str] | None) -> str:
+def describe_difference(
+    live_value: list[str] | None, replay_value: list[str] | None
+) -> str:
     """Return the first line that differs, in both states."""
-    if ours is None:
+    if live_value is None:
         return "missing in the live kernel"
-    if theirs is None:
-        return f"only in the live kernel: {ours[0]}"
-    live_only = [line for line in ours if line not in set(theirs)]
-    replay_only = [line for line in theirs if line not in set(ours)]
+    if replay_value is None:
+        return f"only in the live kernel: {live_value[0]}"
+    live_only = [line for line in live_value if line not in set(replay_value)]
+    replay_only = [line for line in replay_value if line not in set(live_value)]
     if not live_only and not replay_only:
         return "another order"
     return f"live {live_only[:1]}, replay {replay_only[:1]}"

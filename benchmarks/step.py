@@ -37,8 +37,8 @@ from common import (
     run_benchmark,
     spawn,
 )
+from edited_notebook import NAMES, EditedNotebook
 from kernels import Kernel, RawKernel
-from subject import NAMES, Subject
 
 CELLS = (1, 10, 50, 100)
 # relative to a bare Python: with 10 cells; with 100 cells and 5 MB
@@ -58,7 +58,9 @@ def measure_rewrite(path: Path) -> float:
     return measure_elapsed_ms(started_at)
 
 
-def hook_memory(project: Project, small: Subject, large: Subject) -> list[str]:
+def hook_memory(
+    project: Project, small: EditedNotebook, large: EditedNotebook
+) -> list[str]:
     """Return the rows on the peaks of the hook process."""
     return [
         format_memory_row(
@@ -75,13 +77,15 @@ class Bench:
     """The rows and their limits."""
 
     def __init__(self, project: Project, kernel: Kernel, raw: RawKernel) -> None:
-        subjects = {cells: Subject(project, f"cells{cells}", cells) for cells in CELLS}
-        self.ten = subjects[10]
+        notebooks = {
+            cells: EditedNotebook(project, f"cells{cells}", cells) for cells in CELLS
+        }
+        self.ten = notebooks[10]
         self.ten.step()  # starts daemon and kernel
         self.memory = measure_daemon_memory(
             project, "after one step in a notebook of 10 cells"
         )
-        self.large = Subject(project, "large", 100, 5 * MB)
+        self.large = EditedNotebook(project, "large", 100, 5 * MB)
         client = project.build_client_command("PostToolUse")
         self.socket = Row(
             "floor: `python -I -S`, `_socket`, round trip to an echo server",
@@ -95,16 +99,16 @@ class Bench:
             lambda: measure_rewrite(self.ten.path),
         )
         self.pre_hooks = {
-            n: Row(f"PreToolUse, {format_cells(n)}", subject.ask)
-            for n, subject in subjects.items()
+            n: Row(f"PreToolUse, {format_cells(n)}", notebook.ask)
+            for n, notebook in notebooks.items()
         }
         self.post_hooks = {
-            n: Row(f"**PostToolUse, {format_cells(n)}**", subject.step)
-            for n, subject in subjects.items()
+            n: Row(f"**PostToolUse, {format_cells(n)}**", notebook.step)
+            for n, notebook in notebooks.items()
         }
         self.socket_rows = {
-            n: Row(f"socket to answer, {format_cells(n)}", subject.answer)
-            for n, subject in subjects.items()
+            n: Row(f"socket to answer, {format_cells(n)}", notebook.answer)
+            for n, notebook in notebooks.items()
         }
         self.python_client = {
             "PreToolUse": Row(
@@ -114,8 +118,8 @@ class Bench:
             **{
                 n: Row(
                     f"PostToolUse, {format_cells(n)}, Python's client",
-                    lambda subject=subjects[n]: project.measure_with_python_client(
-                        subject.step
+                    lambda notebook=notebooks[n]: project.measure_with_python_client(
+                        notebook.step
                     ),
                 )
                 for n in (10, 100)
@@ -124,11 +128,11 @@ class Bench:
         self.with_waker = {
             n: Row(
                 f"PostToolUse, {format_cells(n)}, with its waiting hook",
-                subjects[n].step_with_waker,
+                notebooks[n].step_with_waker,
             )
             for n in (10, 100)
         }
-        named = Subject(project, "named", 10)
+        named = EditedNotebook(project, "named", 10)
         named.message(first=NAMES)
         self.large_row = Row(
             "**PostToolUse, 100 cells, 5 MB of outputs**", self.large.step
@@ -139,7 +143,7 @@ class Bench:
             self.raw,
             Row("the same with jupyter_client", kernel.round_trip),
             self.file,
-            Row("the same: 100 cells", lambda: measure_rewrite(subjects[100].path)),
+            Row("the same: 100 cells", lambda: measure_rewrite(notebooks[100].path)),
             *self.pre_hooks.values(),
             *self.post_hooks.values(),
             Row(

@@ -4,7 +4,7 @@
 
 Run it with the Python of an environment that has stepper. It creates an environment for
 the kernels in a temporary folder, with the packages of the demo, and plays the demo's
-cells (one fails and is then replaced) in four ways: with the real hook script, and
+cells (one fails and is then replaced) in four workflows: with the real hook script, and
 three times without stepper: edit, `jupyter execute --inplace`, read the notebook. Claude
 Code requires that Read: it refuses to edit a file that a command has changed. A failed
 run changes nothing and is not read, unless it continues with `--allow-errors`.
@@ -15,8 +15,8 @@ the result of the Write that creates the notebook, the output of `jupyter execut
 each Read. `render_notebook` and the constants reproduce Claude Code 2.1.330, driven by a
 scripted model (`tests/realclient`), exactly. Tokens are characters ÷ 4.
 
-Not counted: text that the agent writes, the results of NotebookEdit (every way has the
-same fifteen edits), lines for the user, pictures. All ways must end with the same
+Not counted: text that the agent writes, the results of NotebookEdit (every workflow has the
+same fifteen edits), lines for the user, pictures. All workflows must end with the same
 sources, text outputs, figure and result file, and the failure must have been read;
 otherwise the benchmark fails.
 """
@@ -60,13 +60,13 @@ ANSI = re.compile(r"\x1b\[[0-9;]*m")
 TITLE = f"# {demo.PROBLEM}"
 
 
-class BrokenWayError(Exception):
-    """A way did not do the work that is measured."""
+class BrokenWorkflowError(Exception):
+    """A workflow did not do the work that is measured."""
 
 
 @dataclass
-class Way:
-    """A way through the notebook, with the texts that the agent read."""
+class Workflow:
+    """The work on a notebook, with the texts that the agent read."""
 
     name: str
     folder: Path
@@ -183,15 +183,17 @@ def render_notebook(path: Path) -> str:
     return text
 
 
-# --- The way with stepper
+# --- The workflow with stepper
 
 
 class Agent(demo.Player):
     """The demo's player; it records the hooks' texts for the model."""
 
-    def __init__(self, way: Way) -> None:
-        super().__init__(str(way.folder), str(way.notebook.relative_to(way.folder)))
-        self.way = way
+    def __init__(self, workflow: Workflow) -> None:
+        super().__init__(
+            str(workflow.folder), str(workflow.notebook.relative_to(workflow.folder))
+        )
+        self.workflow = workflow
 
     def hook(self, event: str, fields: dict[str, Any]) -> dict[str, Any]:
         """Run the installed hook.
@@ -202,7 +204,7 @@ class Agent(demo.Player):
         specific = answer.get("hookSpecificOutput", {})
         if report := specific.get("additionalContext"):
             name = f"{event}:{fields['tool_name']}" if "tool_name" in fields else event
-            self.way.add_text(
+            self.workflow.add_text(
                 "reports" if event == "PostToolUse" else event,
                 CONTEXT.format(name) + report,
                 call=False,
@@ -213,21 +215,23 @@ class Agent(demo.Player):
             answer.get("stopReason"),
         ):
             if report:
-                self.way.add_text("reasons", report, call=False)
+                self.workflow.add_text("reasons", report, call=False)
         return answer
 
 
-def play_with_stepper(project: Project) -> Way:
+def play_with_stepper(project: Project) -> Workflow:
     """Play the work as the demo does, from the first prompt to the end of the turn."""
-    way = Way("**stepper**", project.root, "the figure (its path is in the report)")
-    steps = [word for step in demo.STEPS for word in ("--step", step.title)]
+    workflow = Workflow(
+        "**stepper**", project.root, "the figure (its path is in the report)"
+    )
+    steps = [marker for step in demo.STEPS for marker in ("--step", step.title)]
     result = spawn(
         [str(project.python), "-I", "-c", CLI, "new", demo.PROBLEM, *steps],
         cwd=project.root,
     )
-    way.add_text("`stepper new`", result.output.decode().strip())
-    way.add_text("Read", render_notebook(way.notebook))
-    player = Agent(way)
+    workflow.add_text("`stepper new`", result.output.decode().strip())
+    workflow.add_text("Read", render_notebook(workflow.notebook))
+    player = Agent(workflow)
     for number, step in enumerate(demo.STEPS, 1):
         player.play("markdown", markdown(number, step))
         if step.forgotten:
@@ -236,17 +240,17 @@ def play_with_stepper(project: Project) -> Way:
             )
         player.play("code", step.code, replace=bool(step.forgotten))
     player.hook("Stop", {"stop_hook_active": False, "last_assistant_message": "Done."})
-    return way
+    return workflow
 
 
-def add_skills(way: Way, status: str) -> Way:
-    """Return stepper's way, with the skills and their list."""
-    way_with_skills = Way(
+def add_skills(workflow: Workflow, status: str) -> Workflow:
+    """Return stepper's workflow, with the skills and their list."""
+    way_with_skills = Workflow(
         "stepper, with the texts of its skills",
-        way.folder,
-        way.omitted,
-        list(way.read),
-        way.calls,
+        workflow.folder,
+        workflow.omitted,
+        list(workflow.read),
+        workflow.calls,
     )
     skill_list = []
     for name, files in skill_states.load_shipped_skills().items():
@@ -258,21 +262,21 @@ def add_skills(way: Way, status: str) -> Way:
             body = body.replace("$ARGUMENTS", "").replace("!`stepper status`", status)
             way_with_skills.add_text(
                 "skills",
-                SKILL.format(way.folder / ".claude" / "skills" / name, body),
+                SKILL.format(workflow.folder / ".claude" / "skills" / name, body),
                 call=False,
             )
     way_with_skills.add_text("list of skills", "\n".join(skill_list), call=False)
     way_with_skills.add_text("Skill", LAUNCHED.format("stepping-notebooks"))
     if sum(kind == "skills" for kind, _ in way_with_skills.read) != 2:
-        raise BrokenWayError("the required skills are missing")
+        raise BrokenWorkflowError("the required skills are missing")
     return way_with_skills
 
 
-# --- The way without stepper
+# --- The workflow without stepper
 
 
 @dataclass
-class Plain(Way):
+class Plain(Workflow):
     """A notebook that is edited, executed by nbclient and read again."""
 
     bin: Path = Path()
@@ -341,7 +345,7 @@ class Plain(Way):
         )
         text = result.stdout.decode().strip()
         if bool(result.returncode) != (fails and not self.flags):
-            raise BrokenWayError(
+            raise BrokenWorkflowError(
                 f"{self.name}: `jupyter execute` exited with code {result.returncode}: {text}"
             )
         self.add_text(
@@ -363,34 +367,34 @@ class Plain(Way):
             )
 
 
-def play_step_by_step(way: Plain) -> Plain:
+def play_step_by_step(workflow: Plain) -> Plain:
     """Execute and read after each code cell, as with stepper."""
-    way.create_notebook()
+    workflow.create_notebook()
     for number, step in enumerate(demo.STEPS, 1):
-        way.edit("markdown", markdown(number, step))
+        workflow.edit("markdown", markdown(number, step))
         first = step.code.removeprefix(step.forgotten)
-        way.edit("code", first)
-        way.run(fails=bool(step.forgotten))
+        workflow.edit("code", first)
+        workflow.run(fails=bool(step.forgotten))
         if step.forgotten:
-            way.edit("code", step.code, instead=first)
-            way.run()
-    return way
+            workflow.edit("code", step.code, instead=first)
+            workflow.run()
+    return workflow
 
 
-def play_in_one_run(way: Plain) -> Plain:
+def play_in_one_run(workflow: Plain) -> Plain:
     """Write all cells, execute, fix, execute again."""
-    way.create_notebook()
+    workflow.create_notebook()
     for number, step in enumerate(demo.STEPS, 1):
-        way.edit("markdown", markdown(number, step))
-        way.edit("code", step.code.removeprefix(step.forgotten))
-    way.run(fails=True)
+        workflow.edit("markdown", markdown(number, step))
+        workflow.edit("code", step.code.removeprefix(step.forgotten))
+    workflow.run(fails=True)
     (step,) = (step for step in demo.STEPS if step.forgotten)
-    way.edit("code", step.code, instead=step.code.removeprefix(step.forgotten))
-    way.run()
-    return way
+    workflow.edit("code", step.code, instead=step.code.removeprefix(step.forgotten))
+    workflow.run()
+    return workflow
 
 
-# --- All ways
+# --- All workflows
 
 
 def markdown(number: int, step: demo.Step) -> str:
@@ -408,39 +412,45 @@ def lines(cell: dict[str, Any]) -> list[str]:
     ]
 
 
-def count_unread_lines(way: Way) -> int:
+def count_unread_lines(workflow: Workflow) -> int:
     """Return the number of output lines that the agent did not read."""
-    read = {line.removeprefix("| ").rstrip() for line in way.text.splitlines()}
-    return sum(line not in read for cell in way.code_cells for line in lines(cell))
+    read = {line.removeprefix("| ").rstrip() for line in workflow.text.splitlines()}
+    return sum(line not in read for cell in workflow.code_cells for line in lines(cell))
 
 
-def check(ways: list[Way]) -> None:
-    """Raise BrokenWayError unless all ways did the same work and read the failure."""
-    wanted = [step.code for step in demo.STEPS]
-    results = ways[0].notebook.with_name(demo.RESULT).read_bytes()
-    printed = [lines(cell) for cell in ways[0].code_cells]
+def check(workflows: list[Workflow]) -> None:
+    """Raise BrokenWorkflowError unless all workflows did the same work and read the failure."""
+    expected = [step.code for step in demo.STEPS]
+    results = workflows[0].notebook.with_name(demo.RESULT).read_bytes()
+    printed = [lines(cell) for cell in workflows[0].code_cells]
     if sum(map(len, printed)) < 50:
-        raise BrokenWayError(f"the notebook has too few outputs: {printed}")
-    for way in ways:
-        cells = way.code_cells
-        if [join_lines(cell["source"]) for cell in cells] != wanted:
-            raise BrokenWayError(f"{way.name}: the sources are not the demo's")
+        raise BrokenWorkflowError(f"the notebook has too few outputs: {printed}")
+    for workflow in workflows:
+        cells = workflow.code_cells
+        if [join_lines(cell["source"]) for cell in cells] != expected:
+            raise BrokenWorkflowError(
+                f"{workflow.name}: the sources are not the demo's"
+            )
         if [lines(cell) for cell in cells] != printed:
-            raise BrokenWayError(
-                f"{way.name}: the outputs differ: {[lines(cell) for cell in cells]}"
+            raise BrokenWorkflowError(
+                f"{workflow.name}: the outputs differ: {[lines(cell) for cell in cells]}"
             )
         if [
             len(find_pictures(output)) for cell in cells for output in cell["outputs"]
         ].count(1) != 1:
-            raise BrokenWayError(f"{way.name}: the number of figures is not 1")
-        if way.notebook.with_name(demo.RESULT).read_bytes() != results:
-            raise BrokenWayError(f"{way.name}: the result file differs")
-        if FAILURE not in ANSI.sub("", way.text):
-            raise BrokenWayError(f"{way.name}: the failure was not read")
-        if printed[-1][-1] not in way.text:
-            raise BrokenWayError(f"{way.name}: the last output was not read")
-        if isinstance(way, Plain) and count_unread_lines(way):
-            raise BrokenWayError(f"{way.name}: the notebook was not read completely")
+            raise BrokenWorkflowError(
+                f"{workflow.name}: the number of figures is not 1"
+            )
+        if workflow.notebook.with_name(demo.RESULT).read_bytes() != results:
+            raise BrokenWorkflowError(f"{workflow.name}: the result file differs")
+        if FAILURE not in ANSI.sub("", workflow.text):
+            raise BrokenWorkflowError(f"{workflow.name}: the failure was not read")
+        if printed[-1][-1] not in workflow.text:
+            raise BrokenWorkflowError(f"{workflow.name}: the last output was not read")
+        if isinstance(workflow, Plain) and count_unread_lines(workflow):
+            raise BrokenWorkflowError(
+                f"{workflow.name}: the notebook was not read completely"
+            )
 
 
 def create_environment(folder: Path) -> Path:
@@ -470,8 +480,8 @@ def create_environment(folder: Path) -> Path:
     return folder / ".venv" / "bin"
 
 
-def play(folder: Path) -> tuple[list[Way], str]:
-    """Play all ways; return them, and a line with the versions."""
+def play(folder: Path) -> tuple[list[Workflow], str]:
+    """Play all workflows; return them, and a line with the versions."""
     project = Project(folder / "stepper")
     try:
         programs = create_environment(project.root)
@@ -492,9 +502,10 @@ def play(folder: Path) -> tuple[list[Way], str]:
     with ThreadPoolExecutor(2) as pool:
         tasks = [
             pool.submit(
-                play_way, Plain(name, folder / slug, picture, bin=programs, flags=flags)
+                play_workflow,
+                Plain(name, folder / slug, picture, bin=programs, flags=flags),
             )
-            for play_way, name, slug, flags in (
+            for play_workflow, name, slug, flags in (
                 (play_step_by_step, "**plain**, a run after each cell", "each", ()),
                 (play_in_one_run, all_at_once, "once", ()),
                 (
@@ -505,35 +516,35 @@ def play(folder: Path) -> tuple[list[Way], str]:
                 ),
             )
         ]
-        ways = [stepped, *(task.result() for task in tasks)]
-    check(ways)
+        workflows = [stepped, *(task.result() for task in tasks)]
+    check(workflows)
     names = ["ipykernel", "nbclient", "ipython", "pandas", "matplotlib"]
     version_code = f"from importlib.metadata import version\nprint(*(f'{{n}} {{version(n)}}' for n in {names}), sep=', ')"
     kernel = demo.output(python, "-c", version_code, cwd=str(folder)).strip()
     summary = f"{date.today()}, notebook-stepper {__version__}, CPython {sys.version.split()[0]}, {kernel}"
-    return [stepped, add_skills(stepped, status), *ways[1:]], summary
+    return [stepped, add_skills(stepped, status), *workflows[1:]], summary
 
 
-def format_table(ways: list[Way]) -> Iterator[str]:
+def format_table(workflows: list[Workflow]) -> Iterator[str]:
     """Yield the lines of the report."""
-    stepper_size, skills_size = ways[0].size, ways[1].size
-    yield "| way | characters | tokens (÷ 4) | to stepper | to stepper with skills | calls except edits | not read |"
+    stepper_size, skills_size = workflows[0].size, workflows[1].size
+    yield "| workflow | characters | tokens (÷ 4) | to stepper | to stepper with skills | calls except edits | not read |"
     yield "| --- | --- | --- | --- | --- | --- | --- |"
-    for way in ways:
-        ratios = f"{way.size / stepper_size:.2f} × | {way.size / skills_size:.2f} ×"
-        yield f"| {way.name} | {way.size:,} | {way.size / 4:,.0f} | {ratios} | {way.calls} | {way.omitted} |"
+    for workflow in workflows:
+        ratios = f"{workflow.size / stepper_size:.2f} × | {workflow.size / skills_size:.2f} ×"
+        yield f"| {workflow.name} | {workflow.size:,} | {workflow.size / 4:,.0f} | {ratios} | {workflow.calls} | {workflow.omitted} |"
     yield ""
-    total = sum(len(lines(cell)) for cell in ways[0].code_cells)
-    reports = [text for kind, text in ways[0].read if kind == "reports"]
+    total = sum(len(lines(cell)) for cell in workflows[0].code_cells)
+    reports = [text for kind, text in workflows[0].read if kind == "reports"]
     largest = max(reports, key=len)
     match = re.search("[Cc]ell [0-9]+", largest)
     yield f"- The largest single report: {len(largest):,} characters ({match[0].lower() if match else 'unknown cell'})."
-    yield f"- Of the {total} output lines, stepper's reports omit {count_unread_lines(ways[0])}, a Read omits none."
-    for way in ways:
-        yield f"- {way.name.replace('*', '')}: {way.parts}."
-    for way in ways:
-        if isinstance(way, Plain):
-            yield f"- {way.name.replace('*', '')}: the failed run wrote {way.failed_run}."
+    yield f"- Of the {total} output lines, stepper's reports omit {count_unread_lines(workflows[0])}, a Read omits none."
+    for workflow in workflows:
+        yield f"- {workflow.name.replace('*', '')}: {workflow.parts}."
+    for workflow in workflows:
+        if isinstance(workflow, Plain):
+            yield f"- {workflow.name.replace('*', '')}: the failed run wrote {workflow.failed_run}."
 
 
 def main() -> None:
@@ -545,17 +556,19 @@ def main() -> None:
         "--save",
         type=Path,
         metavar="FOLDER",
-        help="save all texts there, a file for each way",
+        help="save all texts there, a file for each workflow",
     )
     save = parser.parse_args().save
     with tempfile.TemporaryDirectory(prefix="tokens-") as folder:
-        ways, summary = play(Path(folder).resolve())
-        report = list(format_table(ways))
+        workflows, summary = play(Path(folder).resolve())
+        report = list(format_table(workflows))
     print(f"{summary}\n\n" + "\n".join(report))
     if save:
         save.mkdir(parents=True, exist_ok=True)
-        for number, way in enumerate(ways):
-            (save / f"{number}.txt").write_text(f"{way.name}\n\n{way.text}\n", "utf-8")
+        for number, workflow in enumerate(workflows):
+            (save / f"{number}.txt").write_text(
+                f"{workflow.name}\n\n{workflow.text}\n", "utf-8"
+            )
 
 
 if __name__ == "__main__":

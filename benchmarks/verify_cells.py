@@ -92,7 +92,10 @@ for sources in json.load(sys.stdin):
 with open(sys.argv[1], "w") as stream:
     json.dump(cells, stream)
 """
-NUMBER, WORD = re.compile(r"(?<![\w.])\d[\d.]*\d?"), re.compile(r"[A-Za-z]{3,}")
+NUMBER_PATTERN, WORD_PATTERN = (
+    re.compile(r"(?<![\w.])\d[\d.]*\d?"),
+    re.compile(r"[A-Za-z]{3,}"),
+)
 Outputs = list[dict[str, Any]]
 
 
@@ -126,8 +129,8 @@ def change_outputs(
 ) -> Iterator[tuple[str, Outputs]]:
     """Yield kinds of changes, and the outputs with one such change."""
     for kind, pattern in (
-        ("digit", NUMBER),
-        ("word", WORD),
+        ("digit", NUMBER_PATTERN),
+        ("word", WORD_PATTERN),
         ("line", re.compile(r"^[^\n]*\S[^\n]*\n", re.MULTILINE)),
     ):
         candidates = [
@@ -226,7 +229,7 @@ def main() -> None:
         [
             sheet.source
             for sheet in load_cells(name)
-            if not any(word in sheet.source for word in LEFT_OUT)
+            if not any(marker in sheet.source for marker in LEFT_OUT)
         ]
         for name in NAMES
     ]

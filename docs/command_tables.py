@@ -62,13 +62,13 @@ def _format_row(cells: Sequence[str]) -> str:
 
 def format_usage(command: Command) -> str:
     """Return how a command is called, without its options."""
-    words = ["stepper", command.name]
+    parts = ["stepper", command.name]
     for argument in list_cli_arguments(command.arguments):
         if is_positional(argument):
             metavar = argument.metadata.get("metavar") or argument.name.upper()
-            word = metavar if argument.default is MISSING else f"[{metavar}]"
-            words.append(f"{word}..." if "several" in argument.metadata else word)
-    return f"`{' '.join(words)}`"
+            part = metavar if argument.default is MISSING else f"[{metavar}]"
+            parts.append(f"{part}..." if "several" in argument.metadata else part)
+    return f"`{' '.join(parts)}`"
 
 
 def format_command_table(commands: Iterable[Command]) -> str:

@@ -199,10 +199,10 @@ class Player:
 
         Raise StepperError if the result is not the expected one.
         """
-        before = self.notebook.read_text("utf-8")
-        content: dict[str, Any] = json.loads(before)
+        original_file = self.notebook.read_text("utf-8")
+        content: dict[str, Any] = json.loads(original_file)
         last, mode = content["cells"][-1], "replace" if replace else "insert"
-        given = {
+        tool_input = {
             "notebook_path": str(self.notebook),
             "cell_id": last["id"],
             "new_source": source,
@@ -216,7 +216,7 @@ class Player:
         if replace:
             response["old_source"] = "".join(last["source"])
         else:
-            given |= {"cell_type": kind, "edit_mode": "insert"}
+            tool_input |= {"cell_type": kind, "edit_mode": "insert"}
             content["cells"].append(
                 {
                     "cell_type": kind,
@@ -232,17 +232,17 @@ class Player:
         }
         after = json.dumps(
             content, indent=1, ensure_ascii=False
-        ) + "\n" * before.endswith("\n")
+        ) + "\n" * original_file.endswith("\n")
         response |= {
             "cell_id": cell["id"],
             "error": "",
             "notebook_path": str(self.notebook),
         }
-        response |= {"original_file": before, "updated_file": after}
+        response |= {"original_file": original_file, "updated_file": after}
 
         call = {
             "tool_name": "NotebookEdit",
-            "tool_input": given,
+            "tool_input": tool_input,
             "tool_use_id": "toolu_" + secrets.token_hex(12),
         }
         gate = self.hook("PreToolUse", call)
@@ -303,14 +303,14 @@ def check(notebook: Path, state: str) -> None:
         for cell in json.loads(notebook.read_text("utf-8"))["cells"]
         if cell["cell_type"] == "code"
     ]
-    ran, outputs = (
+    counts, outputs = (
         [cell["execution_count"] for cell in cells],
         [output for cell in cells for output in cell["outputs"]],
     )
     pictures = sum("image/png" in output.get("data", {}) for output in outputs)
     bad = (
-        None in ran
-        or len(ran) != len(STEPS)
+        None in counts
+        or len(counts) != len(STEPS)
         or any(output["output_type"] == "error" for output in outputs)
     )
     if (
@@ -320,7 +320,7 @@ def check(notebook: Path, state: str) -> None:
         or not notebook.with_name(RESULT).exists()
     ):
         raise StepperError(
-            f"unexpected result: state {state}, execution counts {ran}, {pictures} figure(s), {RESULT}"
+            f"unexpected result: state {state}, execution counts {counts}, {pictures} figure(s), {RESULT}"
         )
 
 
@@ -330,7 +330,7 @@ def main() -> int:
     stepper = str(Path(Paths(target).env, "bin", "stepper"))
     try:
         prepare(target)
-        steps = [word for step in STEPS for word in ("--step", step.title)]
+        steps = [argument for step in STEPS for argument in ("--step", step.title)]
         name = json.loads(
             output(stepper, "new", PROBLEM, *steps, "--json", cwd=target)
         )["notebook"]

@@ -85,14 +85,14 @@ SCENES = {
 def script(scene: Scene, notebook: Path) -> list[Any]:
     """Return the model's turns: read the notebook, edit it, say the last words."""
 
-    def edit(said: str, source: str, how: dict[str, str]) -> Turn:
-        given = {"notebook_path": str(notebook), "new_source": source, **how}
+    def edit(message: str, source: str, how: dict[str, str]) -> Turn:
+        tool_input = {"notebook_path": str(notebook), "new_source": source, **how}
         return lambda _: [
-            text(said),
+            text(message),
             tool(
                 "NotebookEdit",
                 {
-                    **given,
+                    **tool_input,
                     "cell_id": json.loads(notebook.read_text())["cells"][-1]["id"],
                 },
             ),
@@ -105,7 +105,7 @@ def script(scene: Scene, notebook: Path) -> list[Any]:
     ]
 
 
-def played(scene: Scene) -> str:
+def play(scene: Scene) -> str:
     """Play a scene; return the last screen with its colors."""
     with tempfile.TemporaryDirectory(prefix="stepper-picture-") as folder:
         project, home = Path(folder).resolve() / "prices", Path(folder) / "home"
@@ -119,7 +119,7 @@ def played(scene: Scene) -> str:
             )
         )
         stepper = project / ".stepper/env/bin/stepper"
-        made = [
+        command = [
             stepper,
             "new",
             "Prices",
@@ -127,7 +127,8 @@ def played(scene: Scene) -> str:
             *(f"--step={step}" for step in scene.steps),
         ]
         notebook = (
-            project / json.loads(subprocess.check_output(made, cwd=project))["notebook"]
+            project
+            / json.loads(subprocess.check_output(command, cwd=project))["notebook"]
         )
         try:
             with (
@@ -180,4 +181,4 @@ if __name__ == "__main__":
         if len(sys.argv) > 2
         else ROOT / "docs" / "pictures" / f"{name}.svg"
     )
-    target.write_text(drawn(played(SCENES[name]), SCENES[name].until))
+    target.write_text(drawn(play(SCENES[name]), SCENES[name].until))

@@ -346,7 +346,7 @@ def test_screenshots_can_be_regenerated(claude_binary: Path) -> None:
 
     def shown_in(name: str) -> str:
         scene = session.SCENES[name]
-        screenshot = session.drawn(session.played(scene), scene.until)
+        screenshot = session.drawn(session.play(scene), scene.until)
         return "".join(ElementTree.fromstring(screenshot).itertext()).replace(
             "\xa0", " "
         )

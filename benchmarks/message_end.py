@@ -1,6 +1,6 @@
 """Measure the end of a message (`PostToolBatch`) in a project with many notebooks.
 
-    python benchmarks/batch.py
+    python benchmarks/message_end.py
 
 Each round is a step in one notebook, a pause, and the end of its message, at which the
 daemon checks whether any notebook was changed outside Claude Code's edit tools. The
@@ -27,7 +27,7 @@ from common import (
     run_benchmark,
     spawn,
 )
-from subject import Subject
+from edited_notebook import EditedNotebook
 
 LIMITS = {10: None, 100: 10.0, 1000: 20.0}  # notebooks → limit of the median in ms
 PAUSE_SECONDS = 0.5  # between steps; an agent takes longer
@@ -81,20 +81,20 @@ def main() -> None:
         for layout in ("one folder", "ten per folder", "one per folder"):
             with create_temporary_project() as project:
                 fill(project, layout, count)
-                subject, steps = Subject(project, "subject", 10), list[float]()
+                notebook, steps = EditedNotebook(project, "subject", 10), list[float]()
                 bare = project.create_socket_floor()
 
                 def run_message(
-                    subject: Subject = subject, steps: list[float] = steps
+                    notebook: EditedNotebook = notebook, steps: list[float] = steps
                 ) -> float:
-                    data, word = subject.edit()
+                    data, marker = notebook.edit()
                     result = spawn(
-                        subject.project.build_hook_command("PostToolUse"), data
+                        notebook.project.build_hook_command("PostToolUse"), data
                     )
-                    subject.check(result.output, word)
+                    notebook.check(result.output, marker)
                     steps.append(result.ms)
                     time.sleep(PAUSE_SECONDS)
-                    return subject.end_message().ms
+                    return notebook.end_message().ms
 
                 row = Row(layout, run_message)
                 measure_rows([row], rounds, bare)

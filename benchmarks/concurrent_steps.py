@@ -1,6 +1,6 @@
 """Measure concurrent steps in 1, 4 and 16 notebooks.
 
-    python benchmarks/many.py
+    python benchmarks/concurrent_steps.py
 
 A wave is one step in every notebook: the edits are made, then as many threads spawn the
 hooks, timed from the first spawn to the last exit. Each wave is compared with as many
@@ -29,7 +29,7 @@ from common import (
     run_benchmark,
     spawn,
 )
-from subject import Subject
+from edited_notebook import EditedNotebook
 
 SIZES, CELLS, NOTEBOOK_MB = (1, 4, 16), 10, 3
 
@@ -46,20 +46,20 @@ class Wave:
             pool,
             project.create_socket_floor(),
         )
-        self.subjects: list[Subject] = []
+        self.notebooks: list[EditedNotebook] = []
         self.hook_times: list[float] = []
 
     def add_notebooks(self, size: int) -> None:
         """Add notebooks, each with a kernel; discard the collected durations."""
-        for number in range(len(self.subjects), size):
-            self.subjects.append(Subject(self.project, f"many{number}", CELLS))
-            self.subjects[-1].step()
+        for number in range(len(self.notebooks), size):
+            self.notebooks.append(EditedNotebook(self.project, f"many{number}", CELLS))
+            self.notebooks[-1].step()
         self.hook_times = []
 
     def bare(self) -> float:
         """Return the milliseconds of as many bare interpreters."""
         started_at = time.perf_counter()
-        for future in [self.pool.submit(self.floor) for _ in self.subjects]:
+        for future in [self.pool.submit(self.floor) for _ in self.notebooks]:
             future.result()
         return measure_elapsed_ms(started_at)
 
@@ -68,7 +68,7 @@ class Wave:
 
         Raise BrokenStepError unless each cell ran.
         """
-        edits = [(subject, *subject.edit()) for subject in self.subjects]
+        edits = [(notebook, *notebook.edit()) for notebook in self.notebooks]
         hook, started_at = (
             self.project.build_hook_command("PostToolUse"),
             time.perf_counter(),
@@ -78,11 +78,11 @@ class Wave:
             for future in [self.pool.submit(spawn, hook, data) for _, data, _ in edits]
         ]
         duration_ms = measure_elapsed_ms(started_at)
-        for (subject, _, word), result in zip(edits, results, strict=True):
-            subject.check(result.output, word)
+        for (notebook, _, marker), result in zip(edits, results, strict=True):
+            notebook.check(result.output, marker)
             self.hook_times.append(result.ms)
         # one session, one message for all notebooks
-        self.subjects[0].end_message()
+        self.notebooks[0].end_message()
         return duration_ms
 
 

@@ -1,9 +1,9 @@
-"""Ways to run a new cell of a notebook, for `peers.py`: install, start, step, check.
+"""Tools that run a new cell of a notebook, for `peers.py`: install, start, step, check.
 
 A session adds the notebook's N cells itself. A step adds one more and runs it. Then,
 untimed, the answer and the file are checked and the cell is deleted. The word that the
-cell prints must be in the answer and, if the way saves, in the file at the moment of
-the answer; otherwise BrokenStepError is raised.
+cell prints must be in the answer and, if the tool saves the notebook, in the file at
+the moment of the answer; otherwise BrokenStepError is raised.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from typing import Any, NamedTuple
 
 import psutil
 from common import BrokenStepError, Project, spawn
+from edited_notebook import EditedNotebook
 from jupyter_client import KernelManager
-from subject import Subject
 
 from stepper.hook import daemon_client
 
@@ -178,8 +178,8 @@ def install(name: str, pins: tuple[str, ...]) -> Path:
 
 def new_cell() -> tuple[str, str]:
     """Return a source and the word that it prints, which is not in the source."""
-    word = secrets.token_hex(8)
-    return f"print('{word[:8]}' + '{word[8:]}')", word
+    marker = secrets.token_hex(8)
+    return f"print('{marker[:8]}' + '{marker[8:]}')", marker
 
 
 def old_cell(number: int) -> str:
@@ -214,7 +214,7 @@ def code_cell(source: str, printed: str = "") -> dict[str, Any]:
     return cell | {"outputs": outputs, "source": source.splitlines(keepends=True)}
 
 
-def compare(name: str, path: Path, cells: int, word: str) -> None:
+def compare(name: str, path: Path, cells: int, marker: str) -> None:
     """Raise BrokenStepError unless the file has all old outputs and the new word."""
     outputs = [
         "".join(
@@ -222,13 +222,13 @@ def compare(name: str, path: Path, cells: int, word: str) -> None:
         ).removesuffix("\n")
         for cell in json.loads(path.read_text())["cells"]
     ]
-    if outputs != [*map(str, range(cells)), word]:
+    if outputs != [*map(str, range(cells)), marker]:
         raise BrokenStepError(
-            f"{name}: {path.name} has these outputs, expected {word} last: {outputs}"
+            f"{name}: {path.name} has these outputs, expected {marker} last: {outputs}"
         )
 
 
-class StepperNotebook(Subject):
+class StepperNotebook(EditedNotebook):
     """A notebook of stepper, edited as Claude Code does it."""
 
     name = "stepper"
@@ -335,14 +335,14 @@ class StepperNotebook(Subject):
 
     def step_over_socket(self) -> float:
         """Return the milliseconds of a step without processes."""
-        source, word = new_cell()
+        source, marker = new_cell()
         answer = self.run(source)
-        self.check_and_undo(answer.text.encode(), word)
+        self.check_and_undo(answer.text.encode(), marker)
         return answer.ms
 
     def step_with_hooks(self) -> float:
         """Return the milliseconds of both hooks of a step, spawn to exit."""
-        source, word = new_cell()
+        source, marker = new_cell()
         tool_input = self.plan_edit(source, json.loads(self.path.read_text())["cells"])
         gate = spawn(
             self.project.build_hook_command("PreToolUse"),
@@ -355,13 +355,13 @@ class StepperNotebook(Subject):
         result = spawn(
             self.project.build_hook_command("PostToolUse"), self.edit_notebook(source)
         )
-        self.check_and_undo(result.output, word)
+        self.check_and_undo(result.output, marker)
         return gate.ms + result.ms
 
-    def check_and_undo(self, out: bytes, word: str) -> None:
+    def check_and_undo(self, out: bytes, marker: str) -> None:
         """Check the report and the file, and delete the cell."""
-        self.check(out, word)
-        compare(self.name, self.path, self.cells, word)
+        self.check(out, marker)
+        compare(self.name, self.path, self.cells, marker)
         self.ask_daemon(self.edit_notebook(None))
         self.end_message()
 
@@ -427,16 +427,16 @@ class PeerSession:
         return Answer(**self.read())
 
     def call_checked(
-        self, tool: str, arguments: dict[str, Any], word: str = ""
+        self, tool: str, arguments: dict[str, Any], marker: str = ""
     ) -> Answer:
         """Return the result of a call.
 
         Raise BrokenStepError if it failed or lacks the word.
         """
         answer = self.call(tool, arguments)
-        if answer.failed or word not in answer.text:
+        if answer.failed or marker not in answer.text:
             raise BrokenStepError(
-                f"{self.name}: {tool}: {answer.failed or 'no ' + word}: {answer.text[:500]}"
+                f"{self.name}: {tool}: {answer.failed or 'no ' + marker}: {answer.text[:500]}"
             )
         return answer
 
@@ -450,10 +450,10 @@ class PeerSession:
 
         Check answer and file; return the milliseconds, call to result.
         """
-        source, word = new_cell()
-        answer = self.call_checked(*self.peer.step(self.path, source), word)
+        source, marker = new_cell()
+        answer = self.call_checked(*self.peer.step(self.path, source), marker)
         if self.peer.undo:
-            compare(self.name, self.path, self.cells, word)
+            compare(self.name, self.path, self.cells, marker)
             self.call_checked(*self.peer.undo(self.path, self.cells))
         return answer.ms
 
@@ -502,7 +502,7 @@ class NotebookRunner:
 
         Return the milliseconds, spawn to exit.
         """
-        source, word = new_cell()
+        source, marker = new_cell()
         notebook = empty()
         notebook["cells"] = [
             code_cell(old_cell(number), f"{number}\n") for number in range(self.cells)
@@ -515,7 +515,7 @@ class NotebookRunner:
             raise BrokenStepError(
                 f"{self.name}: {self.log.read_text()[-1500:]}"
             ) from error
-        compare(self.name, self.result, self.cells, word)
+        compare(self.name, self.result, self.cells, marker)
         return ms
 
 
@@ -530,11 +530,11 @@ class FreshClient:
 
     def step(self) -> float:
         """Return the milliseconds, spawn to exit."""
-        source, word = new_cell()
+        source, marker = new_cell()
         result = spawn(
             [sys.executable, "-c", FRESH, self.manager.connection_file, source]
         )
-        if result.output.decode().strip() != word:
+        if result.output.decode().strip() != marker:
             raise BrokenStepError(
                 f"{self.name}: printed {result.output.decode()[:500]!r}"
             )

@@ -1,4 +1,4 @@
-"""The MCP servers that `mcp.py` measures: installation, start, and equivalent calls."""
+"""The MCP servers that `mcp.py` measures: installation, start and equivalent calls."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import IO, Any
 
 from common import BrokenStepError, Project
 from mcp_client import CallResult, Server
-from peer_ways import code_cell, compare, empty, install, new_cell, old_cell
+from peer_tools import code_cell, compare, empty, install, new_cell, old_cell
 
 Call = tuple[str, Mapping[str, Any]]
 KERNEL = (
@@ -96,7 +96,7 @@ class McpServer:
         """Set the path of the created notebook."""
 
     def call_tools(
-        self, *calls: Call, word: str = "", may_fail: bool = False
+        self, *calls: Call, marker: str = "", may_fail: bool = False
     ) -> list[CallResult]:
         """Make calls and return their results.
 
@@ -107,9 +107,9 @@ class McpServer:
             results.append(self.server.call(tool, arguments))
             if results[-1].is_error and not may_fail:
                 raise BrokenStepError(f"{self.name}: {tool}: {results[-1].text[:500]}")
-        if word not in results[-1].text:
+        if marker not in results[-1].text:
             raise BrokenStepError(
-                f"{self.name}: {calls[-1][0]}: no {word!r}: {results[-1].text[:500]}"
+                f"{self.name}: {calls[-1][0]}: no {marker!r}: {results[-1].text[:500]}"
             )
         return results
 
@@ -118,7 +118,7 @@ class McpServer:
         self.find_notebook(self.call_tools(*self.create_notebook_calls("cells")))
         self.before = self.count_cells()
         for number in range(cells):
-            self.call_tools(self.code_call(old_cell(number)), word=str(number))
+            self.call_tools(self.code_call(old_cell(number)), marker=str(number))
 
     def count_cells(self) -> int:
         """Return the number of cells in the notebook."""
@@ -128,10 +128,10 @@ class McpServer:
 
     def measure_added_cell(self, cells: int) -> float:
         """Append a cell and run it; check the result; return the milliseconds."""
-        source, word = new_cell()
-        (result,) = self.call_tools(self.code_call(source), word=word)
+        source, marker = new_cell()
+        (result,) = self.call_tools(self.code_call(source), marker=marker)
         if self.saves:
-            compare(self.name, self.write_code_cells(), cells, word)
+            compare(self.name, self.write_code_cells(), cells, marker)
         self.call_tools(self.delete_last(self.before + cells))
         return result.ms
 

@@ -1,6 +1,6 @@
 """Measure hooks while no notebook is in use, relative to a bare Python.
 
-    python benchmarks/quiet.py
+    python benchmarks/idle_hooks.py
 
 The limit for SessionStart, UserPromptSubmit and Stop is 2 × bare.
 """

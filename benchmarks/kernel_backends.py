@@ -1,7 +1,7 @@
 """Measure a step on each kernel backend, and a job's first result.
 
-    python benchmarks/places.py              # as root if sshd or SLURM must be installed
-    python benchmarks/places.py ssh slurm    # only these, and local
+    python benchmarks/kernel_backends.py              # as root if sshd or SLURM must be installed
+    python benchmarks/kernel_backends.py ssh slurm    # only these, and local
 
 The backends are real ones on loopback, those of the tests: an sshd, a SLURM cluster of
 two nodes, a Jupyter Server. Each step is compared with a bare round trip to a kernel
@@ -47,8 +47,8 @@ from common import (
     run_benchmark,
     spawn,
 )
+from edited_notebook import EditedNotebook
 from kernels import RawKernel
-from subject import Subject
 from tornado.httpclient import HTTPRequest
 from tornado.websocket import websocket_connect
 
@@ -209,7 +209,7 @@ def jupyter() -> Iterator[Backend]:
 class Websocket:
     """A kernel of a Jupyter server, asked over one websocket.
 
-    A thread reads the websocket, so that the server's pings are answered between two round
+    A thread reads the websocket, so the server's pings are answered between two round
     trips, too.
     """
 
@@ -239,7 +239,7 @@ class Websocket:
         """Return the milliseconds of printing a word, until its reply and `idle`."""
         return float(self._run_in_loop(self._run(secrets.token_hex(8))))
 
-    async def _run(self, word: str) -> float:
+    async def _run(self, marker: str) -> float:
         header = {
             "msg_id": uuid.uuid4().hex,
             "msg_type": "execute_request",
@@ -249,7 +249,7 @@ class Websocket:
             "date": "2026-01-01T00:00:00Z",
         }
         content = {
-            "code": f"print('{word}')",
+            "code": f"print('{marker}')",
             "silent": False,
             "store_history": True,
             "user_expressions": {},
@@ -273,7 +273,7 @@ class Websocket:
                     message["content"].get("execution_state"),
                 }
                 printed += message["content"].get("text", "")
-        if word not in printed:
+        if marker not in printed:
             raise BrokenStepError(f"a kernel of the server printed {printed!r}")
         return measure_elapsed_ms(started_at)
 
@@ -288,7 +288,7 @@ class Websocket:
 BACKENDS = {"ssh": ssh, "slurm": slurm, "jupyter": jupyter}
 
 
-class BackendNotebook(Subject):
+class BackendNotebook(EditedNotebook):
     """A notebook whose kernel runs on a backend."""
 
     def __init__(self, project: Project, backend: Backend, name: str = "") -> None:
@@ -348,22 +348,22 @@ def measure_steps(
     project: Project, backend: Backend, rounds: int, rests: int
 ) -> list[tuple[Row, Row, float | None]]:
     """Return the rows of steps on a backend, each with its floor and its limit."""
-    subject = BackendNotebook(project, backend)
-    subject.step()  # starts the kernel
+    notebook = BackendNotebook(project, backend)
+    notebook.step()  # starts the kernel
     measure_link, link_before_answer, link_before_rest = (
         Row("", backend.measure_link) for _ in range(3)
     )
     step, pre_hook = (
-        Row(f"**PostToolUse, {backend.name}**", subject.step),
-        Row("", subject.ask),
+        Row(f"**PostToolUse, {backend.name}**", notebook.step),
+        Row("", notebook.ask),
     )
-    answer = Row(f"socket to answer, {backend.name}", subject.answer)
+    answer = Row(f"socket to answer, {backend.name}", notebook.answer)
     step_after_rest = Row(
-        f"PostToolUse after {REST_SECONDS} s, {backend.name}", subject.step_after_rest
+        f"PostToolUse after {REST_SECONDS} s, {backend.name}", notebook.step_after_rest
     )
     measure_rows((measure_link, step, link_before_answer, answer, pre_hook), rounds)
     measure_rows((link_before_rest, step_after_rest), rests, warm=1)
-    subject.shut_down_kernel()
+    notebook.shut_down_kernel()
     both_hooks = add_rows(f"a step, {backend.name}: both hooks", pre_hook, step)
     return [
         (step, measure_link, STEP_MS),
@@ -380,10 +380,10 @@ def format_starts(project: Project, backend: Backend, rounds: int) -> list[str]:
     """
     if backend.measure_bare_job is None:
         return []
-    subject = BackendNotebook(project, backend, f"first-{backend.name}")
+    notebook = BackendNotebook(project, backend, f"first-{backend.name}")
     run_bare_job, first_step = (
         Row("", backend.measure_bare_job),
-        Row(f"**submit to first result, {backend.name}**", subject.first_step),
+        Row(f"**submit to first result, {backend.name}**", notebook.first_step),
     )
     measure_rows((run_bare_job, first_step), rounds, warm=1)
     return [format_line(first_step, run_bare_job, START_MS)]
@@ -400,12 +400,13 @@ def main() -> None:
     parser.add_argument(
         "--starts", type=int, default=7, help="number of submitted jobs, at least 2"
     )
-    given = parser.parse_args()
+    options = parser.parse_args()
     # shut down what was started
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     with contextlib.ExitStack() as stack:
         chosen_backends = [
-            stack.enter_context(BACKENDS[name]()) for name in given.backends or BACKENDS
+            stack.enter_context(BACKENDS[name]())
+            for name in options.backends or BACKENDS
         ]
         backends = [stack.enter_context(local()), *chosen_backends]
         project = stack.enter_context(create_temporary_project())
@@ -423,7 +424,7 @@ def main() -> None:
         local_differences: list[float] = []  # of the local kernel, which comes first
         time.sleep(SETTLE_SECONDS)
         for backend in backends:
-            rows = measure_steps(project, backend, given.rounds, given.starts)
+            rows = measure_steps(project, backend, options.rounds, options.starts)
             local_differences = local_differences or [
                 median_difference(row, floor) for row, floor, _ in rows
             ]
@@ -437,8 +438,8 @@ def main() -> None:
             "| --- | --- | --- | --- | --- |",
         ]
         for backend in backends:
-            lines += format_starts(project, backend, given.starts)
-        print_report(given.rounds, lines)
+            lines += format_starts(project, backend, options.starts)
+        print_report(options.rounds, lines)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Measure a step in a notebook with 0, 5, 20 or 60 MB of outputs: time and memory.
 
-    python benchmarks/growth.py
+    python benchmarks/notebook_size.py
 
 The floor is one process with orjson that reads and writes the necessary data: it parses
 the payload (which contains the notebook twice), reads and parses the file, dumps it and
@@ -32,7 +32,7 @@ from common import (
     run_benchmark,
     spawn,
 )
-from subject import Subject
+from edited_notebook import EditedNotebook
 
 # MB of outputs → limit, as a multiple of the floor
 LIMITS: dict[int, float | None] = {0: None, 5: None, 20: 1.5, 60: 2}
@@ -44,10 +44,10 @@ READ = "while __import__('os').read(0, 1 << 20): pass"
 class Floor:
     """The same work without stepper, on a copy of the notebook."""
 
-    def __init__(self, subject: Subject) -> None:
-        self.payload, _ = subject.edit()
-        self.path = subject.path.with_suffix(".floor")
-        self.path.write_bytes(subject.path.read_bytes())
+    def __init__(self, notebook: EditedNotebook) -> None:
+        self.payload, _ = notebook.edit()
+        self.path = notebook.path.with_suffix(".floor")
+        self.path.write_bytes(notebook.path.read_bytes())
 
     def run(self) -> float:
         """Return the milliseconds of reading and writing for one step."""
@@ -83,14 +83,14 @@ def read_peak_memory(pid: int) -> float | None:
 
 
 def measure_memory(
-    project: Project, subject: Subject
+    project: Project, notebook: EditedNotebook
 ) -> tuple[float, float | None, float]:
     """Return MiB of memory: hook's peak, daemon's peak, daemon after 1 s."""
     hooks, peaks, after = [], [], []
     daemon = project.find_daemon()
     for _ in range(MEMORY_SAMPLES):
         read_peak_memory(daemon.pid)
-        hooks.append(subject.peak_mb())
+        hooks.append(notebook.peak_mb())
         peaks.append(read_peak_memory(daemon.pid))
         time.sleep(1)
         after.append(daemon.memory_info().rss / MB)
@@ -105,14 +105,14 @@ def measure_memory(
 def measure_size(size: int, rounds: int) -> tuple[str, str]:
     """Return the rows of times and memory for a notebook with `size` MB of outputs."""
     with create_temporary_project() as project:
-        subject = Subject(project, "grown", 100, size * MB)
-        subject.step()  # starts daemon and kernel
-        floor = Floor(subject)
+        notebook = EditedNotebook(project, "grown", 100, size * MB)
+        notebook.step()  # starts daemon and kernel
+        floor = Floor(notebook)
         reader = [*project.bare[:-1], READ]
-        step, floor_row = Row("step", subject.step), Row("floor", floor.run)
+        step, floor_row = Row("step", notebook.step), Row("floor", floor.run)
         handover = Row("handover", lambda: spawn(reader, floor.payload).ms)
         measure_rows((step, floor_row, handover), rounds)
-        hook, peak, after_mib = measure_memory(project, subject)
+        hook, peak, after_mib = measure_memory(project, notebook)
         payload = len(floor.payload) / MB
     ratio, limit = Bound(step, "", (floor_row,)).ratio, LIMITS[size]
     times = f"{step.median:.1f} | {step.middle} | {floor_row.median:.1f} | {handover.median:.1f}"
@@ -138,11 +138,11 @@ def main() -> None:
         default=[],
         help=f"MB of outputs: any of {list(LIMITS)}",
     )
-    given = parser.parse_args()
-    rows = [measure_size(size, given.rounds) for size in given.sizes or LIMITS]
+    options = parser.parse_args()
+    rows = [measure_size(size, options.rounds) for size in options.sizes or LIMITS]
     handover = "a Python that reads standard input, ms"
     print_report(
-        given.rounds,
+        options.rounds,
         [
             f"| outputs | payload, MiB | PostToolUse, ms | middle half | floor, ms | {handover} | to the floor | limit |",
             "| --- | --- | --- | --- | --- | --- | --- | --- |",

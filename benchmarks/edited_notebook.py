@@ -55,7 +55,7 @@ def create_output(size: int, number: int, rng: random.Random) -> dict[str, Any]:
     return {"name": "stdout", "output_type": "stream", "text": lines}
 
 
-class Subject:
+class EditedNotebook:
     """A notebook in which one cell is replaced repeatedly.
 
     Each source prints another word.
@@ -149,8 +149,8 @@ class Subject:
 
         `first` is code that the cell runs before it prints.
         """
-        word = secrets.token_hex(8)
-        source = f"{first}print('{word}')"
+        marker = secrets.token_hex(8)
+        source = f"{first}print('{marker}')"
         before = self.path.read_text()
         notebook = json.loads(before)
         cell = self.cell(notebook)
@@ -176,7 +176,7 @@ class Subject:
         }
         return self.format_payload(
             "PostToolUse", **self.format_call(source), **extra
-        ), word
+        ), marker
 
     def ask(self) -> float:
         """Run the PreToolUse hook of an edit; return its milliseconds."""
@@ -214,16 +214,16 @@ class Subject:
         self, command: list[str] | None = None, first: str = ""
     ) -> tuple[float, float]:
         """Do a step and end its message; return the milliseconds of both hooks."""
-        payload, word = self.edit(first)
+        payload, marker = self.edit(first)
         result = spawn(
             command or self.project.build_hook_command("PostToolUse"), payload
         )
-        self.check(result.output, word)
+        self.check(result.output, marker)
         return result.ms, self.end_message().ms
 
     def step_with_waker(self) -> float:
         """Do a step while the hook that may notify the agent later runs, too."""
-        payload, word = self.edit()
+        payload, marker = self.edit()
         waker = subprocess.Popen(
             self.project.build_hook_command("Wake"), stdin=subprocess.PIPE
         )
@@ -231,7 +231,7 @@ class Subject:
         feeder = threading.Thread(target=waker.communicate, args=(payload,))
         feeder.start()
         result = spawn(self.project.build_hook_command("PostToolUse"), payload)
-        self.check(result.output, word)
+        self.check(result.output, marker)
         self.end_message()
         feeder.join()
         if waker.returncode:
@@ -242,39 +242,39 @@ class Subject:
 
     def answer(self) -> float:
         """Do a step by asking the daemon from this process; return the milliseconds."""
-        payload, word = self.edit()
+        payload, marker = self.edit()
         started_at = time.perf_counter()
         out = daemon_client.send_request(
             self.project.paths, b"hook PostToolUse", payload
         )
         duration_ms = measure_elapsed_ms(started_at)
-        self.check(out or b"", word)
+        self.check(out or b"", marker)
         self.end_message()
         return duration_ms
 
-    def check(self, out: bytes, word: str) -> None:
+    def check(self, out: bytes, marker: str) -> None:
         """Raise BrokenStepError unless report and notebook contain the word."""
         report = (
             json.loads(out)["hookSpecificOutput"]["additionalContext"]
             if out
             else "nothing"
         )
-        if "ran ok" not in report or f"| {word}" not in report:
+        if "ran ok" not in report or f"| {marker}" not in report:
             raise BrokenStepError(f"{self.path.name}: the report is: {report}")
         outputs = self.cell(json.loads(self.path.read_text()))["outputs"]
         if [(output["name"], "".join(output["text"])) for output in outputs] != [
-            ("stdout", f"{word}\n")
+            ("stdout", f"{marker}\n")
         ]:
             raise BrokenStepError(f"{self.path.name}: the notebook contains: {outputs}")
 
     def peak_mb(self, command: list[str] | None = None) -> float:
         """Return the peak memory of a step's hook process in MiB."""
-        payload, word = self.edit()
+        payload, marker = self.edit()
         mib, out = measure_peak(
             self.project,
             command or self.project.build_hook_command("PostToolUse"),
             payload,
         )
-        self.check(out, word)
+        self.check(out, marker)
         self.end_message()
         return mib
