@@ -39,9 +39,9 @@ from tests.test_recovery import (  # noqa: E402
     ENDLESS,
     KILLERS,
     POINTS,
-    WAITS,
+    WAITING_CELL,
     make_append_line,
-    suicidal_daemon,
+    start_dying_daemon,
 )
 
 HANG_SECONDS = 60.0
@@ -143,7 +143,7 @@ class Bench:
         """
         mark = f"{self.name}.mark"
         cell_id, hook = self.start_cell(
-            make_append_line(mark) + WAITS.replace("'go'", f"'{self.name}.go'")
+            make_append_line(mark) + WAITING_CELL.replace("'go'", f"'{self.name}.go'")
         )
         self.wait_until(lambda: self.count_runs(mark) == 1, "the cell begins")
         return cell_id, mark, hook
@@ -174,7 +174,7 @@ def kill_busy_daemon(bench: Bench) -> None:
 
 def kill_daemon_at(point: str) -> Callable[[Bench], None]:
     def inject(bench: Bench) -> None:
-        suicidal_daemon(bench.project, point)
+        start_dying_daemon(bench.project, point)
         mark = f"{bench.name}.mark"
         cell_id, answer = bench.book.insert(make_append_line(mark) + "print('hello')")
         bench.require(

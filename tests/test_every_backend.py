@@ -36,7 +36,7 @@ from tests.conftest import (
 from tests.test_interrupted_children import CHILD
 from tests.test_interrupted_children import START as START_CHILD
 from tests.test_long_cells import SOON, STARTED, Edit, confirm_delivery
-from tests.test_recovery import POINTS, start_hook_thread, suicidal_daemon
+from tests.test_recovery import POINTS, start_dying_daemon, start_hook_thread
 from tests.test_run_on_edit import wait_until
 
 FOUR = ("slurm", "ssh", "jupyter", "r")
@@ -250,7 +250,7 @@ def test_daemon_killed_at_any_point_of_a_run(
 ) -> None:
     notebook = prepared_backend.new("Load", "Go on")
     notebook.insert(cells.assign)
-    suicidal_daemon(prepared_backend.project, point)
+    start_dying_daemon(prepared_backend.project, point)
     cell, response = notebook.insert(
         cells.marks(prepared_backend.file("ran")) + cells.say
     )

@@ -23,7 +23,7 @@ from stepper.diagnosis.in_kernel import (
 )
 from stepper.diagnosis.in_kernel.expression_values import UserFrame, Values
 from stepper.kernels.in_kernel import safe_inspect
-from tests.test_kernel_helper import Lab, environment, failing, old_python, text
+from tests.test_kernel_helper import Lab, environment, old_python, run_failing, text
 
 
 class Loud:
@@ -386,7 +386,7 @@ def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
 
 def findings(lab: Lab, code: str) -> str:
     """Return the helper's data about a failing cell."""
-    result = failing(lab, code)
+    result = run_failing(lab, code)
     assert (
         "swallowed" not in result.diagnosis_data
         and result.diagnosis_data["seconds"] < 1
@@ -473,7 +473,7 @@ def test_fact_behind_an_error(lab: Lab, code: str, message: str) -> None:
 def test_in_place_change_is_reported_with_its_binding(lab: Lab) -> None:
     lab.ok("import pandas as pd\ndf = pd.DataFrame({'a': [1], 'b': [2]})")
     lab.ok("df.drop(columns='b', inplace=True)")
-    result = failing(lab, "df.bb")
+    result = run_failing(lab, "df.bb")
     (bound,) = [
         finding["bound"]
         for finding in result.diagnosis_data["look"]["findings"]
@@ -505,32 +505,32 @@ def lost_columns(result: Any) -> list[Any]:
 )
 def test_column_dropped_by_earlier_run_is_reported(lab: Lab, fails: str) -> None:
     lab.ok("import pandas as pd\ndf = pd.DataFrame({'Amount': [1], 'b': [2]})")
-    assert not lost_columns(failing(lab, "df['Amounts']"))
+    assert not lost_columns(run_failing(lab, "df['Amounts']"))
     cell = "df['scaled_Amount'] = df['Amount'] * 2\ndf.drop(columns='Amount', inplace=True)"
     lab.ok(cell)
-    failing(lab, "1 / 0")
-    (lost,) = lost_columns(failing(lab, fails))
+    run_failing(lab, "1 / 0")
+    (lost,) = lost_columns(run_failing(lab, fails))
     assert (lost["name"], lost["label"], lost["now"]) == ("df", "'Amount'", False)
     assert lost["cell"] > 0
     lab.ok("df['Amount'] = 3")
-    assert not lost_columns(failing(lab, "df['Amounts']"))
+    assert not lost_columns(run_failing(lab, "df['Amounts']"))
 
 
 def test_column_dropped_by_failing_run_is_reported(lab: Lab) -> None:
     lab.ok("import pandas as pd\ndf = pd.DataFrame({'Amount': [1], 'b': [2]})")
     (lost,) = lost_columns(
-        failing(lab, "df = df.rename(columns={'Amount': 'amount'})\ndf['Amount']")
+        run_failing(lab, "df = df.rename(columns={'Amount': 'amount'})\ndf['Amount']")
     )
     assert (lost["name"], lost["label"], lost["now"]) == ("df", "'Amount'", True)
     (lost,) = lost_columns(
-        failing(lab, "df['Amount']")
+        run_failing(lab, "df['Amount']")
     )  # the previous run, which failed, changed the frame
     assert not lost["now"]
 
 
 def test_redefined_class_is_reported(lab: Lab) -> None:
     lab.ok("import pandas as pd\ndf = pd.DataFrame({'a': [1, 2]})")
-    result = failing(lab, "df = df.to_numpy()\n1 / 0")
+    result = run_failing(lab, "df = df.to_numpy()\n1 / 0")
     assert result.diagnosis_data["changed"]["rebound"] == [
         ["df", "DataFrame 2 × 1", "ndarray 2 × 1"]
     ]
@@ -548,12 +548,12 @@ def test_inspection_runs_no_user_code(lab: Lab) -> None:
         "    price = property(lambda self: print('RUN'))\n"
         "    def fails(self, given): raise ValueError('length')\ntrap, held = Trap(), {'a': [Trap(), 1]}"
     )
-    result = failing(lab, "trap.fails(held['a'][0])")
+    result = run_failing(lab, "trap.fails(held['a'][0])")
     assert "RUN" not in text(result) and "look" in result.diagnosis_data
 
 
 def test_suppressed_inspection_errors_are_counted(lab: Lab) -> None:
-    result = failing(
+    result = run_failing(
         lab,
         "class Bad(Exception):\n    def __str__(self): raise SystemExit\nraise Bad('x')",
     )
