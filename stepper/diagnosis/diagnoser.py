@@ -61,6 +61,14 @@ PYTHON_LANGUAGES = ("python", "python3", "ipython")
 MAX_SUGGESTION = 420  # characters
 # Characters of a suggestion up to which further sentences are added.
 SENTENCE_ROOM = 330
+MAX_CHANGES = 600  # characters of the line on changed names
+# Characters of the lists in this line.
+REBOUND_CHARACTERS = 300
+IN_PLACE_CHARACTERS = 200
+ASSIGNED_CHARACTERS = 120
+MAX_LOGGED = 400  # characters of errors in the log
+MAX_FILE_NAME = 200  # characters
+JOURNAL_RESOLUTION = 0.001  # seconds: times in the journal are truncated
 RUNNING_LOOP = re.compile(r"running event loop|event loop is already running")
 
 # Distribution → the messages of errors other than ImportError that mean it is missing.
@@ -78,9 +86,9 @@ NEEDED_DISTRIBUTIONS = {
 def return_on_error(
     default: Callable[..., Any],
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return a decorator that makes a method log its exceptions.
+    """Return a decorator for methods of `Diagnoser` that must not raise exceptions.
 
-    After an exception, the method returns `default(*arguments)`.
+    A decorated method logs an exception and returns `default(*arguments)`.
     """
 
     def decorate(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -262,7 +270,7 @@ class Diagnoser:
         changes = decode(NamespaceChanges, facts.get("changed") or {})
         actions = format_changes(changes)
         if actions:
-            line = one_line(f"before {event}, this cell {actions}", 600)
+            line = one_line(f"before {event}, this cell {actions}", MAX_CHANGES)
             names.append(line)
         if since_ns is None:
             return SideEffects(commands, names)
@@ -271,6 +279,7 @@ class Diagnoser:
         return SideEffects(commands, names, lines.by_cell, lines.others)
 
     def _list_command_warnings(self, facts: Mapping[str, Any]) -> list[str]:
+        """Return the warnings on the shell commands of a run."""
         commands = facts.get("commands") or []
         return shell_warnings.format_command_warnings(commands, self.environment)
 
@@ -281,14 +290,13 @@ class Diagnoser:
         Return True if this is unknown.
         """
         if run.fault is not None:
-            missing = run.fault.attributes.get("filename")
+            missing_file = run.fault.attributes.get("filename")
             # The walk through the project may not reach that file.
-            path = os.path.join(namespace.cwd, str(missing))
-            if missing and os.path.lexists(path):
+            path = os.path.join(namespace.cwd, str(missing_file))
+            if missing_file and os.path.lexists(path):
                 return True
-        # Times in the journal are truncated to milliseconds.
         started = parse_moment(run.started_at).timestamp()
-        ended = started + run.duration_s + 0.001
+        ended = started + run.duration_s + JOURNAL_RESOLUTION
         ended_ns = int(ended * 1e9)
         if ended_ns > time.time_ns():
             return True  # the clock was set back, so times cannot be compared
@@ -319,7 +327,7 @@ class Diagnoser:
         """
         suppressed_errors = execution.diagnosis_data.get("swallowed")
         if suppressed_errors:
-            details = str(suppressed_errors)[:400]
+            details = str(suppressed_errors)[:MAX_LOGGED]
             log.warning("the kernel helper suppressed errors: %s", details)
         saved = self.images.save(execution.images, run)
         facts = execution.diagnosis_data.get("figures") or []
@@ -404,13 +412,16 @@ class OtherLanguageDiagnosis(NoDiagnosis):
 
 def format_changes(changes: NamespaceChanges) -> str:
     """Return a phrase on the names that a cell changed, such as "assigned `a`, `b`"."""
-    rebound = [f"`{name}`: {old} → {new}" for name, old, new in changes.rebound]
-    in_place = [f"`{name}` (line {line})" for name, line in changes.in_place]
+    rebound = [
+        f"`{change.name}`: {change.old_value} → {change.new_value}"
+        for change in changes.rebound
+    ]
+    in_place = [f"`{change.name}` (line {change.line})" for change in changes.in_place]
     bound = [f"`{name}`" for name in changes.bound]
     parts = {
-        "rebound": join_items(rebound, 300),
-        "changed in place": join_items(in_place, 200),
-        "assigned": join_items(bound, 120),
+        "rebound": join_items(rebound, REBOUND_CHARACTERS),
+        "changed in place": join_items(in_place, IN_PLACE_CHARACTERS),
+        "assigned": join_items(bound, ASSIGNED_CHARACTERS),
     }
     texts = []
     for verb, names in parts.items():
@@ -476,17 +487,19 @@ def describe_lost_column(lost: Lost, notebook: NotebookNames) -> str:
 def describe_location(count: int, file: str, notebook: NotebookNames) -> str:
     """Return a file's name, or a phrase for the cell with an execution count."""
     if file:
-        return one_line(file, 200)
-    counts = notebook.state.cells_by_execution_count
-    if count not in counts:
-        is_failed_cell = count > max(counts, default=0)
-        if notebook.count:
-            is_failed_cell = count == notebook.count
-        return "this cell" if is_failed_cell else "code executed outside a cell"
-    for cell in notebook.cells:
-        if cell.id == counts[count]:
-            return cell.label
-    return "a deleted cell"
+        return one_line(file, MAX_FILE_NAME)
+    cell_ids = notebook.state.cells_by_execution_count
+    if count in cell_ids:
+        for cell in notebook.cells:
+            if cell.id == cell_ids[count]:
+                return cell.label
+        return "a deleted cell"
+    # The state does not contain the execution count of the cell that failed yet.
+    if notebook.count:
+        is_failed_cell = count == notebook.count
+    else:
+        is_failed_cell = count > max(cell_ids, default=0)
+    return "this cell" if is_failed_cell else "code executed outside a cell"
 
 
 def get_execution_count(fault: Fault) -> int:
@@ -525,8 +538,10 @@ def join_sentences(sentences: Sequence[str]) -> str:
     """Return the first sentence, and further sentences that fit, on one line."""
     line = ""
     for sentence in sentences:
-        longer = f"{line}; {sentence}" if line else sentence
-        has_room = len(longer) <= SENTENCE_ROOM and sentence not in line
-        if not line or has_room:
-            line = longer
-    return " ".join(line.split("\n"))
+        if not line:
+            line = sentence
+            continue
+        longer_line = f"{line}; {sentence}"
+        if len(longer_line) <= SENTENCE_ROOM and sentence not in line:
+            line = longer_line
+    return line.replace("\n", " ")

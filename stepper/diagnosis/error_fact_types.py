@@ -7,6 +7,7 @@ validates it. The field names are the JSON keys of the message.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 
 @dataclass(frozen=True)
@@ -70,16 +71,28 @@ class ErrorFacts:
     locals: tuple[str, ...] = ()
 
 
+class ReboundName(NamedTuple):
+    """A name that a cell assigned again, and its old and new value as text."""
+
+    name: str
+    old_value: str
+    new_value: str
+
+
+class InPlaceChange(NamedTuple):
+    """A name whose value a line of the cell changed in place."""
+
+    name: str
+    line: int
+
+
 @dataclass(frozen=True)
 class NamespaceChanges:
-    """The names that a failed cell rebound, assigned first, or changed in place.
+    """The names that a failed cell rebound, assigned first, or changed in place."""
 
-    `rebound` contains (name, old value, new value), `in_place` contains (name, line).
-    """
-
-    rebound: tuple[tuple[str, str, str], ...] = ()
+    rebound: tuple[ReboundName, ...] = ()
     bound: tuple[str, ...] = ()
-    in_place: tuple[tuple[str, int], ...] = ()
+    in_place: tuple[InPlaceChange, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -98,6 +111,16 @@ class FileChange:
     renamed_to: str = ""
 
 
+class OpenFile(NamedTuple):
+    """A file that is open for writing.
+
+    `is_own` is whether a process that the cell started has opened the file.
+    """
+
+    path: str
+    is_own: bool
+
+
 @dataclass(frozen=True)
 class FileFacts:
     """The kernel's facts on the project's files after a cell.
@@ -108,7 +131,6 @@ class FileFacts:
     # The start of the cell in ns, by the clock of file times.
     began: int = 0
     changes: tuple[FileChange, ...] = ()
-    # Files open for writing: (path, whether a process of this cell opened the file).
-    open: tuple[tuple[str, bool], ...] = ()
+    open: tuple[OpenFile, ...] = ()
     # Files that an earlier cell wrote and that are unchanged since.
     earlier: tuple[str, ...] = ()

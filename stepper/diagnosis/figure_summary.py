@@ -27,6 +27,11 @@ MAX_REST = 120  # characters of the line on further images
 MAX_TITLE = 80
 MAX_LABEL = 40
 MAX_NAMES = 8
+MAX_COLOR_BARS = 3
+MAX_AXES_IMAGES = 2
+MAX_REASON = 120
+SEPARATOR_CHARACTERS = 4  # of a separator and the end of a line
+KILOBYTE = 1024
 NOT_SAVED = "too many images"  # the reason for an image beyond the limit of a run
 SAFE_PATH = re.compile(r"[\w./~+@%=,-]+")
 SCALE = re.compile(r"log|symlog|logit|asinh|function")
@@ -89,6 +94,14 @@ class Image:
     max: float | None = None
 
 
+class ArtistGroup(NamedTuple):
+    """The artists of one kind on axes, and the number of all their points."""
+
+    kind: str
+    artist_count: int
+    point_count: int
+
+
 @dataclass(frozen=True)
 class Axes:
     """The contents of axes. The field names are JSON keys of the kernel's helper."""
@@ -104,8 +117,7 @@ class Axes:
     xscale: str = ""
     yscale: str = ""
     legend: tuple[str, ...] = ()
-    # (kind, number of artists, number of points)
-    artists: tuple[tuple[str, int, int], ...] = ()
+    artists: tuple[ArtistGroup, ...] = ()
     images: tuple[Image, ...] = ()
     # A key of INVISIBLE if nothing is visible.
     invisible: str = ""
@@ -134,7 +146,7 @@ def format_images(images: Sequence[SavedImage], facts: list[Any]) -> list[str]:
     distinct = list(dict.fromkeys(read_images))
     image_count = max(1, len(distinct))
     fair_share = (MAX_SUMMARY - MAX_REST) // image_count
-    room = min(MAX_FIGURE, fair_share)
+    max_length = min(MAX_FIGURE, fair_share)
     lines: list[str] = []
     length = 0
     for number, image in enumerate(distinct, 1):
@@ -143,7 +155,7 @@ def format_images(images: Sequence[SavedImage], facts: list[Any]) -> list[str]:
             image=image,
             figure=figures.get(image.key),
             times=read_images.count(image),
-            room=room,
+            max_length=max_length,
         )
         length += len(line)
         if length + MAX_REST > MAX_SUMMARY:
@@ -201,13 +213,16 @@ def format_recorded_images(
     lines = []
     for number, image in enumerate(images, 1):
         if not image.path:
-            lines.append(f"Figure {number}: no file: {one_line(image.why, 120)}")
+            reason = one_line(image.why, MAX_REASON)
+            lines.append(f"Figure {number}: no file: {reason}")
             continue
         line = f"Figure {number}: {_format_path(image.path)}"
         if image.width:
             line += f" ({image.width:,} × {image.height:,})"
         description = one_line(descriptions.get(str(image.key), ""), MAX_FIGURE)
-        lines.append(f"{line}: {description}" if description else line)
+        if description:
+            line += f": {description}"
+        lines.append(line)
     return lines
 
 
@@ -230,14 +245,14 @@ def _format_image(
     image: SavedImage,
     figure: Figure | None,
     times: int,
-    room: int,
+    max_length: int,
 ) -> str:
-    """Return the line on an image, with at most about `room` characters.
+    """Return the line on an image, with at most about `max_length` characters.
 
     `times` is the number of times that the run showed the image.
     """
     if not image.path:
-        reason = one_line(image.why, 120)
+        reason = one_line(image.why, MAX_REASON)
         return f"Figure {number}: not saved: {reason}."
     path = _format_path(image.path)
     size = f"{image.width:,} × {image.height:,}"
@@ -251,7 +266,7 @@ def _format_image(
     if figure:
         problems += _list_invisible_axes(figure)
         contents = _list_contents(figure)
-    return _join_parts(head, problems, contents, room)
+    return _join_parts(head, problems, contents, max_length)
 
 
 def _format_rich_output(data: Any, figures: Mapping[int, Figure]) -> str:
@@ -368,6 +383,7 @@ def _format_traces(groups: Sequence[plotly_summary.Traces]) -> str:
 
 
 def _format_plotly_axis(axis: plotly_summary.Axis) -> str:
+    """Return the description of an axis, or an empty string if nothing is known."""
     text = _format_axis(axis.name, axis.title, axis.ends, axis.scale)
     name = text or axis.name
     if axis.categories:
@@ -382,18 +398,18 @@ def _join_parts(
     head: str,
     problems: Sequence[str],
     parts: Sequence[str],
-    room: int,
+    max_length: int,
 ) -> str:
     """Return a line with the head, all problems, and the first parts that fit.
 
-    No part is added that would make the line longer than `room`.
+    No part is added that would make the line longer than `max_length`.
     """
     line = head
     if problems:
         joined_problems = "; ".join(problems)
         line += f": {joined_problems}"
     for part in parts:
-        if len(line) + len(part) + 4 > room:
+        if len(line) + len(part) + SEPARATOR_CHARACTERS > max_length:
             return line + " …"
         if line == head:
             separator = ": "
@@ -450,7 +466,7 @@ def _format_color_bars(labels: Sequence[str]) -> str:
     if not labels:
         return ""
     text = _format_count(len(labels), "color bar")
-    for label in labels[:3]:
+    for label in labels[:MAX_COLOR_BARS]:
         if label:
             quoted = _quote(label, MAX_LABEL)
             text += f" {quoted}"
@@ -472,10 +488,10 @@ def _list_axes_contents(axes: Axes, name: str) -> list[str]:
         _format_axis("y", axes.ylabel, axes.ylim, axes.yscale),
     ]
     contents = []
-    for artist in sorted(axes.artists, key=_get_artist_order):
-        text = _format_artists(*artist)
+    for group in sorted(axes.artists, key=_get_artist_order):
+        text = _format_artists(group)
         contents.append(text)
-    contents += map(_format_axes_image, axes.images[:2])
+    contents += map(_format_axes_image, axes.images[:MAX_AXES_IMAGES])
     return [
         " ".join(filter(None, names)),
         ", ".join(filter(None, sides)),
@@ -484,26 +500,27 @@ def _list_axes_contents(axes: Axes, name: str) -> list[str]:
     ]
 
 
-def _get_artist_order(artist: tuple[str, int, int]) -> int:
+def _get_artist_order(group: ArtistGroup) -> int:
     """Return the key that sorts the entries of `Axes.artists` by their kinds."""
-    kind = artist[0]
-    if kind not in ARTISTS:
+    if group.kind not in ARTISTS:
         return len(ARTISTS)
-    return ARTISTS.index(kind)
+    return ARTISTS.index(group.kind)
 
 
-def _format_artists(kind: str, count: int, point_count: int) -> str:
-    if kind not in ARTISTS:
+def _format_artists(group: ArtistGroup) -> str:
+    """Return the number of artists and points, or an empty string for other kinds."""
+    if group.kind not in ARTISTS:
         return ""
-    plural = "patches" if kind == "patch" else ""
-    text = _format_count(count, kind, plural)
-    if kind in POINT_ARTISTS:
-        points = _format_count(point_count, "point")
+    plural = "patches" if group.kind == "patch" else ""
+    text = _format_count(group.artist_count, group.kind, plural)
+    if group.kind in POINT_ARTISTS:
+        points = _format_count(group.point_count, "point")
         text += f" ({points})"
     return text
 
 
 def _format_axes_image(image: Image) -> str:
+    """Return the shape of an image on axes and the range of its values."""
     sides = [f"{side:,}" for side in image.shape]
     shape = " × ".join(sides)
     text = f"image {shape}"
@@ -575,12 +592,12 @@ def _format_count(count: int, noun: str, plural: str = "") -> str:
 
 
 def _format_size(size: int) -> str:
-    if size < 1024:
+    if size < KILOBYTE:
         return _format_count(size, "byte")
-    kilobytes = size / 1024
-    if size < 1 << 20:
+    kilobytes = size / KILOBYTE
+    if kilobytes < KILOBYTE:
         return f"{kilobytes:.0f} kB"
-    megabytes = kilobytes / 1024
+    megabytes = kilobytes / KILOBYTE
     return f"{megabytes:.1f} MB"
 
 

@@ -108,10 +108,10 @@ def _find_writers(
     """Return the files that the cell and the kernel opened for writing."""
     by_cell = set()
     by_kernel = set(changes)
-    for open_path, is_own in facts.open:
-        path = environment.get_relative_path(open_path)
+    for open_file in facts.open:
+        path = environment.get_relative_path(open_file.path)
         by_kernel.add(path)
-        if is_own:
+        if open_file.is_own:
             by_cell.add(path)
     for path, change in changes.items():
         if change.own:

@@ -152,8 +152,9 @@ class NotebookNames:
                 clause = f"which {failure} at line {failed_at}, before that line"
                 return RunStatus(clause)
             result += f" at line {failed_at}"
-        if failed_at == line:
-            return RunStatus(f"which {result}", succeeded)
+            if failed_at == line:
+                return RunStatus(f"which {result}", succeeded)
+        # The line ran.
         if name in run.bound:
             clause = f"which {result}; `{name}` has been deleted since"
             return RunStatus(clause, succeeded)
@@ -199,19 +200,19 @@ class NotebookNames:
         if deletions:
             return deletions[-1].text
         last_deletion: Deletion | None = None
-        last_order = -1
+        last_run_number = -1
         for cell in self.list_other_cells():
             if not self.has_run_unchanged(cell):
                 continue
-            order = 0
+            run_number = 0
             end = None
             run = self.find_last_run(cell)
             if run:
-                order = run.run
+                run_number = run.run
                 end = run.fault.line if run.fault else None
             deletions = self.list_deletions(cell, name, end)
-            if deletions and order > last_order:
-                last_order = order
+            if deletions and run_number > last_run_number:
+                last_run_number = run_number
                 last_deletion = deletions[-1]
         if last_deletion is None:
             return ""
@@ -311,10 +312,10 @@ class NotebookNames:
         Return an empty string if there is no such version.
         """
         cells = {cell.id: cell for cell in self.cells}
-        present_sources = {hash_source(cell.source) for cell in self.cells}
+        current_hashes = {hash_source(cell.source) for cell in self.cells}
         recent_runs = self.state.runs[-MAX_EARLIER_RUNS:]
         for run in reversed(recent_runs):
-            if run.source_hash in present_sources:
+            if run.source_hash in current_hashes:
                 continue
             source = self.state.sources_by_hash.get(run.source_hash, "")
             if name not in source:
@@ -327,6 +328,7 @@ class NotebookNames:
         return ""
 
     def _describe_owner(self, cell: Cell | None) -> str:
+        """Return a phrase for an earlier version of a cell, or for a deleted cell."""
         if cell is None:
             return "a cell that was deleted"
         if cell.id == self.cell.id:
@@ -415,22 +417,22 @@ def find_source_line(source: str, line: int, name: str) -> int:
     contains `name`, if there is one.
     """
     lines = source.split("\n")
-    start = 0
+    removed_count = 0  # lines above the first line of the Python code
     for index, text in enumerate(lines):
         if text.strip():
-            start = index
+            removed_count = index
             break
-    while start < len(lines) and lines[start].startswith("%%"):
-        start += 1
+    while removed_count < len(lines) and lines[removed_count].startswith("%%"):
+        removed_count += 1
         if line == 0:
             line = -1  # bound by the magic line itself
-    line = max(line + start, 1)
-    line = min(line, len(lines))
+    first_candidate = max(line + removed_count, 1)
+    first_candidate = min(first_candidate, len(lines))
     word = re.compile(rf"\b{re.escape(name)}\b")
     for number, text in enumerate(lines, 1):
-        if number >= line and word.search(text):
+        if number >= first_candidate and word.search(text):
             return number
-    return line
+    return first_candidate
 
 
 def quote_line(source: str, line: int) -> str:

@@ -43,9 +43,13 @@ FOREIGN_CONSTANTS = {
 }
 # Names that IPython defines. They are never suggested.
 IPYTHON_NAMES = ("In", "Out", "exit", "quit", "get_ipython")
+MAX_DEFINITIONS = 2  # in a suggestion
 MIN_BUILTIN_RATIO = 0.75  # similarity from which a builtin is suggested
 # The name of a file or folder from which a module can be imported.
 MODULE_NAME = re.compile(r"([A-Za-z_]\w*)(?:\.py|(?:\.[\w-]+)?\.(?:so|pyd))?")
+# An import of a module that matches `{module}`. Groups 1 to 3 are the module of
+# `from … import`, and the names in parentheses or without them. Group 4 is the module
+# of `import`.
 IMPORT = (
     r"\bfrom\s+({module})\s+import\s+(?:\(([^)]*)|([^\n#;]*))"
     r"|\bimport\s+(?:[^\n#;]*,\s*)?({module})"
@@ -157,7 +161,7 @@ def _describe_definitions(
     definitions = notebook.list_definitions(name)
     pending = [definition for definition in definitions if not definition.succeeded]
     deletion = notebook.find_deletion(name, failed_at)
-    shown = pending[:2]
+    shown = pending[:MAX_DEFINITIONS]
     if not pending and not deletion:
         shown = definitions[-1:]
     sentences = [f"`{name}` is defined by {definition.text}" for definition in shown]
@@ -198,7 +202,7 @@ def _list_file_definitions(
     """Return sentences on the project's lines that define one of the names."""
     sentences = []
     definitions = environment.find_definitions(names)
-    for path, line, name in definitions[:2]:
+    for path, line, name in definitions[:MAX_DEFINITIONS]:
         sentences.append(f"line {line} of {path} defines `{name}`")
     return sentences
 
@@ -342,24 +346,26 @@ def explain_module_error(
     imported = _parse_failed_import(fault, name, source, is_relative)
     module = imported.module.lstrip(".") or name
     local_module = _find_local_module(module, name, namespace, environment)
-    location = []
+    # Where the project defines the module, or else the imported names.
+    locations = []
     definitions = []
     if local_module is not None:
-        location.append(local_module.text)
+        locations.append(local_module.text)
     else:
         definitions = _list_file_definitions(imported.names, environment)
     if is_relative:
         return [
             "notebook cells are not part of a package: "
             "relative imports (`.`) do not work in them",
-            *(location or definitions),
+            *locations,
+            *definitions,
         ]
     if any("not a package" in text for text in findings):
-        return [*findings, *location]
+        return [*findings, *locations]
     if findings and (local_module is None or local_module.on_path):
         return findings
-    if location:
-        return location
+    if locations:
+        return locations
     sentences = []
     distribution = _find_distribution(module, name, imported)
     if distribution:
@@ -555,6 +561,10 @@ def _describe_folder(path: str) -> str:
 
 
 def _describe_missing_folder(folder: Path) -> str:
+    """Return a sentence on a missing folder, and its parent unless that is `.` or `/`.
+
+    The parent exists: see `find_missing_folder`.
+    """
     text = f"the folder {str(folder)!r} does not exist"
     parent = str(folder.parent)
     if parent.strip("./"):

@@ -48,6 +48,7 @@ def score_similar_names(wanted: str, names: Iterable[str]) -> dict[str, float]:
     deadline = time.monotonic() + SECONDS
     for other_stem, name in others:
         matcher.set_seq1(other_stem)
+        # The quick ratios are upper bounds of the ratio, which is slow to compute.
         if (
             matcher.real_quick_ratio() >= MIN_RATIO
             and matcher.quick_ratio() >= MIN_RATIO
@@ -80,9 +81,11 @@ def measure_folder_distance(first: str, second: str) -> int:
     while first_parts and second_parts and first_parts[-1] == second_parts[-1]:
         first_parts.pop()
         second_parts.pop()
-    shared = 0
+    shared_count = 0
     for first_part, second_part in zip(first_parts, second_parts, strict=False):
         if first_part != second_part:
             break
-        shared += 1
-    return len(first_parts) + len(second_parts) - 2 * shared
+        shared_count += 1
+    steps_up = len(first_parts) - shared_count
+    steps_down = len(second_parts) - shared_count
+    return steps_up + steps_down

@@ -184,6 +184,8 @@ def _count_values(values: Any) -> int:
     binary = _get_binary_data(values)
     if binary is None:
         return 0
+    # Four characters of base64 are three bytes. Up to two characters at the end are
+    # padding.
     content = binary.content
     padding = content[-2:].count("=")
     byte_count = len(content) * 3 // 4 - padding
@@ -198,12 +200,13 @@ def _parse_axes(
     """Yield the first axes. After MAX_VALUES values, only the layout is used."""
     columns = _group_columns(traces)
     names = sorted(columns, key=_get_axis_order)
-    room = MAX_VALUES
+    remaining_count = MAX_VALUES
     for name in names[:MAX_AXES]:
         read_columns = columns[name]
-        room -= sum(map(_count_values, read_columns))
-        if room < 0:
+        remaining_count -= sum(map(_count_values, read_columns))
+        if remaining_count < 0:
             read_columns = []
+        # The layout of the axis "x2" has the key "xaxis2".
         letter = name[0]
         number = name[1:]
         axis_layout = _ensure_object(layout.get(f"{letter}axis{number}"))

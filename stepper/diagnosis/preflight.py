@@ -124,19 +124,18 @@ def find_certain_error(
     source = re.sub(r"\r\n?", "\n", source)
     if not _is_checkable(source):
         return None
-    python = namespace.lasting.python if namespace.lasting else (0, 0)
+    # transform() removes blank lines at the start, too. It may raise IndentationError,
+    # whose line refers to this code.
     code = re.sub(r"\A(?:[ \t]*\n)+", "", source)
     findings: list[Finding] = []
     try:
-        # transform() itself may raise IndentationError.
         code = transform(source)
         tree = compile_statements(code)
         if not _may_be_magic(code, namespace):
             findings += _find_missing_modules(tree, can_import)
             findings += _find_undefined_names(tree, code, namespace)
     except SyntaxError as error:
-        is_same_grammar = (3,) < python <= sys.version_info[:2]
-        if not is_same_grammar or _may_be_magic(code, namespace):
+        if not _has_known_grammar(namespace) or _may_be_magic(code, namespace):
             return None
         return _make_syntax_fault(error, source, code)
     except Exception:  # noqa: BLE001
@@ -147,6 +146,15 @@ def find_certain_error(
     first = min(findings, key=lambda finding: _get_position(finding.node))
     line = _find_source_line(source, code, first.node.lineno)
     return replace(first.fault, line=line)
+
+
+def _has_known_grammar(namespace: Namespace) -> bool:
+    """Return whether the kernel would reject all code that this Python rejects.
+
+    This is unknown for a kernel with a newer version of Python.
+    """
+    kernel_python = namespace.lasting.python if namespace.lasting else (0, 0)
+    return (3,) < kernel_python <= sys.version_info[:2]
 
 
 def _is_checkable(source: str) -> bool:
@@ -197,9 +205,13 @@ def _may_be_magic(code: str, namespace: Namespace) -> bool:
 
 
 def _get_code_line(code: str, line: int) -> str:
-    """Return a line of the translated code, or an empty string if there is none."""
-    lines = [*code.split("\n"), ""]
-    return lines[min(line - 1, code.count("\n"))]
+    """Return a line of the translated code, or the last line if there is no such line.
+
+    Python reports an error at the end of the code below the last line.
+    """
+    lines = code.split("\n")
+    last_index = len(lines) - 1
+    return lines[min(line - 1, last_index)]
 
 
 def _make_syntax_fault(error: SyntaxError, source: str, code: str) -> Fault:
@@ -306,40 +318,35 @@ def _find_undefined_names(
     Nothing is yielded if a magic or other code may define names.
     """
     usage = name_analysis.analyze_tree(tree)
-    bound = set()
+    bound_names = set()
     for mention in usage.mentions:
         if mention.kind not in (ANNOTATED, CHANGE):
-            bound.add(mention.name)
-    is_dynamic = DYNAMIC_CODE.search(code) or "*" in bound
+            bound_names.add(mention.name)
+    is_dynamic = DYNAMIC_CODE.search(code) or "*" in bound_names
     if not usage.python or not namespace.names or is_dynamic:
         return
-    undefined = set()
+    faults = {}  # by the name that raises the error
     if MAGIC_CALL not in code:
-        undefined = _list_undefined(tree, {*namespace.names, *bound})
-    if not undefined and "input" not in code:
+        for name in _list_undefined(tree, {*namespace.names, *bound_names}):
+            message = f"name {name!r} is not defined"
+            faults[name] = _make_fault(NameError, message, name=name)
+    is_builtin_input = not namespace.own_input and "input" not in bound_names
+    if is_builtin_input and "input" in code and _only_calls_input(tree):
+        faults["input"] = Fault(
+            "StdinNotImplementedError",
+            NO_INPUT_MESSAGE,
+            NO_INPUT_CLASSES,
+        )
+    if not faults:
         return
-    input_fails = not namespace.own_input and "input" not in bound
-    if input_fails:
-        input_fails = _only_calls_input(tree)
     exit_line = _find_exit_line(code)
     for statement, name in _iter_loaded_names(tree):
-        fails = name in undefined or (input_fails and name == "input")
-        if not fails:
+        if name not in faults:
             continue
         nodes = [node for node in _list_names(statement) if node.id == name]
-        node = min(nodes, key=_get_position)
-        if node.lineno >= exit_line:
-            return
-        if name in undefined:
-            message = f"name {name!r} is not defined"
-            fault = _make_fault(NameError, message, name=name)
-        else:
-            fault = Fault(
-                "StdinNotImplementedError",
-                NO_INPUT_MESSAGE,
-                NO_INPUT_CLASSES,
-            )
-        yield Finding(node, fault)
+        first_node = min(nodes, key=_get_position)
+        if first_node.lineno < exit_line:
+            yield Finding(first_node, faults[name])
         return
 
 
@@ -394,7 +401,7 @@ def _iter_loaded_names(tree: ast.Module) -> Iterator[tuple[ast.stmt, str]]:
     for statement in tree.body:
         test = getattr(statement, "test", None)
         if isinstance(statement, ast.While) and isinstance(test, ast.Constant):
-            return
+            return  # the cell may stay in the loop
         nodes = ast.walk(statement)
         if any(isinstance(node, UNCHECKED_STATEMENTS) for node in nodes):
             continue
@@ -409,6 +416,6 @@ def _iter_loaded_names(tree: ast.Module) -> Iterator[tuple[ast.stmt, str]]:
             if instruction.opname in BRANCHES:
                 break
             if instruction.opname == "RAISE_VARARGS":
-                return
+                return  # the statements below do not run
             if instruction.opname == "LOAD_NAME":
                 yield statement, instruction.argval

@@ -51,11 +51,13 @@ def format_warnings(facts: list[Any], first: Sequence[str] = ()) -> list[str]:
         texts.append(text)
     shown = texts[:MAX_WARNINGS]
     unreported = _count_unreported(reported)
-    left_out = len(texts) - len(shown) + unreported.total
-    if left_out:
-        or_more = " or" if unreported.is_lower_bound else ""
-        plural = "s" if left_out > 1 else ""
-        shown.append(f"… and {left_out:,}{or_more} more warning{plural}")
+    other_count = len(texts) - len(shown) + unreported.total
+    if other_count:
+        count = f"{other_count:,}"
+        if unreported.is_lower_bound:
+            count += " or"
+        plural = "s" if other_count > 1 else ""
+        shown.append(f"… and {count} more warning{plural}")
     return shown
 
 

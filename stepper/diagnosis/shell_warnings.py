@@ -96,6 +96,7 @@ def _format_warning(command: Command, environment: ProjectEnvironment) -> str:
 
 
 def _format_failure(command: Command) -> str:
+    """Return a verb phrase on the exit code, with the last lines of the output."""
     text = _format_exit(command.code)
     if command.count > 1:
         text += f" ({command.count} times)"
@@ -108,6 +109,7 @@ def _format_failure(command: Command) -> str:
 
 
 def _format_exit(code: int) -> str:
+    """Return a verb phrase on an exit code, which is negative after a signal."""
     if code >= 0:
         return f"failed with exit code {code}"
     try:

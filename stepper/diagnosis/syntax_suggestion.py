@@ -28,6 +28,8 @@ MAX_LINE = 2_000
 MAX_COMPILED = 400_000  # characters compiled for one source, a few tenths of a second
 MAX_DISTANCE = 50  # lines around the error in which changes are tried
 MAX_CHANGES = 8  # of one source
+MAX_EXCERPT = 120  # characters of a quoted line
+INDENTATION = 4  # spaces of a block
 KEYWORDS = "|".join(keyword.kwlist)
 BRACKETS = {")": "(", "]": "[", "}": "{"}
 # The end of a line, before a comma, colon or comment.
@@ -138,16 +140,13 @@ def suggest_change(source: str, fault: Fault) -> str:
     last_index = len(lines) - 1
     cell_line = lines[min(line - 1, last_index)]
     file = _get_file(fault)
-    stripped_line = cell_line.strip()
-    is_same_line = stripped_line and stripped_line == text.strip()
-    if not file and (is_same_line or not fault.frames):
-        change = ""
-        if not re.search(SELF_EXPLANATORY, fault.evalue):
-            code = re.sub(r"\A%%.*", "", source)
-            change = _find_changes(code)
+    is_cell_line = bool(cell_line.strip()) and cell_line.strip() == text.strip()
+    if not file and (is_cell_line or not fault.frames):
+        change = _find_changes_of_cell(source, fault)
         if change:
             return f"the cell compiles with {change}"
         return _format_location(line, column, cell_line)
+    # The cell parsed another text, for example with eval() or an import.
     container = " of the parsed text"
     if file:
         short_path = re.sub(r"[^/]+/[.][.]/", "", file)
@@ -157,6 +156,18 @@ def suggest_change(source: str, fault: Fault) -> str:
     if not change:
         return sentence
     return f"{sentence}; this line compiles with {change}"
+
+
+def _find_changes_of_cell(source: str, fault: Fault) -> str:
+    """Return the descriptions of changes with which a cell compiles.
+
+    Return an empty string if no changes are found, or if the fault's message explains
+    the error.
+    """
+    if re.search(SELF_EXPLANATORY, fault.evalue):
+        return ""
+    code = re.sub(r"\A%%.*", "", source)
+    return _find_changes(code)
 
 
 class ErrorLocation(NamedTuple):
@@ -197,8 +208,9 @@ def _get_file(fault: Fault) -> str:
 
 
 def _format_location(line: int, column: int, text: str, container: str = "") -> str:
+    """Return the position and the text of a line. `container` follows its number."""
     position = f", column {column}" if column else ""
-    excerpt = text.strip()[:120]
+    excerpt = text.strip()[:MAX_EXCERPT]
     return f"line {line}{container}{position}: `{excerpt}`"
 
 
@@ -214,13 +226,13 @@ def _find_changes(source: str) -> str:
         return ""
     # There is no error if only another version of Python rejects the source.
     position = _find_error(source)
-    room = MAX_COMPILED
+    remaining_characters = MAX_COMPILED
     descriptions: list[str] = []
     while position and len(descriptions) < MAX_CHANGES:
         progress: Progress | None = None
         for edit, is_partial in _iter_candidates(source, position):
-            room -= len(edit.source)
-            if room < 0:
+            remaining_characters -= len(edit.source)
+            if remaining_characters < 0:
                 return ""
             next_position = _find_error(edit.source)
             if next_position is None:
@@ -358,34 +370,35 @@ def _iter_indentation_edits(lines: Sequence[str], index: int) -> Iterator[Edit]:
     above = [number for number in widths if index - MAX_DISTANCE < number < index]
     if not above:
         return
+    last_above = above[-1]
+    new_widths = {widths[number] for number in above}
+    if _opens_block(lines[last_above]):
+        new_widths.add(widths[last_above] + INDENTATION)
+    new_widths.discard(width)
+
+    def sort_key(new_width: int) -> tuple[int, int]:
+        """Prefer small changes, and of two equal changes the larger indentation."""
+        change = new_width - width
+        return abs(change), -change
+
+    # The lines to move: the line itself, the line with its block, or the lines above
+    # with the same indentation, which may belong to the block above, too.
     block = _list_block_lines(widths, index)
-    # The lines above with the same indentation may belong to the block above, too.
     group: list[int] = []
     for number in reversed(above):
         if widths[number] != width:
             break
         group.insert(0, number)
-    goals = {widths[number] for number in above}
-    last = above[-1]
-    if _opens_block(lines[last]):
-        goals.add(widths[last] + 4)
-    goals.discard(width)
-
-    def sort_key(goal: int) -> tuple[int, int]:
-        change = goal - width
-        return abs(change), -change
-
-    for goal in sorted(goals, key=sort_key):
-        for numbers in ([index], block, [*group, index], group):
-            if not numbers:
-                continue
+    selections = [[index], block, [*group, index], group]
+    for new_width in sorted(new_widths, key=sort_key):
+        for numbers in filter(None, selections):
             header = -1
             for number in above:
-                if number < numbers[0] and widths[number] < goal:
+                if number < numbers[0] and widths[number] < new_width:
                     header = number
             moved_block = Block(
                 lines=numbers,
-                change=goal - width,
+                change=new_width - width,
                 header=header,
             )
             yield _indent(lines, moved_block)

@@ -556,28 +556,33 @@ class FrameComparison:
             return False
         bindings = [assignment.value for assignment in self.list_bindings(name)]
         column_values = self._list_column_values(name, label, bindings)
-        if column_values:
+        if column_values:  # the cell assigned the column
             value = column_values[-1]
-            columns = STRING.findall(value)
-            had_values = self._had_values(value, columns, name, label)
+            source_columns = STRING.findall(value)
+            had_values = self._had_values(value, source_columns, name, label)
             is_mapping = VALUE_MAPPING.search(value) is not None
             return is_mapping and False not in had_values
         value = bindings[-1] if bindings else ""
-        code = STRING.sub("''", value)
-        if ROW_SELECTION.search(code):
-            return False
-        kinds = set(MERGE_KIND.findall(value))
-        if kinds == {"inner"}:
-            return False
-        is_mapping = VALUE_MAPPING.search(value) is not None
-        is_merge = MERGE.search(value) is not None
-        if not is_mapping and not is_merge:
+        if self._may_lose_values_on_purpose(value):
             return False
         # A merge adds a suffix to a label of both frames.
         label_before = re.sub("_[xy]$", "", label)
-        columns = [label, label_before]
-        had_values = self._had_values(value, columns, name, label)
+        source_columns = [label, label_before]
+        had_values = self._had_values(value, source_columns, name, label)
         return False not in had_values and True in had_values
+
+    def _may_lose_values_on_purpose(self, value: str) -> bool:
+        """Return whether it may be correct that an expression's columns are blank.
+
+        This is only wrong for mappings and for merges that keep unmatched rows.
+        """
+        code = STRING.sub("''", value)
+        if ROW_SELECTION.search(code):
+            return True
+        merge_kinds = set(MERGE_KIND.findall(value))
+        if merge_kinds == {"inner"}:
+            return True
+        return not VALUE_MAPPING.search(value) and not MERGE.search(value)
 
     def _may_have_been_blank(self, name: str, label: str) -> bool:
         """Return whether a column may have been blank before the run."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import ast
 import builtins
 from types import FrameType, TracebackType
-from typing import Any, Iterator
+from typing import Any, Iterator, NamedTuple
 
 from pure_eval import CannotEval, Evaluator
 from pure_eval.utils import of_standard_types
@@ -153,8 +153,8 @@ def get_columns(value: Any) -> Any:
     if not is_library_object(value):
         return None
     # On a Series, `value.columns` would search for a label of that name.
-    attributes = map(get_class_dict, get_mro(type(value)))
-    if not any("columns" in names for names in attributes):
+    class_dicts = map(get_class_dict, get_mro(type(value)))
+    if not any("columns" in class_dict for class_dict in class_dicts):
         return None
     labels = value.columns
     if not is_library_object(labels) or not hasattr(labels, "tolist"):
@@ -166,6 +166,14 @@ def is_large(value: Any) -> bool:
     """Return whether a value has too many items to copy, or an unknown number."""
     size = getattr(value, "size", 0)
     return type(size) is not int or size > MAX_COPIED_ITEMS
+
+
+class KnownValue(NamedTuple):
+    """An expression as text, its value, and its node in the syntax tree."""
+
+    text: str
+    value: Any
+    node: Any
 
 
 class UserFrame:
@@ -218,8 +226,8 @@ class UserFrame:
         values = [getattr(node, "value", None) for node in self.nodes]
         return [value for value in values if type(value) is str]
 
-    def iterate_values(self, nodes: Any = None) -> Iterator[tuple[str, Any, Any]]:
-        """Yield (text, value, node) for names, attributes and items with known values.
+    def iterate_values(self, nodes: Any = None) -> Iterator[KnownValue]:
+        """Yield the names, attributes and items with known values.
 
         `nodes` defaults to the nodes of the failing line.
         """
@@ -233,7 +241,7 @@ class UserFrame:
             except CannotEval:
                 continue
             text = ast.unparse(node)
-            yield text, value, node
+            yield KnownValue(text, value, node)
 
 
 def collect_names(frame: FrameType) -> dict[str, Any]:

@@ -184,6 +184,7 @@ def find_explanations(error: BaseException, rows: list[Row]) -> Iterator[Finding
         for row in rows:
             text = call_safely(search, row.value)
             if text:
+                # The text continues the expression and contains the second backtick.
                 yield make_finding(f"`{row.text}{text}")
                 break
 
@@ -250,8 +251,8 @@ def describe_rows(
         else:
             others.append(row)
     # `a.b` says more than `a`.
-    names = " ".join(row.text for row in rows)
-    others.sort(key=lambda row: f"{row.text}." in names)
+    all_texts = " ".join(row.text for row in rows)
+    others.sort(key=lambda row: f"{row.text}." in all_texts)
     selected = mentioned + others
     is_lookup_error = is_a(error, (IndexError, StopIteration))
     for row in selected[:MAX_DESCRIBED_ROWS]:
@@ -411,11 +412,11 @@ def iterate_items(value: Any) -> Iterator[Item]:
         item, depth = queue.popleft()
         count += 1
         yield item
-        room = MAX_ITEMS - count - len(queue)
-        if depth >= MAX_DEPTH or room <= 0:
+        remaining_count = MAX_ITEMS - count - len(queue)
+        if depth >= MAX_DEPTH or remaining_count <= 0:
             continue
         children = list_children(item.value)
-        for child in children[:room]:
+        for child in children[:remaining_count]:
             nested = item.nest(child)
             queue.append((nested, depth + 1))
 

@@ -22,6 +22,10 @@ MAX_FILE_SIZE = 50_000_000
 MAX_GUESS_SIZE = 1_000_000
 CONTEXT_SIZE = 12  # before and after a position
 SEARCHED_SIZE = 200  # before a position, to find it in a file
+# Characters before a position in a quoted line: if there are more than the first
+# number, only the second number of characters is quoted.
+MAX_LINE_START = 60
+SHOWN_LINE_START = 40
 # With fewer non-ASCII bytes, the encoding is uncertain.
 MIN_HIGH_BYTES = 6
 # First bytes of files that are not text, and the type of these files.
@@ -216,14 +220,14 @@ def describe_document_position(text: str, position: int) -> str:
     if not text.strip():
         return "the text is empty"
     line_start = text.rfind("\n", 0, position) + 1
-    number = text.count("\n", 0, position) + 1
-    count = len(text.rstrip().split("\n"))
+    line_number = text.count("\n", 0, position) + 1
+    line_count = len(text.rstrip().split("\n"))
     shown_start = line_start
-    if position - line_start > 60:
-        shown_start = max(line_start, position - 40)
+    if position - line_start > MAX_LINE_START:
+        shown_start = position - SHOWN_LINE_START
     line, _, _ = text[shown_start:].partition("\n")
     shown = shorten(line.strip(), 100)
-    sentence = f"line {number} of {count} in the text is `{shown}`"
+    sentence = f"line {line_number} of {line_count} in the text is `{shown}`"
     text_above = text[:line_start].rstrip()
     if text_above:
         lines = text_above.splitlines()
@@ -315,9 +319,11 @@ def guess_encodings(data: bytes) -> list[str]:
         if data.startswith(mark):
             return [encoding]
     if data.count(0) > len(data) // 4:
-        odd_zeros = data[1::2].count(0)
-        even_zeros = data[::2].count(0)
-        encoding = "utf-16-le" if odd_zeros > even_zeros else "utf-16-be"
+        # In UTF-16, one of the two bytes of most characters is zero: the second one in
+        # little-endian texts.
+        second_zeros = data[1::2].count(0)
+        first_zeros = data[::2].count(0)
+        encoding = "utf-16-le" if second_zeros > first_zeros else "utf-16-be"
         return [encoding]
     if is_decodable(data, "utf-8"):
         return ["utf-8"]

@@ -21,7 +21,7 @@ import stat
 import sys
 import threading
 import time
-from typing import Any, Callable
+from typing import Any, Callable, NamedTuple
 
 from stepper.kernels.in_kernel.module_reload import find_project_root
 from stepper.kernels.in_kernel.safe_inspect import count_failure, is_a
@@ -55,6 +55,13 @@ get_task = asyncio.current_task
 all_tasks = asyncio.all_tasks
 
 
+class FileVersion(NamedTuple):
+    """Values of a file, at least one of which changes when the file is written."""
+
+    mtime_ns: int
+    size: int
+
+
 class PathRecord:
     """The state of a path before the cell's first event for this path."""
 
@@ -69,8 +76,8 @@ class PathRecord:
 records: dict[str, PathRecord] = {}  # by path
 # Folder as named → its path in the project, or an empty string if it is outside.
 folders: dict[str, str] = {}
-# Files that earlier cells wrote → (time, size) at the start of the current cell.
-earlier: dict[str, tuple[int, int]] = {}
+# Files that earlier cells wrote → their versions at the start of the current cell.
+earlier: dict[str, FileVersion] = {}
 state: dict[str, Any] = {
     "bytes_left": MAX_TOTAL_HASHED,  # that may still be hashed for this cell
     "began": 0,  # the file system's time at the start of the cell
@@ -116,7 +123,7 @@ def start_run(raw: str) -> None:
     for path in list(records):
         current = get_status(path)
         if current is not None:
-            earlier[path] = (current.st_mtime_ns, current.st_size)
+            earlier[path] = get_version(current)
     records.clear()
     folders.clear()
     thread = get_thread()
@@ -136,6 +143,11 @@ def start_run(raw: str) -> None:
         threads=frozenset(threading._active) - {thread},  # type: ignore[attr-defined]
         tasks=tasks,
     )
+
+
+def get_version(status: os.stat_result) -> FileVersion:
+    """Return the version of a file with this status."""
+    return FileVersion(status.st_mtime_ns, status.st_size)
 
 
 def get_file_time() -> int:

@@ -150,6 +150,7 @@ def parse_installer(words: list[str]) -> Installer:
     arguments = words[1:]
     python = find_python_option(arguments)
     if PYTHON.fullmatch(name) and "-m" in arguments[:-1]:
+        # `python -m pip` runs pip for this interpreter, and `python -m uv` runs uv.
         position = arguments.index("-m")
         module = arguments[position + 1]
         arguments = arguments[position + 2 :]
@@ -162,20 +163,27 @@ def parse_installer(words: list[str]) -> Installer:
     if name in CONDA_PROGRAMS:
         conda_python = find_conda_python(arguments)
         return Installer("", arguments, conda_python)
-    program_path = ""
     if name == "uv":
-        arguments = arguments[1:] if arguments[:1] == ["pip"] else []
-        if not python:
-            python = get_option(arguments, "-p")
+        if arguments[:1] != ["pip"]:
+            return NO_INSTALLER
+        arguments = arguments[1:]
+        python = python or get_option(arguments, "-p")
         if not python and "--system" not in arguments:
             python = find_active_python()
-    else:
-        program_path = shutil.which(program) or ""
-    subcommand: list[str] = []
-    if "install" in arguments:
-        position = arguments.index("install")
-        subcommand = arguments[position:]
-    return Installer(program_path, subcommand, python)
+        return Installer("", skip_options(arguments), python)
+    program_path = shutil.which(program) or ""
+    return Installer(program_path, skip_options(arguments), python)
+
+
+def skip_options(arguments: list[str]) -> list[str]:
+    """Return the arguments from the subcommand `install` on.
+
+    Return an empty list for other subcommands.
+    """
+    if "install" not in arguments:
+        return []
+    position = arguments.index("install")
+    return arguments[position:]
 
 
 def is_installer(name: str) -> bool:

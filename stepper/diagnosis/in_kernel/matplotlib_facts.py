@@ -300,12 +300,13 @@ def describe_artists(axes: Any, deadline: float) -> Fact:
         artists.append(artist)
         artist_counts[kind] = artist_counts.get(kind, 0) + 1
         point_counts[kind] = point_counts.get(kind, 0) + point_count
-    counts = []
+    # The order of the values is that of `figure_summary.ArtistGroup`.
+    groups = []
     for kind, artist_count in artist_counts.items():
-        entry = [kind, artist_count, point_counts[kind]]
-        counts.append(entry)
+        group = [kind, artist_count, point_counts[kind]]
+        groups.append(group)
     return {
-        "artists": counts,
+        "artists": groups,
         "images": images,
         "invisible": explain_invisible(axes, artists, images, deadline),
     }
@@ -391,15 +392,15 @@ def are_all_nan(axes: Any, artists: list[Artist], deadline: float) -> bool:
     Return False if there are no points, too many points, or the deadline passes.
     """
     numpy = sys.modules["numpy"]
-    room = MAX_VALUES
+    remaining_count = MAX_VALUES
     has_points = False
     for artist in artists:
         points = list_points(artist, axes)
         data = numpy.ma.asarray(points, dtype=float)
         filled = numpy.ma.filled(data, math.nan)
         values = filled.reshape(-1, 2)
-        room -= values.size
-        if room < 0 or clock() > deadline:
+        remaining_count -= values.size
+        if remaining_count < 0 or clock() > deadline:
             return False
         is_drawn = numpy.isfinite(values).all(axis=1)
         if is_drawn.any():

@@ -149,7 +149,7 @@ def finish_run(raw: str, error: Any) -> list[Fact]:
 
 def record_scripts(lines: list[str]) -> None:
     """Record the exit codes of script magics, and the commands in their lines."""
-    magic_line = 1
+    magic_line = 1  # the line of `%%bash`
     for number, line in enumerate(lines, 1):
         if line.strip():
             magic_line = number
@@ -157,28 +157,31 @@ def record_scripts(lines: list[str]) -> None:
     for process in script_processes:
         code = process.returncode or 0  # None if the process is still running
         record_command("", code, "", Position("", magic_line))
+        is_successful = code == 0
         for number, line in enumerate(lines[magic_line:], magic_line + 1):
-            record_command(line, 0, "", Position("", number), code == 0)
+            record_command(line, 0, "", Position("", number), is_successful)
     script_processes.clear()
 
 
 def locate_fact(fact: Fact, lines: list[str]) -> Fact:
     """Return a copy of a fact with the number and the text of its line.
 
-    The number is 0 if the line is not part of the current cell.
+    `lines` are the lines of the current cell. The number is 0 if the line is not part
+    of the current cell.
     """
-    filename, line_number = fact["spot"]
-    is_cell_file = filename in get_cell_files()
-    line = line_number
-    if filename:
-        line = find_running_cell_line(filename, line_number) or 0
-    if not line and is_cell_file:  # in a function of another cell
-        cell, line_number = find_cell_line(filename, line_number)
-        lines = get_source_lines(cell)
+    position = Position(*fact["spot"])
+    line = position.line
+    if position.filename:
+        line = find_running_cell_line(*position) or 0
+    source_lines = lines
+    source_line = line
+    if not line and position.filename in get_cell_files():
+        # A function of another cell started the command.
+        cell, source_line = find_cell_line(*position)
+        source_lines = get_source_lines(cell)
     text = fact["text"]
-    if line or is_cell_file:
-        text_line = line or line_number
-        text = "".join(lines[max(0, text_line - 1) : text_line]).strip()
+    if source_line > 0:
+        text = "".join(source_lines[source_line - 1 : source_line]).strip()
     return {**fact, "line": line, "text": shorten(text)}
 
 
@@ -256,9 +259,9 @@ def record_command(
     A line of a script has no separate exit code: `is_successful` is whether the whole
     script succeeded.
     """
-    stripped = [line.strip() for line in output.splitlines()]
-    lines = [shorten(line) for line in stripped if line]
-    output_lines = lines[-MAX_OUTPUT_LINES:]
+    stripped_lines = [line.strip() for line in output.splitlines()]
+    short_lines = [shorten(line) for line in stripped_lines if line]
+    output_lines = short_lines[-MAX_OUTPUT_LINES:]
     lacks_pip = code == COMMAND_NOT_FOUND
     if any("No module named pip" in line for line in output_lines):
         lacks_pip = True
@@ -268,6 +271,7 @@ def record_command(
         return
     count = 1
     for fact in list(facts):
+        # The same command, for example in a loop.
         if fact["spot"] == position and fact["code"] == code:
             count += fact["count"]
             facts.remove(fact)

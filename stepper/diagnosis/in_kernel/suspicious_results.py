@@ -14,7 +14,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from stepper.diagnosis.in_kernel.dataframe_changes import (
     Fact,
@@ -54,14 +54,29 @@ SECONDS_BEFORE = 0.1
 SECONDS_AFTER = 0.15
 
 
+class WarningKey(NamedTuple):
+    """The category of a Python warning, and the first line of its message."""
+
+    category: str
+    message: str
+
+
+@dataclass(eq=False)
+class RecordedWarning:
+    """The position of a Python warning, and how often it was shown."""
+
+    filename: str
+    line: int
+    times: int = 1
+
+
 @dataclass(eq=False)
 class Run:
     """The warnings, trees and frames that are recorded during a run."""
 
     raw: str
     trees: list[ast.Module] = field(default_factory=list)
-    # (category, message) → file, line, count
-    warnings: dict[tuple[str, str], list[Any]] = field(default_factory=dict)
+    warnings: dict[WarningKey, RecordedWarning] = field(default_factory=dict)
     # There were more than MAX_COUNTED different warnings.
     is_incomplete: bool = False
     # Hashes of the warnings that are counted but not reported.
@@ -134,16 +149,15 @@ def finish_run(raw: str, is_successful: bool) -> list[Fact]:
     facts = list_swallowed_errors(errors)
     facts += call_safely(list_frame_warnings, run) or []
     facts += list_python_warnings(run)
-    left_out = len(run.others)
-    left_out += len(facts[MAX_FACTS:])
-    shown = facts[:MAX_FACTS]
-    if left_out:
-        count = str(left_out)
+    shown_facts = facts[:MAX_FACTS]
+    other_count = len(run.others) + len(facts) - len(shown_facts)
+    if other_count:
+        count = str(other_count)
         if run.is_incomplete:
             count += " or more"
         fact = create_fact("more", count)
-        shown.append(fact)
-    return shown
+        shown_facts.append(fact)
+    return shown_facts
 
 
 def list_swallowed_errors(errors: list[SwallowedError]) -> list[Fact]:
@@ -171,18 +185,18 @@ def list_swallowed_errors(errors: list[SwallowedError]) -> list[Fact]:
 def list_python_warnings(run: Run) -> list[Fact]:
     """Return a fact on each Python warning of a run."""
     facts: list[Fact] = []
-    for (category, message), (filename, line, count) in run.warnings.items():
+    for key, warning in run.warnings.items():
         details = []
-        cell_line = call_safely(find_running_cell_line, filename, line)
+        cell_line = call_safely(find_running_cell_line, warning.filename, warning.line)
         if cell_line:
             details.append(f"line {cell_line}")
-        if count > 1:
-            details.append(f"{count} times")
-        name = shorten_name(category)
+        if warning.times > 1:
+            details.append(f"{warning.times} times")
+        name = shorten_name(key.category)
         if details:
             joined_details = ", ".join(details)
             name += f" ({joined_details})"
-        text = format_error(name, message)
+        text = format_error(name, key.message)
         fact = create_fact("warning", text)
         facts.append(fact)
     return facts
@@ -275,11 +289,11 @@ def record_warning(
         first_line = message.split("\n")[0]
     else:
         first_line = get_first_line(message)
-    key = (get_qualname(category), first_line)
+    key = WarningKey(get_qualname(category), first_line)
     if key in run.warnings:
-        run.warnings[key][2] += 1
+        run.warnings[key].times += 1
     elif len(run.warnings) < MAX_WARNINGS:
-        run.warnings[key] = [filename, line, 1]
+        run.warnings[key] = RecordedWarning(filename, line)
     elif len(run.others) < MAX_COUNTED - MAX_WARNINGS:
         run.others.add(hash(key))
     elif hash(key) not in run.others:

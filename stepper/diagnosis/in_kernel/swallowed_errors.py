@@ -30,6 +30,9 @@ from stepper.kernels.in_kernel.safe_inspect import (
 MAX_COUNT = 1000  # of the same error in one handler
 MAX_ERRORS = 50  # different errors
 MAX_MESSAGE = 160  # characters
+MAX_READ = (
+    2000  # characters of a message in which the end of the first line is searched
+)
 PLAIN_TYPES = (str, int, float, bool, bytes, type(None))
 # Not errors, or expected: an import is often tried within a broad `except`.
 EXPECTED = (
@@ -89,8 +92,25 @@ BINDINGS = (
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
 
-# (file, line of the handler, id of the class) → name of the class, message, count
-errors: dict[tuple[str, int, int], list[Any]] = {}
+
+class ErrorKey(NamedTuple):
+    """The line of a handler, and the id of the class of an error that it handled."""
+
+    filename: str
+    line: int
+    class_id: int
+
+
+class ErrorCount:
+    """The class and message of an error, and how often a handler handled it."""
+
+    def __init__(self, class_name: str, message: str) -> None:
+        self.class_name = class_name
+        self.message = message
+        self.times = 1
+
+
+errors: dict[ErrorKey, ErrorCount] = {}
 # The first line of each handler that has the call, by line number.
 handler_texts: dict[int, str] = {}
 state = {"recording": False}
@@ -129,16 +149,16 @@ def stop_recording() -> list[SwallowedError]:
     """
     state["recording"] = False
     recorded = []
-    for (filename, line, _), (name, text, count) in errors.items():
-        error = SwallowedError(
-            filename=filename,
-            line=line,
-            handler=handler_texts.get(line, "except"),
-            class_name=name,
-            message=text,
-            times=count,
+    for key, error in errors.items():
+        swallowed_error = SwallowedError(
+            filename=key.filename,
+            line=key.line,
+            handler=handler_texts.get(key.line, "except"),
+            class_name=error.class_name,
+            message=error.message,
+            times=error.times,
         )
-        recorded.append(error)
+        recorded.append(swallowed_error)
     return recorded
 
 
@@ -153,19 +173,18 @@ def record_error() -> None:
         return
     try:
         frame = get_frame(1)
-        kind = exc_info()[0]
-        key = frame.f_code.co_filename, frame.f_lineno, id(kind)
+        kind, error, _ = exc_info()
+        key = ErrorKey(frame.f_code.co_filename, frame.f_lineno, id(kind))
         if key in errors:
-            error = errors[key]
-            error[2] = min(error[2] + 1, MAX_COUNT)
+            counted_error = errors[key]
+            counted_error.times = min(counted_error.times + 1, MAX_COUNT)
             return
         if kind is None or len(errors) >= MAX_ERRORS:
             return
         if issubclass(kind, EXPECTED):
             return
         name = shorten(get_qualname(kind))
-        message = get_first_line(exc_info()[1])
-        errors[key] = [name, message, 1]
+        errors[key] = ErrorCount(name, get_first_line(error))
     except Exception:  # the user's handler must continue in any case
         return
 
@@ -188,7 +207,7 @@ def get_first_line(error: Any) -> str:
         text = arguments[0]
     if type(text) is not str:
         return ""
-    first_line = text.strip()[:2000].partition("\n")[0]
+    first_line, _, _ = text.strip()[:MAX_READ].partition("\n")
     return shorten(first_line.strip(), MAX_MESSAGE)
 
 

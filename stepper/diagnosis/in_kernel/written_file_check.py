@@ -15,6 +15,7 @@ from stepper.diagnosis.in_kernel import file_writes
 from stepper.diagnosis.in_kernel.file_writes import (
     PathRecord,
     get_status,
+    get_version,
     hash_file,
     is_inside,
     list_child_processes,
@@ -24,6 +25,7 @@ from stepper.kernels.in_kernel.safe_inspect import call_safely
 
 MAX_CHANGES = 100
 MAX_DESCRIPTORS = 1000
+MAX_INFO = 400  # bytes of a descriptor's `fdinfo` file
 WRITE_FLAGS = os.O_WRONLY | os.O_RDWR
 
 
@@ -75,7 +77,8 @@ def classify_change(
         return "new folder" if before is None else ""
     if before is None:
         return "written"
-    if get_version(before) == get_version(current):
+    is_same_file = before.st_ino == current.st_ino
+    if is_same_file and get_version(before) == get_version(current):
         return ""
     size = before.st_size
     if record.digest is None or size != current.st_size:
@@ -84,21 +87,12 @@ def classify_change(
     return "same" if digest == record.digest else "written"
 
 
-def get_version(status: os.stat_result) -> tuple[int, int, int]:
-    """Return a file's modification time in nanoseconds, its size and its inode.
-
-    At least one of these values changes when the file is written or replaced.
-    """
-    return status.st_mtime_ns, status.st_size, status.st_ino
-
-
 def is_unchanged(path: str) -> bool:
     """Return whether a file of an earlier cell did not change during this cell."""
     current = get_status(path)
     if current is None:
         return False
-    version = (current.st_mtime_ns, current.st_size)
-    return bool(file_writes.earlier[path] == version)
+    return bool(file_writes.earlier[path] == get_version(current))
 
 
 def find_open_files() -> dict[str, bool]:
@@ -141,10 +135,10 @@ def is_writable(info_path: str) -> bool:
     `info_path` is the descriptor's `fdinfo` file in /proc.
     """
     with open(info_path, "rb") as stream:
-        lines = stream.read(400).split(b"\n")
+        lines = stream.read(MAX_INFO).split(b"\n")
     flags = 0
     for line in lines:
         if line.startswith(b"flags:"):
-            _, value = line.split()
-            flags = int(value, 8)
+            _, octal_number = line.split()
+            flags = int(octal_number, 8)
     return bool(flags & WRITE_FLAGS)
