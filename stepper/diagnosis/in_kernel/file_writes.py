@@ -56,7 +56,7 @@ all_tasks = asyncio.all_tasks
 
 
 class FileVersion(NamedTuple):
-    """Values of a file, at least one of which changes when the file is written."""
+    """Values of a file. A write of the file changes at least one of them."""
 
     mtime_ns: int
     size: int
