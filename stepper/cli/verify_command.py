@@ -153,6 +153,8 @@ def verify(as_json: bool, **options: Any) -> int:
         "json" if as_json else options["format"],
         project,
     )
+    if options["from_cell"] and len(call.notebooks) > 1:
+        raise UsageError("--from can't be used with several notebooks")
     if project is None:
         _run_standalone(call)
     elif options["python"]:

@@ -275,6 +275,7 @@ def _build_options(
         options.once,
         where=", ".join(conditions),
         seed=int(configured_seed) if configured_seed.isdecimal() else 0,
+        from_cell=options.from_cell or "",
     )
 
 

@@ -48,6 +48,7 @@ def format_cells(result: VerifyResult, is_installed: bool) -> list[str]:
         *_format_differing(result.cells),
         *_format_not_recorded(result, is_installed),
         *_format_not_run(result.cells),
+        *_format_skipped(result.cells),
         *_format_close(result.cells),
         *_format_notes(result.cells),
     ]
@@ -126,6 +127,15 @@ def _format_not_run(all_cells: Sequence[CellVerdict]) -> list[Entry]:
         return []
     reason = cells[0].difference or "a cell above failed"
     return [_create_entry(NOTE_MARK, cells, f": not run, because {reason}")]
+
+
+def _format_skipped(all_cells: Sequence[CellVerdict]) -> list[Entry]:
+    """Return the line on the cells that a partial replay skipped."""
+    cells = _select(all_cells, ReplayVerdict.SKIPPED)
+    if not cells:
+        return []
+    text = ": skipped; by their sources, the replayed cells do not need them"
+    return [_create_entry(NOTE_MARK, cells, text)]
 
 
 def _format_close(all_cells: Sequence[CellVerdict]) -> list[Entry]:

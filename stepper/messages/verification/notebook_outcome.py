@@ -38,11 +38,13 @@ class NotebookOutcome:
 
 def is_skipped(cell: CellVerdict) -> bool:
     """Return whether a cell did not run, so that nothing is known about it."""
-    return cell.verdict is ReplayVerdict.NOT_RUN
+    return cell.verdict in (ReplayVerdict.NOT_RUN, ReplayVerdict.SKIPPED)
 
 
 def describe_cell(cell: CellVerdict) -> str:
     """Return the verdict on a cell and the difference, on one line."""
+    if cell.verdict is ReplayVerdict.SKIPPED:
+        return "skipped (--from)"
     if is_skipped(cell):
         reason = one_line(cell.difference, 400) or "a cell above failed"
         return f"not run, because {reason}"

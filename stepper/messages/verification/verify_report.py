@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stepper.common.text import format_age, format_count, one_line
 from stepper.messages.marks import NOTE_MARK
-from stepper.messages.verification.cell_lines import format_cells
+from stepper.messages.verification.cell_lines import format_cell_names, format_cells
 from stepper.policy.comparison.verify_results import (
     FileChange,
     PackageChange,
@@ -53,6 +53,9 @@ def _format_package(package: PackageChange) -> str:
 def format_verdict(result: VerifyResult) -> str:
     """Return the line with the verdict on a replay."""
     verdict = "REPRODUCES" if result.reproduces else "DOES NOT REPRODUCE"
+    if result.partial:
+        cells = format_cell_names([cell.number for cell in result.replayed_cells])
+        verdict = f"PARTIAL ({cells} of {len(result.cells)}): {verdict}"
     if result.failing:
         verdict += f"; {_format_failing(result)}"
     if result.reproduces and result.open_steps:
@@ -74,7 +77,7 @@ def format_verdict(result: VerifyResult) -> str:
 
 def _format_failing(result: VerifyResult) -> str:
     """Return the number of cells that fail, as they did in the recorded run."""
-    total = len(result.cells)
+    total = len(result.replayed_cells)
     if total == 1:
         return "the only cell fails as recorded"
     if result.failing == total:
@@ -85,7 +88,9 @@ def _format_failing(result: VerifyResult) -> str:
 
 def format_recorded(result: VerifyResult) -> str:
     """Return the number of cells that gave the recorded outputs, as text."""
-    total = len(result.cells)
+    total = len(result.replayed_cells)
+    if result.partial:
+        return f"{result.as_recorded} of {total} replayed cells as recorded"
     return f"{result.as_recorded} of {total} cells as recorded"
 
 

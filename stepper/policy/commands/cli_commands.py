@@ -266,6 +266,14 @@ class Verify(
     kernel: str | None = option(
         f"{KERNEL_HELP} Default: the notebook's own.", tool_name="place", min_length=1
     )
+    from_cell: str | None = option(
+        "Replay this code cell (its number or its id), the cells below, and the cells"
+        " above that they need. Other cells above are skipped if they took a second or"
+        " more. The result says that it is partial.",
+        flag="--from",
+        metavar="CELL",
+        min_length=1,
+    )
     python: str | None = option(
         "The interpreter for the notebook, where stepper is not installed. Default: the"
         " active environment, or the nearest .venv.",

@@ -59,6 +59,7 @@ class ReplayVerdict(StringEnum):
     FAILED = "failed"
     NOT_JUDGED = "not_judged"  # stepper interrupted the cell
     NOT_RUN = "not_run"  # the replay ended above the cell
+    SKIPPED = "skipped"  # not part of a partial replay
     NOT_RECORDED = "not_recorded"  # the cell did not run since its last change
 
     @property

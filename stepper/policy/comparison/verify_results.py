@@ -60,7 +60,7 @@ class VerifyResult:
     """The result of replaying a notebook in one or more fresh kernels.
 
     `where` is the name of the kernel backend, or an empty string for the notebook's own
-    backend.
+    backend. `reproduces` does not depend on skipped cells.
     """
 
     notebook: str
@@ -76,6 +76,15 @@ class VerifyResult:
     open_steps: int = 0  # number of plan steps that are neither done nor skipped
     # Number of cells with the recorded outputs and new warnings on stderr.
     warnings: int = 0
+
+    partial: bool = False  # some cells were skipped on request (--from)
+
+    @property
+    def replayed_cells(self) -> list[CellVerdict]:
+        """The cells that are not skipped."""
+        return [
+            cell for cell in self.cells if cell.verdict is not ReplayVerdict.SKIPPED
+        ]
 
     @property
     def as_recorded(self) -> int:

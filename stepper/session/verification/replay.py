@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -62,11 +62,13 @@ async def replay(
     last_index: int,
     caller: Caller,
     progress: Callable[[Cell], None],
+    skipped: Collection[int] = (),
 ) -> ReplayResult:
     """Replay the cells up to `last_index`, or to the failure that ended the recording.
 
     `fresh` is a session on a copy of the notebook, and `progress` is called before each
-    cell. Raise StepperError if the replay was interrupted or no kernel started.
+    cell. `skipped` are the indexes of cells that do not run. Raise StepperError if the
+    replay was interrupted or no kernel started.
     """
     result = ReplayResult()
     # Each cell has its own deadline.
@@ -80,6 +82,8 @@ async def replay(
             for cell in changed_cells.select_runnable(cells):
                 if cell.index > last_index:
                     break
+                if cell.index in skipped:
+                    continue
                 progress(cell)
                 caller.timeout = recording.deadlines[cell.index]
                 summary = await run_cell(fresh, cells, cell, caller, keep_time=False)

@@ -45,7 +45,7 @@ from stepper.session import progress_events
 from stepper.session.caller import Caller
 from stepper.session.session import Session
 from stepper.session.session_state.notebook_journal import format_now
-from stepper.session.verification import failed_cells
+from stepper.session.verification import failed_cells, partial_replays
 from stepper.session.verification.recorded_output_changes import DRAWING_PACKAGES
 from stepper.session.verification.replay import (
     ReplayProgress,
@@ -66,7 +66,8 @@ class ReplayOptions:
 
     `open_session` opens a session on a copy of the notebook, for a value of
     PYTHONHASHSEED. With `once`, the notebook is replayed only once. `seed` is the value
-    for the first replay.
+    for the first replay. `from_cell` is the id or the number of the cell at which a
+    partial replay starts, or empty.
     """
 
     open_session: Callable[[int], AbstractAsyncContextManager[Session]]
@@ -74,6 +75,7 @@ class ReplayOptions:
     once: bool = False
     where: str = ""  # the kernel backend, if it is not the notebook's own
     seed: int = 0
+    from_cell: str = ""
 
 
 @dataclass
@@ -88,6 +90,13 @@ class ReplayFindings:
     widget_models: widget_outputs.Models
     first: ReplayResult = field(default_factory=ReplayResult)
     others: list[ReplayResult] = field(default_factory=list)
+    # The indexes of the cells that a partial replay skips.
+    skipped: frozenset[int] = frozenset()
+
+    @property
+    def replayed_cells(self) -> list[Cell]:
+        """The cells that are not skipped."""
+        return [cell for cell in self.cells if cell.index not in self.skipped]
 
     @classmethod
     def from_document(cls, document: Document, limits: Limits) -> ReplayFindings:
@@ -124,6 +133,10 @@ async def verify(
     """
     started = time.monotonic()
     findings = ReplayFindings.from_document(document, session.limits())
+    if options.from_cell:
+        findings.skipped = partial_replays.find_skipped(
+            session, document, options.from_cell
+        )
     differences = await _replay_until_clear(
         session, findings, options, caller, progress, started
     )
@@ -137,7 +150,7 @@ async def verify(
     first_replay_count = 1 if findings.cells else 0
     result = VerifyResult(
         session.name,
-        all(verdict.verdict.reproduces for verdict in verdicts),
+        _do_all_reproduce(verdicts),
         verdicts,
         file_changes,
         round(time.monotonic() - started, 3),
@@ -147,12 +160,27 @@ async def verify(
         failing=_count_failing(findings, verdicts),
         open_steps=len(session.state.open_steps),
         warnings=sum(bool(difference.warnings) for difference in differences.values()),
+        partial=bool(findings.skipped),
     )
     result = replace(result, text=verify_report.format_verify(result))
-    nondeterministic_ids = [
-        verdict.cell_id
+    if not result.partial:  # the last full verdict remains
+        _record_verdict(session, document, result)
+    return result
+
+
+def _do_all_reproduce(verdicts: Sequence[CellVerdict]) -> bool:
+    """Return whether all cells that were not skipped reproduce."""
+    return all(
+        verdict.verdict.reproduces
         for verdict in verdicts
-        if verdict.verdict is ReplayVerdict.UNSTABLE
+        if verdict.verdict is not ReplayVerdict.SKIPPED
+    )
+
+
+def _record_verdict(session: Session, document: Document, result: VerifyResult) -> None:
+    """Log the verdict on the whole notebook."""
+    nondeterministic_ids = [
+        cell.cell_id for cell in result.cells if cell.verdict is ReplayVerdict.UNSTABLE
     ]
     session.journal.log(
         journal_events.Verified(
@@ -164,7 +192,6 @@ async def verify(
         ),
         sync=SyncMode.BACKGROUND,
     )
-    return result
 
 
 async def _replay_until_clear(
@@ -180,7 +207,7 @@ async def _replay_until_clear(
     If outputs differ, the notebook is replayed again, to find out whether these outputs
     are nondeterministic.
     """
-    cells = findings.cells
+    cells = findings.replayed_cells
     if not cells:
         return {}
     last_index = cells[-1].index
@@ -188,7 +215,12 @@ async def _replay_until_clear(
     replay_progress.expect_cells(len(cells))
     async with options.open_session(options.seed) as fresh:
         findings.first = await replay(
-            fresh, findings.recording, last_index, caller, replay_progress.report_cell
+            fresh,
+            findings.recording,
+            last_index,
+            caller,
+            replay_progress.report_cell,
+            findings.skipped,
         )
     differences = await asyncio.to_thread(
         _compare_outputs, session, findings, options, cells
@@ -214,6 +246,7 @@ async def _replay_until_clear(
                 last_index,
                 caller,
                 replay_progress.report_cell,
+                findings.skipped,
             )
         findings.others.append(result)
         replay_count += 1
@@ -352,6 +385,8 @@ def _create_verdict(
     difference: Difference | None,
 ) -> CellVerdict:
     """Return the verdict on a cell; `difference` is None if nothing was compared."""
+    if cell.index in findings.skipped:
+        return CellVerdict(cell.id, cell.number, ReplayVerdict.SKIPPED)
     first = findings.first
     failed = first.failures.get(cell.index)
     is_random = difference and difference.verdict is ReplayVerdict.UNSTABLE
