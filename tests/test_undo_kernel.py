@@ -156,6 +156,14 @@ CASES = {
     "callback": ("ticks = []\ndef tick(*info):\n    ticks.append(1)", "get_ipython().events.register('pre_run_cell', tick)", "ticks", "IPython settings"),
     "magic": ("from IPython.core.magic import register_line_magic", "@register_line_magic\ndef hello(line): pass", "'hello' in get_ipython().magics_manager.magics['line']", "IPython settings"),
     "precision": ("x = 1", "get_ipython().run_line_magic('precision', '2')", "get_ipython().display_formatter.format(0.123)[0]", "IPython settings"),
+    "XML element": ("import xml.etree.ElementTree as ET; doc = ET.fromstring('<a><b k=\"1\"/></a>')", "doc[0].set('k', '2'); ET.SubElement(doc, 'c')", "ET.tostring(doc)", "doc"),
+    "ctypes array": ("import ctypes; buffer = (ctypes.c_int * 2)(1, 2)", "buffer[0] = 9", "list(buffer)", "buffer"),
+    "bound method": ("log = []; write = log.append", "write(1)", "log", "write"),
+    "lazy iterator": ("items = map(str, [1, 2])", "next(items)", "items.__reduce__()[1][1].__length_hint__()", "items"),
+    "enum": ("from enum import Enum\nclass Color(Enum):\n    RED = 1\nColor.RED.weight = 1", "Color.RED.weight = 2; Color.default = Color.RED", "Color.RED.weight, hasattr(Color, 'default')", "Color"),
+    "context variable": ("from contextvars import ContextVar; user = ContextVar('user'); token = user.set('ann')", "user.set('bob')", "user.get()", "user"),
+    "class of an object": ("class A:\n    n = 1\nclass B:\n    n = 2\na = A()", "a.__class__ = B", "a.n", "a"),
+    "annotations": ("x = 1", "y: int = 2", "'__annotations__' in globals()", "variable annotations"),
     "class attribute": ("class A:\n    n = 1", "A.n = 2", "A.n", "A"),
     "attribute": ("class A:\n    pass\na = A(); a.x = [1]", "a.x.append(2); a.y = 1", "vars(a)", "a"),
     "global in a function": ("n = 1\ndef f():\n    global n\n    n += 1", "f()", "n", "n"),
@@ -279,6 +287,13 @@ def test_generator_is_not_restored(lab: UndoLab) -> None:
     assert facts.reach == 0
     _, restored = lab.show("1", [lab.number])
     assert restored.not_restored == {"gen": "generator"}
+
+
+def test_other_names_of_an_object_without_a_snapshot_are_named(lab: UndoLab) -> None:
+    lab.step("gen = (x for x in range(5)); box = {'source': [gen]}")
+    facts = lab.step("next(gen)")
+    assert facts.unprotected["box"].is_changed
+    assert facts.unprotected["box"].reason == "generator"
 
 
 def test_other_client_ends_the_undo(lab: UndoLab) -> None:

@@ -1039,7 +1039,7 @@ def describe_process():
     if loaded("time") is not None:
         settings["time zone"] = [repr(loaded("time").tzname)]
     settings["signal handlers"] = describe_signal_handlers()
-    settings["user threads"] = [f"{count_user_threads()} threads"]
+    settings["running threads"] = [f"{count_user_threads()} threads"]
     return settings
 
 

@@ -53,6 +53,7 @@ GLOBAL_STATES: Mapping[str, re.Pattern[str]] = {
         "decimal context": r"[Dd]ecimal|context",
         "locale settings": r"locale",
         "imported modules": r"\bimport\b|__import__",
+        "variable annotations": r"__annotations__",
         "running threads": r"[Tt]hread",
         "running tasks": r"asyncio|create_task",
         "time zone": r"\btime\b|tzset|localtime",

@@ -20,12 +20,15 @@ from stepper.kernels.in_kernel.undo.object_snapshots import take_nothing
 from stepper.kernels.in_kernel.undo.object_walk import (
     Snapshot,
     Walk,
+    find_reachable,
     find_row,
 )
+from stepper.kernels.in_kernel.undo.object_walk import clock as walk_clock
 from stepper.kernels.in_kernel.undo.python_objects import scope
 
 clock = time.monotonic
 MAX_CHANGES = 300  # names of a run that are reported
+OTHER_NAMES_SECONDS = 0.01  # for names that contain an object that has no snapshot
 MAX_VISITS = 20_000  # objects that are visited to find the names of a change
 CHANGED = "changed"
 UNKNOWN = "unknown"
@@ -105,7 +108,7 @@ class Recording:
                 self.kinds.setdefault(name, kind)
         self.bindings = dict(bindings)
         self.large = self.find_large()
-        self.walk = Walk(began + request["seconds"], self.memory)
+        self.walk = Walk(request["seconds"], self.memory)
         ignore_kernel_objects(self.walk)
         if request.get("everything"):
             for name in bindings:
@@ -172,7 +175,9 @@ class Recording:
                 if state == CHANGED or self.may_change(name, key):
                     add_unprotected(image, name, label, size, state)
         for name in self.walk.incomplete:
+            unprotected[id(self.bindings[name])] = "too many objects", 0, UNKNOWN
             add_unprotected(image, name, "too many objects", 0, UNKNOWN)
+        self.add_other_names(unprotected, image)
         new_modules = sys.modules.keys() - self.module_names
         names = set(self.kinds)
         image.states = find_changes(self.states, take_states(), names, new_modules)
@@ -254,6 +259,23 @@ class Recording:
             for key in reached:
                 names[key].add(name)
         return names
+
+    def add_other_names(self, unprotected: Any, image: Image) -> None:
+        """Add the names that the cell does not use, but that contain the same objects.
+
+        Objects that have certainly changed, and those of an incomplete walk, count.
+        """
+        incomplete = {id(self.bindings[name]) for name in self.walk.incomplete}
+        keys = {key for key in unprotected if unprotected[key][2] == CHANGED}
+        keys |= incomplete
+        if not keys:
+            return
+        deadline = walk_clock() + OTHER_NAMES_SECONDS
+        for name, value in self.bindings.items():
+            if self.kinds.get(name, "binds") != "binds":
+                continue
+            for key in find_reachable(value, keys, deadline):
+                add_unprotected(image, name, *unprotected[key])
 
     def find_reachable(self, roots: list[int], keys: set[int]) -> Any:
         """Return those objects that other objects refer to, before the run."""

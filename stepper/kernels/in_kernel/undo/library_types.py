@@ -10,7 +10,14 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from stepper.kernels.in_kernel.undo import numpy_types, pandas_types, torch_types
-from stepper.kernels.in_kernel.undo.object_snapshots import Row, unprotected
+from stepper.kernels.in_kernel.undo.object_snapshots import (
+    BYTE_SECONDS,
+    Row,
+    are_identical,
+    is_equal,
+    measure_items,
+    unprotected,
+)
 
 get_module: Callable[[type], Any] = type.__dict__["__module__"].__get__
 get_name: Callable[[type], str] = type.__dict__["__name__"].__get__
@@ -32,6 +39,56 @@ def get_tree_state(value: Any) -> Any:
     return state["nodes"].tobytes(), state["values"].tobytes()
 
 
+def take_element(value: Any) -> Any:
+    """Return the content and the children of an XML element."""
+    return (value.tag, value.text, value.tail, value.attrib), list(value)
+
+
+def list_element_children(state: Any) -> Any:
+    (_, _, _, attributes), children = state
+    return [attributes, *children]
+
+
+def is_same_element(value: Any, state: Any) -> bool:
+    content, children = take_element(value)
+    former_content, former_children = state
+    is_same_size = len(children) == len(former_children)
+    is_same_content = are_identical(content, former_content)
+    return is_same_content and is_same_size and are_identical(children, former_children)
+
+
+def restore_element(value: Any, state: Any) -> None:
+    (tag, text, tail, attributes), children = state
+    value.tag = tag
+    value.text = text
+    value.tail = tail
+    value.attrib = attributes
+    value[:] = children
+
+
+def restore_memory(value: Any, state: Any) -> None:
+    ctypes = sys.modules["ctypes"]
+    ctypes.memmove(ctypes.addressof(value), state, len(state))
+
+
+def measure_memory(value: Any) -> Any:
+    size = sys.modules["ctypes"].sizeof(value)
+    return size * BYTE_SECONDS, size
+
+
+ELEMENT = Row(
+    take=take_element,
+    children=list_element_children,
+    is_same=is_same_element,
+    restore=restore_element,
+    measure=measure_items(len),
+)
+MEMORY = Row(
+    take=bytes,
+    is_same=is_equal(bytes),
+    restore=restore_memory,
+    measure=measure_memory,
+)
 DECISION_TREE = unprotected("decision tree", get_tree_state, is_conclusive=True)
 QUIET = unprotected("object of a C library", is_quiet=True)
 PLAIN = LibraryRow(None)
@@ -62,6 +119,8 @@ ROWS: dict[str, dict[str, LibraryRow]] = {
         "memory_format": PLAIN,
     },
     "sklearn.tree._tree": {"Tree": LibraryRow(DECISION_TREE)},
+    "xml.etree.ElementTree": {"Element": LibraryRow(ELEMENT)},
+    "_ctypes": {"Array": LibraryRow(MEMORY), "Structure": LibraryRow(MEMORY)},
     "zoneinfo": {"ZoneInfo": PLAIN},
 }
 NAMES: set[str] = set().union(*ROWS.values())
@@ -81,12 +140,22 @@ def find_library_row(kind: Any) -> LibraryRow | None:
     return None
 
 
-def find_c_type_row(kind: Any) -> LibraryRow | None:
-    """Return the row of a library's C type, or None if this is unknown."""
-    module = get_module(kind)
-    package = module.split(".")[0] if type(module) is str else ""
+def find_c_type_row(base: Any, kind: Any) -> LibraryRow | None:
+    """Return the row of a class with a library's C type as a base, or None if unknown.
+
+    All classes of pybind11 have the same base.
+    """
+    package = get_package(base)
+    if package == "pybind11_builtins":
+        package = get_package(kind)
     if package in IMMUTABLE_C_TYPES:
         return PLAIN
     if package in QUIET_C_TYPES:
         return LibraryRow(QUIET)
     return None
+
+
+def get_package(kind: Any) -> str:
+    """Return the top-level package of a class."""
+    module = get_module(kind)
+    return module.split(".")[0] if type(module) is str else ""

@@ -13,6 +13,7 @@ from stepper.kernels.in_kernel.undo.library_types import (
     LibraryRow,
     find_c_type_row,
     find_library_row,
+    get_package,
 )
 from stepper.kernels.in_kernel.undo.object_snapshots import (
     Row,
@@ -31,7 +32,9 @@ from stepper.kernels.in_kernel.undo.python_objects import (
     scope,
 )
 
-clock = time.monotonic
+# Other processes must not shorten the time for a walk.
+clock = getattr(time, "thread_time", time.monotonic)
+MAX_TAKE_SECONDS = 1e-4  # for the state of an object in a search
 CHECK_INTERVAL = 64  # objects between two looks at the clock
 get_module: Callable[[type], Any] = type.__dict__["__module__"].__get__
 get_qualname: Callable[[type], str] = type.__dict__["__qualname__"].__get__
@@ -93,9 +96,9 @@ def make_row(kind: Any) -> Row | None:
         if is_python_class(base):
             classes.append(base)
         elif not is_exception:
-            c_row = find_named_row(kind) or find_c_type_row(base)
+            c_row = find_named_row(kind) or find_c_type_row(base, kind)
             return c_row.row if c_row else make_opaque_row(base)
-    top_module = get_top_module(kind)
+    top_module = get_package(kind)
     if top_module in KERNEL_PACKAGES:
         return IGNORED
     if base_row is not None and base_row.label:
@@ -117,16 +120,10 @@ def find_named_row(kind: Any) -> LibraryRow | None:
     return None
 
 
-def get_top_module(kind: Any) -> str:
-    """Return the top-level package of a class."""
-    module = get_module(kind)
-    return module.split(".")[0] if type(module) is str else ""
-
-
 def make_opaque_row(kind: Any) -> Row:
     """Return the row of a type whose state only its own C code knows."""
     name = f"{get_module(kind)}.{get_qualname(kind)}"
-    return unprotected(name, is_quiet=get_top_module(kind) in KERNEL_PACKAGES)
+    return unprotected(name, is_quiet=get_package(kind) in KERNEL_PACKAGES)
 
 
 class Snapshot(NamedTuple):
@@ -145,8 +142,8 @@ class Walk:
     earlier names that a name also reaches.
     """
 
-    def __init__(self, deadline: float, max_bytes: int) -> None:
-        self.deadline = deadline
+    def __init__(self, seconds: float, max_bytes: int) -> None:
+        self.deadline = clock() + seconds
         self.max_bytes = max_bytes
         self.visited: dict[int, Any] = {}
         self.snapshots: dict[int, Snapshot] = {}
@@ -214,7 +211,7 @@ class Walk:
             except UnprotectedError as error:
                 self.add_fingerprint(key, value, row, 0, str(error))
                 return None
-            is_slow = seconds > self.deadline - clock() and seconds > 1e-4
+            is_slow = seconds > 1e-4 and seconds > self.deadline - clock()
             if is_slow or size > self.max_bytes:
                 self.add_fingerprint(key, value, row, size, "too large")
                 return None
@@ -251,6 +248,39 @@ class Walk:
         sample_row = sample_row._replace(measure=lambda _: (0.0, size))
         state = sample_row.take(value)
         self.unprotected[key] = Snapshot(value, sample_row, state)
+
+
+def find_reachable(value: Any, keys: set[int], deadline: float) -> set[int]:
+    """Return which of some objects a value contains now, as far as the time allows."""
+    reached = set[int]()
+    visited: dict[int, Any] = {}
+    queue = [value]
+    while queue and len(reached) < len(keys) and clock() < deadline:
+        item = queue.pop()
+        key = id(item)
+        if key in visited:
+            continue
+        visited[key] = item
+        if key in keys:
+            reached.add(key)
+        try:
+            children = list_current_children(item)
+        except Exception:  # noqa: S112 - an object in an inconsistent state
+            continue
+        visited[id(children)] = children
+        add_visible(children, queue)
+    return reached
+
+
+def list_current_children(value: Any) -> list[Any]:
+    """Return the objects in an object now, without copies of large ones."""
+    row = find_row(type(value))
+    if row is None or row.label:
+        return []
+    if row.measure is not None and row.measure(value)[0] > MAX_TAKE_SECONDS:
+        return []
+    state = row.take(value)
+    return [] if state is None else [*row.children(state)]
 
 
 def add_visible(children: Iterable[Any], queue: list[Any]) -> None:

@@ -260,6 +260,20 @@ def restore_timeout(module: Any, state: Any) -> None:
     module.setdefaulttimeout(state)
 
 
+def take_annotations(module: Any) -> Any:
+    annotations = scope.namespace.get("__annotations__")
+    return dict(annotations) if type(annotations) is dict else None
+
+
+def restore_annotations(module: Any, state: Any) -> None:
+    if state is None:
+        del scope.namespace["__annotations__"]
+        return
+    annotations = scope.namespace.setdefault("__annotations__", {})
+    annotations.clear()
+    annotations.update(state)
+
+
 # threads and tasks
 
 
@@ -368,6 +382,9 @@ STATES = (
     GlobalState("time zone", "time", take_time_zone, restore_time_zone),
     GlobalState("signal handlers", "_signal", take_signals, restore_signals),
     GlobalState("socket timeout", "_socket", take_timeout, restore_timeout),
+    GlobalState(
+        "variable annotations", "builtins", take_annotations, restore_annotations
+    ),
     GlobalState("running threads", "threading", take_threads, None, label=RUNNING),
     GlobalState("running tasks", "asyncio", take_tasks, None, label=RUNNING),
 )

@@ -6,6 +6,7 @@ are, and collects the global names that functions of the user use.
 
 from __future__ import annotations
 
+import itertools
 import sys
 import types
 from collections.abc import Callable
@@ -139,8 +140,9 @@ def make_instance_row(kind: Any, classes: list[Any]) -> Row | None:
     def list_children(state: Any) -> Any:
         children = [*state[2].values(), *state[3]]
         if is_local:
-            children.append(kind)
-        return children
+            return [*children, kind]
+        # Libraries count ids; these need not be the same again.
+        return [child for child in children if type(child) is not itertools.count]
 
     def is_same(value: Any, state: Any) -> bool:
         if type(value) is not kind:
