@@ -971,6 +971,8 @@ def test_pages_are_the_digest(agent: Agent) -> None:
     )
     agent.project.notebook("digest.ipynb", cells)
     digest = agent.ask("show", notebook="digest")
+    common_state = "Code cells without a state have not run in this kernel.\n"
+    head = f"{digest['head']}\n".replace(common_state, "").removesuffix("\n")
     first = agent.ask("cell read", notebook="digest")
     assert first["pages"] > 2
     texts, outputs = [], []
@@ -983,9 +985,11 @@ def test_pages_are_the_digest(agent: Agent) -> None:
         texts.append(re.sub(r" · hash \w+$", "", text, flags=re.M))
         outputs += [cell["outputs"] for cell in response["cells"]]
         unchanged = "\nChanged since this agent read the notebook last: nothing."
-        expected = digest["head"] + unchanged if page == 1 else ""
+        expected = head + unchanged if page == 1 else ""
         assert response["head"] == expected
-    assert "\n".join(texts).replace(unchanged, "", 1) == digest["text"]
+    text = "\n".join(texts).replace(unchanged, "", 1)
+    text = text.replace(" · not run in this kernel", "")
+    assert text == digest["text"].replace(common_state, "", 1)
     assert outputs[0] == digest["cells"][0]["outputs"].removeprefix("Output:\n")
     some = agent.ask("cell read", notebook="digest", cells=["7-8", -1, "id0", 8])
     assert [cell["cell_id"] for cell in some["cells"]] == [

@@ -7,10 +7,13 @@ import json
 import re
 import struct
 import zlib
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from stepper.diagnosis.agent_images import SavedImages
+from stepper.diagnosis.figure_summary import format_recorded_images
 from stepper.messages.digest import notebook_digest, output_digest
 from stepper.messages.digest.notebook_digest import (
     DigestCell,
@@ -18,6 +21,7 @@ from stepper.messages.digest.notebook_digest import (
     select_lines,
 )
 from stepper.messages.digest.output_digest import format_items, list_items
+from stepper.session.diagnosis_protocol import FigureRequest
 from tests.conftest import Project, code
 
 SOURCES = [
@@ -294,12 +298,56 @@ def test_recorded_figures_get_a_file(project: Project) -> None:
     figure = code("plot()", "a")
     figure["outputs"] = [display(image_png=png(8, 4), text_plain="<Figure size 8x4>")]
     notebook = project.notebook("figures.ipynb", [figure])
-    outputs = project.json("show", notebook.name)["cells"][0]["outputs"]
+    response = project.json("show", notebook.name)
+    outputs = response["cells"][0]["outputs"]
     match = re.fullmatch(r"Figure 1: (\S+\.png) \(8 × 4\)", outputs)
     assert match, outputs
-    with open(match[1], "rb") as file:
+    folder = re.search(r"^The figures are files in (\S+/)$", response["head"], re.M)
+    assert folder
+    with open(folder[1] + match[1], "rb") as file:
         assert file.read() == base64.b64decode(png(8, 4))
     assert match[1] in project.json("show", notebook.name)["cells"][0]["outputs"]
+
+
+def test_figures_beyond_the_limits_of_a_digest(tmp_path: Path) -> None:
+    images = SavedImages(str(tmp_path / "figures"))
+    outputs = [display(image_png=png(width, 4)) for width in range(1, 13)]
+
+    def list_lines(request: FigureRequest) -> list[str]:
+        saved = images.find_or_save(outputs, None, request)
+        return format_recorded_images(saved, {}, images.folder)
+
+    late = list_lines(FigureRequest(deadline=0))
+    reason = "no file: read the notebook again to save it"
+    assert late == [
+        f"Figures 1–8: {reason}",
+        *[""] * 7,
+        "Figures 9–12: no file: too many images",
+        *[""] * 3,
+    ]
+    few = list_lines(FigureRequest(max_files=2))
+    assert few[2:] == ["Figures 3–12: no file: too many images", *[""] * 9]
+    assert few[0].startswith("Figure 1: 0000-")
+    # A file that exists is named after the deadline, too.
+    again = list_lines(FigureRequest(deadline=0))
+    assert again[0] == few[0].partition(" (")[0]
+    assert again[2] == f"Figures 3–8: {reason}"
+    items = list_items([*outputs[:3], stream("end")], late)
+    assert format_items(items, 1000) == [late[0], "Output:", "| end"]
+
+
+def test_states_of_a_notebook_that_has_not_run() -> None:
+    cells = [cell(number, state=notebook_digest.NOT_RUN) for number in range(1, 5)]
+    cells[3] = cell(4, state=notebook_digest.OK)
+    digest = format_digest(["head"], cells, 1000, omits_states=True)
+    assert digest.head == ["head", notebook_digest.NOT_RUN_LINE]
+    headers = [block.header for block in digest.blocks]
+    assert headers[0] == '<cell id="c1"> cell 1'
+    assert headers[3] == '<cell id="c4"> cell 4 · ok'
+    assert digest.blocks[0].cell.state == notebook_digest.NOT_RUN
+    digest = format_digest(["head"], cells[2:], 1000, omits_states=True)
+    assert digest.head == ["head"]
+    assert digest.blocks[0].header.endswith("· not run in this kernel")
 
 
 def test_unreadable_notebook(project: Project) -> None:

@@ -353,7 +353,7 @@ def test_notebook_is_half_written(large: Notebook) -> None:
     assert get_reads(large.project) == []
 
 
-def test_time_of_a_large_notebook_is_kept_after_an_edit(large: Notebook) -> None:
+def test_time_of_a_large_notebook_is_kept_until_the_turn_ends(large: Notebook) -> None:
     """The client would have to read the notebook again to accept the new time."""
     for notebook, is_kept in (
         (large, True),
@@ -363,6 +363,12 @@ def test_time_of_a_large_notebook_is_kept_after_an_edit(large: Notebook) -> None
         os.utime(notebook.path, (1, 1))
         notebook.batch_end("NotebookEdit")
         assert (notebook.path.stat().st_mtime == 1) is is_kept
+    other = Notebook(large.project, large.path, "session-2")
+    for notebook in (other, large):
+        assert large.path.stat().st_mtime == 1
+        payload = notebook.payload("Stop", "", {}, last_assistant_message="Done.")
+        notebook.project.hook("Stop", payload)
+    assert large.path.stat().st_mtime > time.time() - 60
 
 
 # --- the module -----------------------------------------------------------------------

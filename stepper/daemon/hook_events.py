@@ -167,17 +167,30 @@ def _finish_turn(workspace: Workspace, session: Session, client: str) -> None:
     workspace.running_turns.pop(client, None)
     # The file may have been deleted, but the report must be delivered anyway.
     with contextlib.suppress(StepperError):
-        _touch(session)
+        session.file.touch()
 
 
-def _touch(session: Session) -> None:
-    """Set the modification time of a notebook to the current time, if this is possible.
+def _finish_message(workspace: Workspace, path: str, client: str) -> None:
+    """Set the modification time of a notebook after a message with edits.
 
-    Claude Code accepts the new time after it has read the notebook again. It can't read
-    a large notebook, and would refuse all further edits.
+    Claude Code reads the notebook again to accept the new time. It can't read a large
+    notebook, and would refuse the next edit: such a notebook gets the current time at
+    the end of the turn, and the first edit of the next turn needs a Read.
     """
+    notebook_path = workspace.resolve(path)
+    session = workspace.get_session(notebook_path)
     if slim_copies.read_large_file(session.file) is None:
         session.file.touch()
+    else:
+        workspace.kept_mtimes.setdefault(client, set()).add(notebook_path)
+
+
+def _touch_large_notebooks(workspace: Workspace, client: str) -> None:
+    """Set the modification times of large notebooks that the agent edited in a turn."""
+    for path in workspace.kept_mtimes.pop(client, ()):
+        with contextlib.suppress(StepperError):
+            workspace.get_session(path).file.touch()
+    workspace.update_markers()
 
 
 def _report_uncovered(
@@ -329,9 +342,7 @@ async def handle_batch(workspace: Workspace, event: Event) -> bytes:
         if path not in edited:
             continue
         with contextlib.suppress(StepperError):
-            notebook_path = workspace.resolve(path)
-            session = workspace.get_session(notebook_path)
-            _touch(session)
+            _finish_message(workspace, path, event.session)
     changes = workspace.external_changes.report_changes(event.used_shell)
     for problem in workspace.slim_copies.take_problems():
         changes = [*changes, f"stepper: {problem}."]
@@ -598,8 +609,11 @@ async def handle_turn_end(workspace: Workspace, event: Event) -> bytes:
     lines = _take_command_lines(workspace, event)
     lacks_explanation = final_message.lacks_explanation(event.last_message)
     if event.session in workspace.limited_clients or not lacks_explanation:
+        _touch_large_notebooks(workspace, event.session)
         return claude_code_json.format_user_line(_join(lines))
     reminder = _take_reminder(workspace, event)
+    if not reminder:  # with a reminder, the agent may continue its edits
+        _touch_large_notebooks(workspace, event.session)
     changes = workspace.external_changes.report_changes()
     return _format_output("Stop", [*changes, reminder], lines)
 

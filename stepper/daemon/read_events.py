@@ -23,6 +23,8 @@ from stepper.session.session import Session
 DIGEST = "digest"
 # If the read does not follow within this time, the notebook is put back.
 RESTORE_SECONDS = 3.0
+# The hook gives up after 2 s: then the next read saves further images.
+FIGURE_SECONDS = 0.5
 TOO_LARGE = "exceeds maximum allowed size"  # part of Claude Code's error
 
 
@@ -90,6 +92,7 @@ async def _read_digest(
         document,
         max_size=notebook_digest.CLIENT_LIMIT,
         is_partial=offset > 1 or limit is not None,
+        figure_seconds=FIGURE_SECONDS,
     )
     problems = workspace.slim_copies.take_problems()
     lines = [f"stepper: {problem}." for problem in problems]

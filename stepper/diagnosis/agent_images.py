@@ -23,11 +23,13 @@ from stepper.kernels.outputs.output_images import (
     get_image,
     get_image_key,
 )
+from stepper.session.diagnosis_protocol import FigureRequest
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 MAX_FILES = 200  # of one notebook
+NOT_SAVED_YET = "read the notebook again to save it"
 LONG_EDGE = 1568  # pixels: clients scale larger images down to this anyway
 MAX_PIXELS = 50_000_000  # of an image: 200 MB in memory
 MAX_COLOR_PIXELS = 20_000_000  # of an image whose colors are checked
@@ -93,7 +95,10 @@ class SavedImages:
         return paths
 
     def find_or_save(
-        self, outputs: Sequence[Mapping[str, Any]], run: int | None
+        self,
+        outputs: Sequence[Mapping[str, Any]],
+        run: int | None,
+        request: FigureRequest,
     ) -> list[SavedImage]:
         """Return an entry for each image among the recorded outputs of a cell.
 
@@ -107,18 +112,22 @@ class SavedImages:
             if not text:
                 continue
             key = get_image_key(text)
-            if key not in saved and len(saved) >= MAX_SAVED_IMAGES:
+            has_room = len(saved) < MAX_SAVED_IMAGES and request.max_files > 0
+            if key not in saved and not has_room:
                 images.append(SavedImage(why=NOT_SAVED, key=key))
                 continue
             if key not in saved:
                 path = ""
                 if run is not None:
                     path = os.path.join(self.folder, _format_name(run, len(saved) + 1))
-                saved[key] = self._find_or_save(text, key, path)
+                saved[key] = self._find_or_save(text, key, path, request.deadline)
+                request.max_files -= 1
             images.append(saved[key])
         return images
 
-    def _find_or_save(self, text: str, key: int, path: str) -> SavedImage:
+    def _find_or_save(
+        self, text: str, key: int, path: str, deadline: float
+    ) -> SavedImage:
         """Return the entry of an image with the file `path`, or of a new file."""
         if path and os.path.exists(path):
             return SavedImage(path=path, key=key)
@@ -126,6 +135,8 @@ class SavedImages:
         path = os.path.join(self.folder, name)
         if os.path.exists(path):
             return SavedImage(path=path, key=key)
+        if time.monotonic() > deadline:
+            return SavedImage(why=NOT_SAVED_YET, key=key)
         image = self._save_image(text, key, name)
         with suppress(OSError):
             self._remove_old_files()

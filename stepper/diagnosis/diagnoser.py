@@ -51,6 +51,7 @@ from stepper.policy.namespace_model import Namespace
 from stepper.policy.notebook_state import State
 from stepper.session.diagnosis_protocol import (
     Diagnosis,
+    FigureRequest,
     NoDiagnosis,
     SideEffects,
 )
@@ -371,6 +372,7 @@ class Diagnoser:
         outputs: Sequence[Mapping[str, Any]],
         run: int | None,
         descriptions: Mapping[str, str],
+        request: FigureRequest,
     ) -> list[str]:
         """Return a line on each image among a cell's outputs, in order.
 
@@ -378,8 +380,12 @@ class Diagnoser:
         the images, or None if it is unknown. `descriptions` are short descriptions of
         figures, by image key.
         """
-        images = self.images.find_or_save(outputs, run)
-        return figure_summary.format_recorded_images(images, descriptions)
+        images = self.images.find_or_save(outputs, run, request)
+        folder = ""
+        if request.uses_names and any(image.path for image in images):
+            folder = self.images.folder
+            request.folder = folder
+        return figure_summary.format_recorded_images(images, descriptions, folder)
 
 
 @dataclass
@@ -405,9 +411,11 @@ class OtherLanguageDiagnosis(NoDiagnosis):
         outputs: Sequence[Mapping[str, Any]],
         run: int | None,
         descriptions: Mapping[str, str],
+        request: FigureRequest,
     ) -> list[str]:
         """Return a line on each image among a cell's outputs, in order."""
-        return list(self.diagnoser.list_figure_lines(outputs, run, descriptions))
+        lines = self.diagnoser.list_figure_lines(outputs, run, descriptions, request)
+        return list(lines)
 
 
 def format_changes(changes: NamespaceChanges) -> str:

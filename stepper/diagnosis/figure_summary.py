@@ -7,6 +7,7 @@ line.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -204,19 +205,34 @@ def describe_figures(facts: list[Any]) -> dict[str, str]:
 
 
 def format_recorded_images(
-    images: Sequence[SavedImage], descriptions: Mapping[str, str]
+    images: Sequence[SavedImage],
+    descriptions: Mapping[str, str],
+    folder: str = "",
 ) -> list[str]:
     """Return a line on each image among the recorded outputs of a cell.
 
-    `descriptions` are the results of `describe_figures`, by image key.
+    Images in a row without a file for the same reason have one line, and then empty
+    lines. `descriptions` are the results of `describe_figures`, by image key. Files in
+    `folder` are named without the folder.
     """
     lines = []
+    reason = ""
     for number, image in enumerate(images, 1):
         if not image.path:
-            reason = one_line(image.why, MAX_REASON)
-            lines.append(f"Figure {number}: no file: {reason}")
+            is_repeated = image.why == reason
+            reason = image.why
+            last_number = number + _count_equal(images[number:], image)
+            name = f"Figure {number}"
+            if last_number > number:
+                name = f"Figures {number}–{last_number}"
+            line = f"{name}: no file: {one_line(reason, MAX_REASON)}"
+            lines.append("" if is_repeated else line)
             continue
-        line = f"Figure {number}: {_format_path(image.path)}"
+        reason = ""
+        path = image.path
+        if folder and os.path.dirname(path) == folder:
+            path = os.path.basename(path)
+        line = f"Figure {number}: {_format_path(path)}"
         if image.width:
             line += f" ({image.width:,} × {image.height:,})"
         description = one_line(descriptions.get(str(image.key), ""), MAX_FIGURE)
@@ -224,6 +240,16 @@ def format_recorded_images(
             line += f": {description}"
         lines.append(line)
     return lines
+
+
+def _count_equal(images: Sequence[SavedImage], image: SavedImage) -> int:
+    """Return how many images at the beginning have no file for the same reason."""
+    count = 0
+    for other in images:
+        if other.path or other.why != image.why:
+            break
+        count += 1
+    return count
 
 
 def _format_path(path: str) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from stepper.policy.execution_result import Execution
@@ -22,6 +24,21 @@ class SideEffects(NamedTuple):
     names: Sequence[str] = ()
     cell_files: Sequence[str] = ()
     other_files: Sequence[str] = ()
+
+
+@dataclass
+class FigureRequest:
+    """The figures of one digest.
+
+    Images are saved until `deadline`, a value of `time.monotonic()`, and at most
+    `max_files` have a file. With `uses_names`, lines contain the names of the files in
+    `folder`, which is set when the first file is named.
+    """
+
+    deadline: float = math.inf
+    max_files: int = 150
+    uses_names: bool = False
+    folder: str = ""
 
 
 class Diagnosis(Protocol):
@@ -115,11 +132,13 @@ class Diagnosis(Protocol):
         outputs: Sequence[Mapping[str, Any]],
         run: int | None,
         descriptions: Mapping[str, str],
+        request: FigureRequest,
     ) -> list[str]:
         """Return a line on each image among a cell's outputs, in order.
 
-        `run` is the number of the run that displayed the images, or None if it is
-        unknown. `descriptions` are short descriptions of figures, by image key.
+        A line is empty if an earlier line describes the image, too. `run` is the number
+        of the run that displayed the images, or None if it is unknown. `descriptions`
+        are short descriptions of figures, by image key.
         """
         return []
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import re
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from .conftest import ClaudeFactory
+from .conftest import ClaudeFactory, StreamFactory
 from .model import Block, Message, cell_ids, text, tool, tool_results
 from .repository import repository
 from .test_run_on_edit import Model, delete, insert, read, replace
@@ -107,6 +109,42 @@ def test_read_and_edit_a_notebook_by_its_digest(
             assert outputs[cell_id] == expected
     assert "0.5" in json.dumps(after["cells"][2]["outputs"])
     assert list((project / ".stepper" / "reads").glob("*")) == []
+
+
+def test_large_notebook_in_two_turns(
+    scripted_model: Model, stream_claude: StreamFactory, project: Path
+) -> None:
+    """Other programs can notice the edits of a turn; the next turn begins with a Read."""
+    path = project / "notebooks" / "turns.ipynb"
+    make_notebook(path, 120, 7000)
+    os.utime(path, (1, 1))
+    times = []
+
+    def edit(source: str) -> Callable[[list[Message]], list[Block]]:
+        def turn(messages: list[Message]) -> list[Block]:
+            times.append(path.stat().st_mtime)
+            return [replace(path, source, "c1")]
+
+        return turn
+
+    model = scripted_model([read(path)], edit("1"), edit("2"), [text("end 1")])
+    client = stream_claude(model)
+    client.send("go")
+    client.wait_for("end 1")
+    results = tool_results(model.requests[-1])
+    assert [result.split()[0] for result in results[1:]] == ["Updated"] * 2
+    deadline = time.monotonic() + 10
+    while path.stat().st_mtime == times[-1]:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    model.then(edit("3"), [read(path)], edit("4"), [text("end 2")])
+    client.send("go on")
+    client.wait_for("end 2")
+    results = tool_results(model.requests[-1])
+    assert "modified since read" in results[3]
+    assert results[4].startswith("1\tstepper: notebooks/")
+    assert results[5].startswith("Updated")
+    assert json.loads(path.read_text())["cells"][1]["source"] == ["4"]
 
 
 def test_more_lines_of_a_digest(

@@ -63,6 +63,9 @@ class Workspace:
         self.sessions: dict[str, Session] = {}  # the open sessions, by notebook name
         self.currents = CurrentNotebooks(paths.state)
         self.restored_mtimes = RestoredMtimes(paths.batch_marker)
+        # By client session: large notebooks that keep the restored time until the turn
+        # ends, because the client can't read them to accept a new time.
+        self.kept_mtimes: dict[str, set[str]] = {}
         self.rows = NotebookRows(self)
         self.slim_copies = SlimCopies(paths.project, paths.reads)
         self.renames = RenamedNotebooks(
@@ -435,8 +438,8 @@ class Workspace:
         """Create or remove the marker files that hooks check before a request.
 
         The background marker exists while background runs or undelivered reports exist.
-        The active marker also exists while a current notebook has open work or a
-        notebook is stopped.
+        The active marker also exists while a current notebook has open work, a notebook
+        is stopped or a large notebook must get a new modification time.
         """
         has_reports = any(
             session.state.background_calls or session.state.undelivered
@@ -446,6 +449,8 @@ class Workspace:
         has_open_work = any(map(self._get_unfinished, current_names))
         # A prompt such as "continue notebook" can resume any stopped notebook.
         is_active = has_reports or has_open_work or bool(self._list_stopped())
+        if self.kept_mtimes:  # the end of the turn must be known
+            is_active = True
         _set_marker(self.paths.active_marker, is_active)
         _set_marker(self.paths.background_marker, has_reports)
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from stepper.common.text import format_count, one_line, shell_quote
+from stepper.common.text import clean, format_count, one_line, shell_quote
 from stepper.messages import status_text
 from stepper.messages.digest.output_digest import (
     OutputItem,
@@ -26,7 +26,7 @@ from stepper.policy.model import Cell
 ID_LIMIT = 100
 TAG_LIMIT = 40
 # Of the outputs of one cell. Failed, running and recently run cells get more.
-OUTPUT_LIMIT = 1000
+OUTPUT_LIMIT = 600
 RECENT_OUTPUT_LIMIT = 2500
 RECENT_WEIGHT = 4  # the share of such a cell if the outputs must be shortened further
 MAX_ROWS = 40  # lines of one list in the head
@@ -41,6 +41,7 @@ CHANGED = "changed since it ran"
 RUNNING = "running"
 BACKGROUND = "running in the background"
 SKIPPED = "skipped"
+NOT_RUN_LINE = "Code cells without a state have not run in this kernel."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,14 +120,23 @@ def format_digest(
     limit: int,
     commands: CommandLines = UNNAMED,
     max_size: int | None = CLIENT_LIMIT,
+    omits_states: bool = False,
 ) -> Digest:
     """Return the digest of cells.
 
     The head, the headers of the cells and the outputs have about `limit` characters
     together. If the digest has more than `max_size` bytes, the outputs are reduced to
-    counts, and Markdown cells to their headings.
+    counts, and Markdown cells to their headings. With `omits_states`, the state of
+    cells that did not run is named only once if most cells have it.
     """
-    headers = list(map(format_header, cells))
+    headers = []
+    omits_states = omits_states and _have_mostly_not_run(cells)
+    if omits_states:
+        head = [*head, NOT_RUN_LINE]
+    for cell in cells:
+        is_omitted = omits_states and cell.state == NOT_RUN
+        header = format_header(replace(cell, state="") if is_omitted else cell)
+        headers.append(header)
     room = limit
     for line in (*head, *headers):
         room -= len(line) + 1
@@ -136,6 +146,13 @@ def format_digest(
     if max_size is not None and _measure(head, blocks) > max_size:
         blocks = [_fold(block, commands) for block in blocks]
     return Digest(head, blocks)
+
+
+def _have_mostly_not_run(cells: Sequence[DigestCell]) -> bool:
+    """Return whether most code cells have not run in this kernel."""
+    not_run = [cell for cell in cells if cell.state == NOT_RUN]
+    code_cells = [cell for cell in cells if cell.state]
+    return len(not_run) > max(2, len(code_cells) // 2)
 
 
 def _make_blocks(
@@ -327,6 +344,12 @@ def format_head(
     # The text of a stop has several lines.
     text = "\n".join(lines)
     return text.split("\n")
+
+
+def format_figure_folder(folder: str) -> str:
+    """Return the line on the folder of the figures that a digest names."""
+    path = clean(folder).replace("\n", "")
+    return f"The figures are files in {path}/"
 
 
 def _format_kernel(status: Mapping[str, Any], name_count: int | None) -> str:

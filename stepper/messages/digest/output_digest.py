@@ -19,7 +19,7 @@ from stepper.messages.quoted_output import (
 )
 
 # Sizes in characters.
-MIN_TEXT = 60  # a smaller text is replaced by a count
+MIN_TEXT = 60  # a text is not shortened to less, but replaced by a count
 # A text has at most MIN_LINES lines, and a line more for CHARACTERS_PER_LINE characters
 # of its limit: a client numbers each line.
 MIN_LINES = 5
@@ -77,7 +77,8 @@ def list_items(
 ) -> list[OutputItem]:
     """Return the items of a cell's outputs.
 
-    `figures` are the lines on the images among the outputs, in order.
+    `figures` are the lines on the images among the outputs, in order. A line is empty
+    if an earlier one describes the image, too.
     """
     items: list[OutputItem] = []
     images = iter(figures)
@@ -217,6 +218,8 @@ def list_notes(items: Sequence[OutputItem]) -> list[str]:
 def _format_text(item: OutputItem, limit: int) -> list[str]:
     """Return the quoted lines of a text or table below a title."""
     text = item.text.strip("\n")
+    if len(text) <= MIN_TEXT:
+        limit = max(limit, MIN_TEXT)
     if len(text) > limit and limit < MIN_TEXT:
         line_count = text.count("\n") + 1
         lines = format_count(line_count, "line")

@@ -41,7 +41,12 @@ async def read_cells(
     if arguments.cells:
         selected = _select_cells(session.name, document.cells, arguments.cells)
     digest, _, _ = await notebook_reading.read_notebook(
-        session, owner, document, selected, is_partial=arguments.page > 1
+        session,
+        owner,
+        document,
+        selected,
+        is_partial=arguments.page > 1,
+        has_pages=True,
     )
     head = mcp_cells.shorten_head(digest.head)
     last_page = max(1, arguments.page + arguments.many - 1)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import re
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import NamedTuple
@@ -20,6 +22,7 @@ from stepper.policy.changed_cells import hash_source
 from stepper.policy.journal_events import RunEnded
 from stepper.policy.model import Cell, Outcome
 from stepper.session import responses, status_queries
+from stepper.session.diagnosis_protocol import FigureRequest
 from stepper.session.session import Session
 from stepper.session.session_state.agent_reads import ReadCell
 
@@ -50,12 +53,16 @@ async def read_notebook(
     selected: Sequence[Cell] | None = None,
     max_size: int | None = None,
     is_partial: bool = False,
+    has_pages: bool = False,
+    figure_seconds: float = math.inf,
 ) -> NotebookDigest:
     """Return the digest of a notebook for the agent session `owner`.
 
     `document` is the contents of the notebook, and `selected` its cells in the digest,
     or None for all cells. `max_size` limits the digest, in bytes. `is_partial` means
-    that the agent reads more of its last digest: the line numbers must not change.
+    that the agent reads more of its last digest: the line numbers must not change. With
+    `has_pages`, the cells can be understood without the head, which only the first page
+    has. After `figure_seconds`, no more recorded images are saved as files.
     This does not wait for a running cell.
     """
     status = await status_queries.get_status(session, document)
@@ -68,15 +75,19 @@ async def read_notebook(
     name_count = _count_names(session)
     limit = session.limits().read_limit
     commands = session.state.commands
-    create_cell = make_cell_factory(session, document)
+    deadline = time.monotonic() + figure_seconds
+    figures = FigureRequest(deadline, uses_names=not has_pages)
+    create_cell = make_cell_factory(session, document, figures)
 
     def create_digest() -> NotebookDigest:
         digest_cells = [create_cell(cell) for cell in cells]
         head = notebook_digest.format_head(
             asdict(status), document.cells, name_count, changes, commands, selected
         )
+        if figures.folder:
+            head.append(notebook_digest.format_figure_folder(figures.folder))
         digest = notebook_digest.format_digest(
-            head, digest_cells, limit, commands, max_size
+            head, digest_cells, limit, commands, max_size, not has_pages
         )
         return NotebookDigest(digest, status, digest_cells)
 
@@ -179,7 +190,7 @@ def select_cells(name: str, cells: Sequence[Cell], selection: str) -> Sequence[C
 
 
 def make_cell_factory(
-    session: Session, document: Document
+    session: Session, document: Document, figures: FigureRequest
 ) -> Callable[[Cell], DigestCell]:
     """Return a function that describes a cell of the document for a digest."""
     state = session.state
@@ -220,7 +231,7 @@ def make_cell_factory(
             run=run.run if run is not None else None,
             state=cell_state,
             duration_s=run.duration_s if run is not None else None,
-            outputs=list_cell_items(session, document, cell, run),
+            outputs=list_cell_items(session, document, cell, run, figures),
             is_recent=is_recent,
         )
 
@@ -250,7 +261,11 @@ def get_cell_state(session: Session, cell: Cell, run: RunEnded | None) -> str:
 
 
 def list_cell_items(
-    session: Session, document: Document, cell: Cell, run: RunEnded | None
+    session: Session,
+    document: Document,
+    cell: Cell,
+    run: RunEnded | None,
+    request: FigureRequest,
 ) -> list[OutputItem]:
     """Return the items of a cell's outputs.
 
@@ -265,6 +280,7 @@ def list_cell_items(
             outputs,
             run.run if run is not None else None,
             run.figures if run is not None else {},
+            request,
         )
     return list_items(outputs, figures, get_completeness(session, cell, outputs))
 
