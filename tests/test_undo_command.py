@@ -87,6 +87,8 @@ def test_newer_run_of_a_cell_above_is_not_undone(project: Quick) -> None:  # noq
     above, _ = notebook.insert("x = 1")
     below, _ = notebook.insert("y = x")
     notebook.replace(above, "x = 2")
+    line = "undo: back to cell 1 (2 runs; 0 MB of 1 MB)"
+    assert line in project.stepper("status").stdout
     response = project.json("undo", below)
     assert [cell["cell"] for cell in response["undone"]] == [2]
     assert evaluate(project, "x, 'y' in globals()") == "(2, False)"

@@ -338,3 +338,20 @@ def test_cells_deleted_by_other_agents_and_whole_file_writes_are_undone(
     answer = notebook.write(notebook.raw["cells"][:1])
     assert "Cell 2 was deleted, so its changes were undone" in answer.text
     assert project.json("eval", "x")["output"].strip() == "[1]"
+
+
+def test_change_that_only_the_kernel_sees_makes_cells_stale(
+    project: Quick,  # noqa: F811
+) -> None:
+    """The analysis of the source does not know what the method does."""
+    notebook = project.new("One", "Two", "Three")
+    notebook.insert("data = {'rows': list(range(100_000))}")
+    cell, _ = notebook.insert("getattr(data, 'upd' + 'ate')(n=1)")
+    _, shown = notebook.insert("print(data['n'])")
+    assert "| 1" in shown.text
+    answer = notebook.replace(cell, "getattr(data, 'upd' + 'ate')(n=2)")
+    assert (
+        "Stale: cell 3 read `data`, which cell 2 changed after it ran." in answer.text
+    )
+    ran = project.json("run", "--stale")
+    assert [result["output"].strip() for result in ran["results"]] == ["2"]

@@ -280,16 +280,6 @@ def format_kernel(status: Document) -> str:
     return text
 
 
-def format_oldest_undo(reach: Document) -> str:
-    """Return the name of the oldest run that can be undone.
-
-    `reach` has the keys of `UndoReach`.
-    """
-    if reach["cell"]:
-        return f"cell {reach['cell']}"
-    return f"run {reach['run']} of a deleted cell"
-
-
 def format_undo(reach: Document | None) -> str:
     """Return the line on how far back undo reaches, or an empty string.
 
@@ -310,7 +300,7 @@ def describe_undo(reach: Document) -> str:
     if reach["has_other_code"]:
         details.append("except for what other clients or `stepper eval` changed")
     size = f"{format_bytes(reach['bytes'])} of {format_bytes(reach['memory'])}"
-    return f"back to {format_oldest_undo(reach)} ({', '.join(details)}; {size})"
+    return f"back to cell {reach['cell']} ({', '.join(details)}; {size})"
 
 
 def format_kernel_location(kernel: Document) -> str:

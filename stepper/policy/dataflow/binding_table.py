@@ -90,10 +90,14 @@ class BindingTable:
             if succeeded or name in reported:
                 fingerprint = reported.get(name, "")
                 self._apply_binding(name, kind, origin, usage, fingerprint)
-        # Names that only the kernel knows, such as those that `exec` bound.
+        # Names that only the kernel knows: `exec` bound them, or a function of another
+        # module changed their objects.
         for name in reported.keys() - binds.keys() - changes:
             version = reported[name] or origin
-            self.bindings[name] = Binding(origin, VALUE, version)
+            binding = self.bindings.get(name)
+            if binding is None or binding.kind != VALUE:
+                binding = Binding(origin, VALUE, version)
+            self.bindings[name] = binding._replace(origin=origin, version=version)
         for name in usage.deletes:
             self.bindings.pop(name, None)
         if usage.star:

@@ -51,13 +51,17 @@ Cells = Sequence[Cell]
 
 
 def list_reported_bindings(
-    usage: NameUsage, namespace: Namespace, restored: Names = ()
+    usage: NameUsage,
+    namespace: Namespace,
+    restored: Names = (),
+    changed: Names = (),
 ) -> dict[str, str]:
     """Return the names that a run bound or changed, with their fingerprints.
 
     The fingerprint of a large value is an empty string. At most MAX_JOURNALED_NAMES
     names are returned. `restored` are names that have another value only because they
-    were restored before the run.
+    were restored before the run. `changed` are names whose objects the run changed in
+    place, as far as the kernel knows.
     """
     fingerprints = {}
     for name, variable in namespace.variables.items():
@@ -70,6 +74,10 @@ def list_reported_bindings(
     for name in namespace.rebound:
         if not name.startswith("_") and name not in restored:
             bound[name] = fingerprints.get(name, "")
+    for name in changed:
+        # Only values: settings and counters of a module do not make its users stale.
+        if name in fingerprints and name not in bound:
+            bound[name] = fingerprints[name]
     names = [*bound][:MAX_JOURNALED_NAMES]
     return {name: bound[name] for name in names}
 

@@ -19,16 +19,15 @@ from stepper.policy.undo.undone_runs import (
 class UndoReach:
     """How far back `stepper undo` reaches (a JSON response).
 
-    `cell`, `cell_id` and `run` are the oldest run that can be undone; `cell` is 0 if
-    the cell was deleted. `runs` is the number of runs that can be undone, and
-    `complete_runs` the number of the newest of them that can be undone without
-    exceptions. `has_other_code` says that code outside the cells ran since then. The
-    before-images keep `bytes` alive, and may use `memory` bytes.
+    `cell` is the number of the topmost cell whose first run can be undone. `runs` is
+    the number of runs that are undone then, and `complete_runs` the number of the
+    newest of them that can be undone without exceptions. `has_other_code` says that
+    code outside the cells ran since then. The before-images keep `bytes` alive, and may
+    use `memory` bytes.
     """
 
     cell: int
     cell_id: str
-    run: int
     runs: int
     complete_runs: int
     has_other_code: bool
@@ -73,28 +72,28 @@ def has_other_code_since(run: int, state: State) -> bool:
 def find_reach(
     cells: Sequence[Cell], runs: KernelRuns, state: State
 ) -> UndoReach | None:
-    """Return how far back the kernel can go, or None if it can undo no run."""
-    reachable: list[RunEnded] = []
-    for run in reversed(runs.active):
-        if list_unreachable_runs([run], state):
-            break
-        reachable.append(run)
-    if not reachable:
-        return None
+    """Return the topmost cell before which the kernel can go, or None."""
+    for cell in cells:
+        if not cell.is_code:
+            continue
+        selected = select_runs_since(cells, cell, runs)
+        if selected and not list_unreachable_runs(selected, state):
+            return _make_reach(cell, selected, state)
+    return None
+
+
+def _make_reach(cell: Cell, selected: Sequence[RunEnded], state: State) -> UndoReach:
+    """Return the reach to the state before a cell, by the undo of the selected runs."""
     complete_count = 0
     if state.undo_reach:
-        complete_count = sum(run.run >= state.undo_reach for run in reachable)
-    oldest = reachable[-1]
-    index = CellPositions(cells).find_index(oldest)
-    numbers = [cell.number for cell in cells if cell.index == index]
+        complete_count = sum(run.run >= state.undo_reach for run in selected)
     images = state.undo_images
     return UndoReach(
-        cell=numbers[0] if numbers else 0,
-        cell_id=oldest.cell_id,
-        run=oldest.run,
-        runs=len(reachable),
+        cell=cell.number,
+        cell_id=cell.id,
+        runs=len(selected),
         complete_runs=complete_count,
-        has_other_code=has_other_code_since(oldest.run, state),
+        has_other_code=has_other_code_since(selected[0].run, state),
         bytes=images.bytes,
         memory=images.memory,
     )

@@ -360,6 +360,7 @@ def _create_run_event(
             session.language.analyze_names(started.source),
             session.namespace_tracker.current,
             cell_undo.list_only_restored(facts),
+            cell_undo.list_changed_in_place(facts),
         )
     return journal_events.RunEnded(
         **vars(run),

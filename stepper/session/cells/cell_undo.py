@@ -19,6 +19,7 @@ from stepper.policy.execution_result import Execution
 from stepper.policy.model import Cell, Fault, Limits
 from stepper.policy.undo import recomputation, requested_undo, undone_runs
 from stepper.policy.undo_model import (
+    CHANGED,
     NEW,
     REBOUND,
     MentionedNames,
@@ -220,6 +221,16 @@ def list_only_restored(facts: UndoFacts | None) -> frozenset[str]:
     if facts is None or facts.restore is None:
         return frozenset()
     return frozenset(facts.restore.restored.keys() - facts.changes.keys())
+
+
+def list_changed_in_place(facts: UndoFacts | None) -> list[str]:
+    """Return the names whose objects a run changed in place.
+
+    `facts` are the kernel's facts on the run, or None if it reported none.
+    """
+    if facts is None:
+        return []
+    return [name for name, change in facts.changes.items() if change == CHANGED]
 
 
 def _log_restore(

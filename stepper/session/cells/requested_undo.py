@@ -117,7 +117,7 @@ def _explain_unreachable(
     reach = requested_undo.find_reach(cells, runs, session.state)
     if reach is None:
         return text
-    return f"{text}; undo reaches back to {status_text.format_oldest_undo(vars(reach))}"
+    return f"{text}; undo reaches back to cell {reach.cell}"
 
 
 async def _undo_runs(
