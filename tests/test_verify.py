@@ -118,7 +118,10 @@ def test_notebook_that_does_not_reproduce(project: Quick) -> None:
     assert format_verdicts(result) == "a:same b:unstable d:changed e:failed f:same"
     assert not result["reproduces"] and result["kernels"] == 2
     messages = [cell["difference"] for cell in result["cells"]]
-    assert messages[1:3] == ["two fresh runs differ as well (no seed?)", "-2 +1"]
+    assert messages[1:3] == [
+        "two fresh runs differ as well: the cell draws random numbers without a seed",
+        "-2 +1",
+    ]
     assert (
         messages[3]
         == "NameError: name 'df' is not defined (`df` was defined in cell 3, which was deleted)"
@@ -473,6 +476,61 @@ def test_files_written_by_cells_are_reported(project: Quick) -> None:
         "  · file same.csv: rewritten with the same content"
         in project.stepper("verify", "a", check=None).stdout
     )
+
+
+def test_replay_that_changes_its_inputs_says_so(project: Quick) -> None:
+    folder = project.folder / "notebooks"
+    path = str(folder / "count.txt")
+    source = f"path = {path!r}\nimport os\nn = int(open('count.txt').read())"
+    count = "open('count.txt', 'w').write(str(n + 1))\nprint(n)"
+    there = f"import os\nos.chdir({str(folder)!r})"
+    notebook = make_run_notebook_with_file(project, there, f"{source}\n{count}")
+    text = notebook.project.stepper("verify", "a", check=1).stdout
+    assert "cell 2 (id b) unstable: the replay changed count.txt; use --scratch" in text
+
+
+def make_run_notebook_with_file(project: Project, *sources: str) -> Notebook:
+    (project.folder / "notebooks" / "count.txt").write_text("0")
+    return make_run_notebook(project, *sources)
+
+
+@pytest.mark.nightly
+def test_each_scratch_replay_has_the_original_files(real: Project) -> None:
+    source = (
+        "n = int(open('count.txt').read())\n"
+        "open('count.txt', 'w').write(str(n + 1))\nprint(n, 'of 5')"
+    )
+    notebook = make_run_notebook_with_file(real, source)
+    (real.folder / "notebooks" / "count.txt").write_text("0")
+    assert run_verify(real, "--scratch", check=0)["reproduces"]
+    change(notebook, lambda cells: cells[0]["outputs"][0].update(text="0 of 6\n"))
+    result = run_verify(real, "--scratch", check=1)
+    assert format_verdicts(result) == "a:changed" and result["kernels"] == 2
+    assert result["files"][0]["change"] == "changed"
+    assert (real.folder / "notebooks" / "count.txt").read_text() == "0"
+
+
+@pytest.mark.nightly
+def test_drawn_values_give_the_same_verdict_each_time(tmp_path: Path) -> None:
+    """A replay seeds the generators; a draw of two values agrees often by chance."""
+    python = environment(sys.executable, "numpy")
+    sources = (
+        "import random\nimport numpy as np",
+        "print(random.choice('ab'), random.random() < 0.9)",
+        "print(np.random.randint(2))",
+        "rng = np.random.default_rng()\nprint(rng.integers(2))",
+        "print(rng.normal(), np.random.rand(), random.random())",
+        "np.random.seed(1)\nprint(np.random.rand())",
+    )
+    for new_project in scratch(tmp_path / "repo"):
+        trust.save_record(new_project.paths, {"python": python})
+        make_run_notebook(new_project, *sources)
+        results = [run_verify(new_project) for _ in range(3)]
+        verdicts = [format_verdicts(result) for result in results]
+        assert len({*verdicts}) == 1
+        assert verdicts[0].endswith("e:unstable f:same")
+        again = [[*cell.items()] for cell in results[0]["cells"]]
+        assert again == [[*cell.items()] for cell in results[1]["cells"]]
 
 
 def test_files_too_large_to_compare_are_reported(

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 # Files in the folder of a replay.
 RECORD = "kernel.json"
 COPY = "notebook.ipynb"
+SCRATCH = "scratch"
 MAX_SCRATCH_BYTES = 1 << 30
 # The marker in outputs that were truncated at `max_output_bytes`.
 TRUNCATION_MARKER = b"left out by stepper (max_output_bytes)"
@@ -65,6 +66,8 @@ class ReplayWorkspace:
     folder: str
     launch: LaunchConfig
     limits: Limits
+    # The working directory of the notebook's own kernels.
+    original_cwd: str
     # The backend from `--kernel`, if given, and the metadata of its kernel.
     backend_name: str = ""
     metadata: KernelMetadata | None = None
@@ -105,6 +108,7 @@ async def verify_notebook(
         os.path.join(workspace.paths.verify, replay_name),
         launch,
         limits,
+        launch.cwd,
         options.kernel or "",
         metadata,
     )
@@ -263,8 +267,13 @@ def _build_options(
         conditions.append("in a copy of its folder")
     configured_seed = launch.environ.get(HASH_SEED, "")
 
+    first_seed = int(configured_seed) if configured_seed.isdecimal() else 0
+
     @contextlib.asynccontextmanager
     async def open_session(seed: int) -> AsyncIterator[Session]:
+        if options.scratch and seed != first_seed:
+            paths = request.workspace.paths
+            await asyncio.to_thread(_renew_scratch, paths, replay_workspace)
         replay = await _open_replay(request, session.name, replay_workspace, seed)
         async with report_progress(request, replay):
             yield replay
@@ -274,7 +283,8 @@ def _build_options(
         image_diff.compare_pixels,
         options.once,
         where=", ".join(conditions),
-        seed=int(configured_seed) if configured_seed.isdecimal() else 0,
+        seed=first_seed,
+        is_scratch=options.scratch,
         from_cell=options.from_cell or "",
     )
 
@@ -317,7 +327,7 @@ def _create_folder(
     secure_files.create_folder(replay_workspace.folder)
     shutil.copyfile(replay_workspace.original, replay_workspace.notebook)
     if not is_scratch:
-        return replay_workspace.launch.cwd
+        return replay_workspace.original_cwd
     return _copy_working_directory(paths, replay_workspace)
 
 
@@ -328,9 +338,9 @@ def _copy_working_directory(paths: Paths, replay_workspace: ReplayWorkspace) -> 
     UsageError if the directory is larger than MAX_SCRATCH_BYTES.
     """
     _check_size(paths, replay_workspace)
-    relative_cwd = paths.relpath(replay_workspace.launch.cwd)
+    relative_cwd = paths.relpath(replay_workspace.original_cwd)
     source = paths.project
-    target = os.path.join(replay_workspace.folder, "scratch")
+    target = os.path.join(replay_workspace.folder, SCRATCH)
     os.mkdir(target)
     home_name = os.path.basename(paths.home)
     for part in relative_cwd.split(os.sep):
@@ -352,9 +362,18 @@ def _copy_working_directory(paths: Paths, replay_workspace: ReplayWorkspace) -> 
     return target
 
 
+def _renew_scratch(paths: Paths, replay_workspace: ReplayWorkspace) -> None:
+    """Replace the copy of the working directory with a new one.
+
+    The last replay may have changed files that the next one reads.
+    """
+    shutil.rmtree(os.path.join(replay_workspace.folder, SCRATCH), ignore_errors=True)
+    _copy_working_directory(paths, replay_workspace)
+
+
 def _check_size(paths: Paths, replay_workspace: ReplayWorkspace) -> None:
     """Raise UsageError if the working directory of the kernels is too large to copy."""
-    cwd = replay_workspace.launch.cwd
+    cwd = replay_workspace.original_cwd
     if sum(_iterate_sizes(cwd)) <= MAX_SCRATCH_BYTES:
         return
     notebook = paths.relpath(replay_workspace.original)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from stepper.common.text import ESCAPES, apply_carriage_returns
@@ -165,6 +165,8 @@ NUMBER = re.compile(
     r"([-+−]?(?:\d+(?:,\d{3})*(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?)"
     r"(?!(?!j\b)[A-Za-z_\d])(?!\.\d)"
 )
+# The elements of a set. The elements of a dictionary contain a colon.
+SET = re.compile(r"\{([^{}:\n]*, [^{}:\n]*)\}")
 # The escape that moves the cursor up. Nested progress bars leave blank lines with it.
 CURSOR_UP = "\x1b[A"
 ESCAPE_START = re.compile("[\x1b\x9b\x9d]")
@@ -262,6 +264,30 @@ def have_same_words(recorded: Iterable[object], fresh: Iterable[object]) -> bool
 def _sort_words(items: Iterable[object]) -> list[str]:
     text = "\n".join(map(str, items))
     return sorted(re.findall(r"\w+", text[:MAX_LINE_LENGTH]))
+
+
+def differ_by_set_order(recorded: Sequence[object], fresh: Sequence[object]) -> bool:
+    """Return whether two lists differ only in the order of elements of sets.
+
+    Fresh runs may agree on the order of a small set by chance.
+    """
+    if len(recorded) != len(fresh) or [*recorded] == [*fresh]:
+        return False
+    recorded_lines = [_sort_sets(item) for item in recorded]
+    fresh_lines = [_sort_sets(item) for item in fresh]
+    return recorded_lines == fresh_lines
+
+
+def _sort_sets(item: object) -> object:
+    """Return a line with the elements of its sets in alphabetical order."""
+    if not isinstance(item, str) or len(item) > MAX_LINE_LENGTH:
+        return item
+    return SET.sub(_sort_elements, item)
+
+
+def _sort_elements(match: re.Match[str]) -> str:
+    elements = sorted(match[1].split(", "))
+    return "{" + ", ".join(elements) + "}"
 
 
 def differ_by_rounding(recorded: str, fresh: str) -> bool:

@@ -41,7 +41,8 @@ REDRAWN = (
     "the installed plotting libraries draw figures differently;"
     " the figure summaries are the same"
 )
-NONDETERMINISTIC = "two fresh runs differ as well (no seed?)"
+SET_ORDER = "the order of a set differs, which depends on the hash seed"
+NONDETERMINISTIC = "two fresh runs differ as well"
 # Stands for a picture in quoted lines.
 PICTURE = "(a picture)"
 QUOTED_LINES = 2  # of each side
@@ -85,6 +86,7 @@ class Difference:
     added: int = 0  # lines and pictures of the fresh outputs only
     figures: tuple[str, ...] = ()  # descriptions of figures that differ
     warnings: tuple[str, ...] = ()  # warnings on stderr that were not recorded
+    reordered: bool = False  # the fresh runs have the same words in another order
 
 
 # Returns the share of pixels that differ in two pictures (base64), None if one of them
@@ -154,8 +156,10 @@ def compare_outputs(
     for items in further_items:
         confirmed = _select_confirmed(confirmed, before, after, items)
     if not confirmed:
-        return Difference(ReplayVerdict.UNSTABLE, NONDETERMINISTIC)
+        return _describe_nondeterminism(after, further_items)
     removed, added = _collect_items(confirmed, before, after)
+    if further_items and ignored_differences.differ_by_set_order(removed, added):
+        return Difference(ReplayVerdict.UNSTABLE, SET_ORDER)
     has_unconfirmed = len(confirmed) < len(blocks)
     return _describe_change(removed, added, has_unconfirmed, pictures.descriptions)
 
@@ -170,6 +174,15 @@ def _describe_equal(recorded: CellOutputs, fresh: CellOutputs, text: str) -> Dif
     if text:
         return Difference(ReplayVerdict.CLOSE, text, warnings=warnings)
     return Difference(ReplayVerdict.SAME, note, warnings=warnings)
+
+
+def _describe_nondeterminism(
+    after: list[Item], further: Sequence[list[Item]]
+) -> Difference:
+    """Return the difference of outputs on which the fresh runs disagree."""
+    other = next((items for items in further if items != after), after)
+    reordered = ignored_differences.have_same_words(after, other)
+    return Difference(ReplayVerdict.UNSTABLE, NONDETERMINISTIC, reordered=reordered)
 
 
 def _describe_change(
@@ -188,12 +201,13 @@ def _describe_change(
     shown_figures = tuple(figures[:MAX_FIGURES])
     removed_lines = [f"- {line}" for line in _quote(removed)]
     added_lines = [f"+ {line}" for line in _quote(added)]
-    reordered = ignored_differences.have_same_words(removed, added)
+    has_moved_lines = Counter(removed) == Counter(added)
+    has_same_words = ignored_differences.have_same_words(removed, added)
     return Difference(
         ReplayVerdict.CHANGED,
         text="; ".join([" ".join(counts), *shown_figures]),
         lines=(*removed_lines, *added_lines),
-        doubtful=has_unconfirmed or reordered,
+        doubtful=has_unconfirmed or has_moved_lines or has_same_words,
         removed=len(removed),
         added=len(added),
         figures=shown_figures,

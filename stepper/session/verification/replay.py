@@ -23,6 +23,7 @@ from stepper.session import progress_events
 from stepper.session.caller import Caller
 from stepper.session.cells.cell_run import run_cell
 from stepper.session.session import Session
+from stepper.session.verification.random_seeds import seed_generators
 
 LATE_SECONDS = 0.3  # for the outputs of threads after the end of the last cell
 UNWRITTEN = "the outputs of the replay could not be written"
@@ -62,13 +63,15 @@ async def replay(
     last_index: int,
     caller: Caller,
     progress: Callable[[Cell], None],
+    seed: int = 0,
     skipped: Collection[int] = (),
 ) -> ReplayResult:
     """Replay the cells up to `last_index`, or to the failure that ended the recording.
 
     `fresh` is a session on a copy of the notebook, and `progress` is called before each
-    cell. `skipped` are the indexes of cells that do not run. Raise StepperError if the
-    replay was interrupted or no kernel started.
+    cell. `seed` is for the random generators of Python and NumPy, and `skipped` are the
+    indexes of cells that do not run. Raise StepperError if the replay was interrupted
+    or no kernel started.
     """
     result = ReplayResult()
     # Each cell has its own deadline.
@@ -77,6 +80,11 @@ async def replay(
         try:
             cells = fresh.read_with_unique_ids().cells
             fresh.file.clear_outputs([cell for cell in cells if cell.is_code])
+            kernel = await fresh.kernel_manager.get_or_start_kernel(
+                caller.environ, caller.disconnected
+            )
+            if fresh.language.is_python:
+                await seed_generators(fresh, kernel, caller, seed)
             cells_run: list[Cell] = []
             figure_facts: dict[str, str] = {}
             for cell in changed_cells.select_runnable(cells):

@@ -1,0 +1,137 @@
+"""Name the reason why the outputs of a cell differ between fresh runs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from stepper.policy.comparison import clock_values, random_draws
+from stepper.policy.comparison.output_comparison import NONDETERMINISTIC
+from stepper.policy.model import Cell
+
+THREADS = re.compile(
+    r"\b(?:threading|Thread|ThreadPool\w*|ProcessPool\w*|multiprocessing|concurrent"
+    r"|asyncio|joblib|dask|imap_unordered|as_completed)\b|\bn_jobs\s*=\s*-?[2-9\d]"
+)
+IDENTITIES = re.compile(
+    r"\bgetpid\(|\bid\(|\bhash\(|\buuid[14]\(|\bsecrets\.|\burandom\(|\btempfile\b"
+    r"|\bmkdtemp\(|\bmkstemp\(|\bgethostname\(|\bpsutil\b"
+)
+# Parts of lines that read or write a file.
+READS = re.compile(
+    r"\bread|load|open\(|connect\(|exists\(|\bstat\(|glob\(|listdir\(|\bPath\(|^\s*[!%]"
+)
+WRITES = re.compile(
+    r"""\.to_\w+\(|\bsave|\bdump|\bwrite|['"][wx][bt+]?['"]|^%%(?:writefile|file)"""
+)
+CLOCK = "reads the clock"
+SEED = "draws random numbers without a seed"
+SET_ORDER = "the order of a set depends on the hash seed"
+THREAD_ORDER = "the order of threads or processes"
+IDENTITY = "shows random ids, or ids of the process or of objects"
+UNKNOWN = "the cause is not known (a clock, threads, no seed?)"
+
+
+@dataclass(frozen=True)
+class Sources:
+    """The runnable cells of a notebook, for the reasons of nondeterminism."""
+
+    cells: Sequence[Cell]
+    # Per cell, the positions in `cells` of the cells whose values it uses.
+    inputs: Sequence[Collection[int]] = ()
+    # Names of the files that the replay changed in the cells' own folder.
+    changed_files: Sequence[str] = ()
+
+    @cached_property
+    def drawing_cells(self) -> list[Cell]:
+        """The cells that draw random numbers without a seed."""
+        sources = [cell.source for cell in self.cells]
+        drawing = random_draws.find_unseeded_draws(sources)
+        return [self.cells[position] for position in sorted(drawing)]
+
+    def list_input_cells(self, cell: Cell) -> list[Cell]:
+        """Return the cells above whose values a cell uses."""
+        if not self.inputs:
+            return []
+        position = self.cells.index(cell)
+        return [self.cells[index] for index in sorted(self.inputs[position])]
+
+    def uses_drawn_values(self, cell: Cell) -> bool:
+        """Return whether a cell draws without a seed, or uses values of such a cell."""
+        drawing = self.drawing_cells
+        return any(other in drawing for other in (cell, *self.list_input_cells(cell)))
+
+    def find_changed_input(self, cell: Cell) -> str:
+        """Return a changed file that a cell or one above reads, or an empty string."""
+        lines = [
+            line
+            for other in self.cells
+            if other.index <= cell.index
+            for line in other.source.splitlines()
+        ]
+        for path in self.changed_files:
+            name = path.rpartition("/")[2]
+            if any(name in line and _is_read(line) for line in lines):
+                return path
+        return ""
+
+
+def _is_read(line: str) -> bool:
+    """Return whether a line that names a file may read it."""
+    return READS.search(line) is not None or WRITES.search(line) is None
+
+
+def describe_reason(cell: Cell, sources: Sources, is_reordered: bool) -> str:
+    """Return why the outputs of a cell differ between fresh runs.
+
+    `is_reordered` says whether the fresh runs print the same words in another order.
+    """
+    changed_file = sources.find_changed_input(cell)
+    if changed_file:
+        return describe_changed_file(changed_file)
+    reason = _find_own_reason(cell, sources, is_reordered)
+    if not reason:
+        reason = _find_reason_above(cell, sources)
+    return f"{NONDETERMINISTIC}: {reason or UNKNOWN}"
+
+
+def describe_changed_file(name: str) -> str:
+    """Return a text on a file that the replay reads and changed."""
+    return f"the replay changed {name}; use --scratch"
+
+
+def _find_own_reason(cell: Cell, sources: Sources, is_reordered: bool) -> str:
+    """Return a reason in the source of the cell, or an empty string."""
+    source = cell.source
+    if is_reordered and not THREADS.search(source):
+        return SET_ORDER
+    if cell in sources.drawing_cells:
+        return f"the cell {SEED}"
+    other_sources = [other.source for other in sources.cells]
+    if clock_values.reads_clock(source, other_sources):
+        return f"the cell {CLOCK}"
+    if THREADS.search(source):
+        return THREAD_ORDER
+    if IDENTITIES.search(source):
+        return f"the cell {IDENTITY}"
+    return ""
+
+
+def _find_reason_above(cell: Cell, sources: Sources) -> str:
+    """Return a reason in a cell whose values are used, or an empty string."""
+    above = sources.list_input_cells(cell)
+    drawing = [other for other in above if other in sources.drawing_cells]
+    if drawing:
+        return f"cell {drawing[-1].number} {SEED}"
+    for pattern, reason in (
+        (clock_values.CLOCK_FUNCTIONS, CLOCK),
+        (IDENTITIES, IDENTITY),
+    ):
+        for other in reversed(above):
+            if pattern.search(other.source):
+                return f"cell {other.number} {reason}"
+    if any(THREADS.search(other.source) for other in above):
+        return THREAD_ORDER
+    return ""

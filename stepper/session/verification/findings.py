@@ -1,0 +1,201 @@
+"""The results of the replays of a notebook, and their comparison with the recording."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from stepper.notebooks.notebook_document import Document
+from stepper.policy import changed_cells
+from stepper.policy.comparison import (
+    recorded_runs,
+    verify_results,
+    widget_outputs,
+)
+from stepper.policy.comparison.input_cells import find_input_cells
+from stepper.policy.comparison.nondeterminism import Sources
+from stepper.policy.comparison.output_comparison import (
+    Difference,
+    PixelComparison,
+    ReplayVerdict,
+    compare_outputs,
+)
+from stepper.policy.comparison.output_items import CellOutputs
+from stepper.policy.comparison.recorded_runs import Recording
+from stepper.policy.comparison.rerun_comparison import remove_pager_text
+from stepper.policy.comparison.verify_results import PackageChange
+from stepper.policy.model import Cell, Outcome
+from stepper.session.session import Session
+from stepper.session.verification.recorded_output_changes import DRAWING_PACKAGES
+from stepper.session.verification.replay import ReplayResult
+
+Models = widget_outputs.Models
+
+
+@dataclass
+class ReplayFindings:
+    """The notebook before the replay, and the results of the replays."""
+
+    document: Document
+    cells: list[Cell]
+    recording: Recording
+    # Without execution counts it is unknown whether cells without outputs ran.
+    has_no_counts: bool
+    widget_models: Models
+    sources: Sources
+    first: ReplayResult = field(default_factory=ReplayResult)
+    others: list[ReplayResult] = field(default_factory=list)
+    # The indexes of the cells that a partial replay skips.
+    skipped: frozenset[int] = frozenset()
+    # By cell index.
+    differences: dict[int, Difference] = field(default_factory=dict)
+
+    @classmethod
+    def from_document(cls, session: Session, document: Document) -> ReplayFindings:
+        """Return the findings before the first replay."""
+        limits = session.limits()
+        cells = changed_cells.select_runnable(document.cells)
+        recorded = {cell.index: document.get_recorded_outputs(cell) for cell in cells}
+        deadlines = {
+            cell.index: recorded_runs.choose_deadline(
+                cell.source, document.get_recorded_seconds(cell), limits
+            )
+            for cell in cells
+        }
+        counts = [document.get_displayed_execution_count(cell) for cell in cells]
+        has_no_counts = any(recorded.values()) and not any(
+            count is not None for count in counts
+        )
+        recording = Recording(recorded, deadlines)
+        models = widget_outputs.get_models(document.metadata)
+        inputs = list[set[int]]()
+        if session.language.is_python:
+            usages = [session.language.analyze_names(cell.source) for cell in cells]
+            inputs = find_input_cells(usages)
+        sources = Sources(cells, inputs)
+        return cls(document, cells, recording, has_no_counts, models, sources)
+
+    @property
+    def replayed_cells(self) -> list[Cell]:
+        """The cells that are not skipped."""
+        return [cell for cell in self.cells if cell.index not in self.skipped]
+
+    def select_differing(self) -> list[Cell]:
+        """Return the cells that differ from the recording."""
+        return [
+            cell
+            for cell in self.cells
+            if cell.index in self.differences
+            and not self.differences[cell.index].verdict.reproduces
+        ]
+
+    def select_doubtful(self, cells: Sequence[Cell]) -> list[Cell]:
+        """Return the cells for which the replays so far may agree by chance."""
+        return [cell for cell in cells if self._is_doubtful(cell)]
+
+    def _is_doubtful(self, cell: Cell) -> bool:
+        difference = self.differences[cell.index]
+        if difference.doubtful:
+            return True
+        if difference.verdict is not ReplayVerdict.CHANGED:
+            return False
+        return self.sources.uses_drawn_values(cell)
+
+    def find_last_cell(self, unclear: Sequence[Cell]) -> Cell:
+        """Return the last cell that determines the outputs of the unclear cells."""
+        for cell in unclear:
+            outputs = self.first.shown[cell.index].outputs
+            if widget_outputs.shows_widgets(outputs):
+                return self.cells[-1]
+        return unclear[-1]
+
+    def list_outputs(self, cell: Cell) -> list[CellOutputs]:
+        """Return the outputs of a cell in each replay that ran it."""
+        runs = [result.shown.get(cell.index) for result in (self.first, *self.others)]
+        return [outputs for outputs in runs if outputs is not None]
+
+
+def find_changed_packages(
+    session: Session, findings: ReplayFindings
+) -> list[PackageChange]:
+    """Return the packages whose version in the replay differs from recorded runs."""
+    return verify_results.find_changed_packages(
+        session.state.packages, findings.first.packages
+    )
+
+
+def update_differences(
+    session: Session,
+    findings: ReplayFindings,
+    compare_pixels: PixelComparison,
+    cells: Sequence[Cell],
+) -> None:
+    """Compare the outputs of the replays with the recorded outputs.
+
+    Cells that failed, did not run or have no recorded outputs are not compared.
+    """
+    packages = find_changed_packages(session, findings)
+    is_redrawn = any(package.name in DRAWING_PACKAGES for package in packages)
+    figures = _collect_figure_descriptions(session)
+    for cell in cells:
+        new_outputs = findings.first.shown.get(cell.index)
+        if new_outputs is None or not _is_comparable(findings, cell):
+            continue
+        recorded = findings.recording.outputs[cell.index]
+        if recorded is None and findings.has_no_counts and not new_outputs.outputs:
+            recorded = []
+        if recorded is None:
+            continue
+        old, new, *further = _prepare_outputs(
+            findings, cell, CellOutputs(recorded, figures)
+        )
+        findings.differences[cell.index] = compare_outputs(
+            old, new, further, compare_pixels, is_redrawn
+        )
+
+
+def _prepare_outputs(
+    findings: ReplayFindings, cell: Cell, recorded: CellOutputs
+) -> list[CellOutputs]:
+    """Return the recorded outputs of a cell, and those of each replay that ran it.
+
+    They include the outputs inside widgets, if all runs have the models of the widgets.
+    """
+    all_outputs = [recorded]
+    all_models = [findings.widget_models]
+    for result in (findings.first, *findings.others):
+        shown = result.shown.get(cell.index)
+        if shown is not None:
+            # Some programs do not record what a pager shows.
+            outputs = remove_pager_text(cell.source, recorded.outputs, shown)
+            all_outputs.append(outputs)
+            all_models.append(result.widget_models)
+    pairs = [*zip(all_outputs, all_models, strict=True)]
+    if all(widget_outputs.has_models(shown.outputs, models) for shown, models in pairs):
+        return [
+            widget_outputs.add_widget_outputs(shown, models) for shown, models in pairs
+        ]
+    return all_outputs
+
+
+def _is_comparable(findings: ReplayFindings, cell: Cell) -> bool:
+    """Return whether a cell's outputs can be compared with the recorded outputs.
+
+    The outputs of a failed cell are comparable if the recorded error has the same
+    class: its message may be nondeterministic.
+    """
+    failed = findings.first.failures.get(cell.index)
+    if failed is None:
+        return True
+    fault = failed.run.fault
+    if failed.run.outcome is not Outcome.ERROR or fault is None:
+        return False
+    recorded = findings.recording.outputs[cell.index] or ()
+    return recorded_runs.has_error_of_class(fault.ename, recorded)
+
+
+def _collect_figure_descriptions(session: Session) -> Mapping[str, str]:
+    """Return the descriptions of the figures in the journal, by image key."""
+    return {
+        key: text for run in session.state.runs for key, text in run.figures.items()
+    }

@@ -1,0 +1,133 @@
+"""Why outputs differ between fresh runs, and which cells draw without a seed."""
+
+from __future__ import annotations
+
+import pytest
+
+from stepper.policy.comparison import nondeterminism, random_draws
+from stepper.policy.comparison.input_cells import find_input_cells
+from stepper.policy.comparison.nondeterminism import Sources
+from stepper.policy.comparison.output_comparison import SET_ORDER, ReplayVerdict
+from stepper.policy.dataflow import name_analysis
+from stepper.policy.model import Cell
+from tests.test_output_comparison import compare
+from tests.verify.pairs import make_stream
+
+
+def make_cells(*sources: str) -> list[Cell]:
+    return [
+        Cell(f"id{index}", index, index + 1, "code", source)
+        for index, source in enumerate(sources)
+    ]
+
+
+@pytest.mark.parametrize(
+    "sources, drawing",
+    [
+        (["import random\nrandom.random()"], {0}),
+        (["import random\nrandom.seed(1)", "random.random()"], set()),
+        (["import random\nrandom.seed()", "random.random()"], {1}),
+        (["np.random.seed(1)", "random.choice('ab')"], {1}),
+        (["random.seed(1)", "np.random.normal(size=3)"], {1}),
+        (["np.random.seed(1)\nnp.random.normal()"], set()),
+        (["rng = np.random.default_rng(3)", "rng.normal()"], set()),
+        (["rng = np.random.default_rng()", "rng.normal()", "x = 1"], {0, 1}),
+        (["from random import choice\nchoice('ab')"], {0}),
+        (["# random.random()"], set()),
+        (["df.sample(5)"], {0}),
+        (["df.sample(5, random_state=3)"], set()),
+        (["df.sample(\n    n=f(5),\n    random_state=3,\n)"], set()),
+        (["KMeans(n_clusters=3, random_state=None)"], {0}),
+        (["train_test_split(X, y, shuffle=False)"], set()),
+        (["np.random.seed(0)", "train_test_split(X, y)"], set()),
+        (["torch.manual_seed(0)\ntorch.rand(3)"], set()),
+        (["torch.rand(3)"], {0}),
+        (["seed_everything(1)", "torch.rand(3)\nnp.random.rand()"], set()),
+        (["x.random()", "sns.pairplot(df)"], set()),
+        (["%%bash\nls", "1 +"], set()),
+    ],
+)
+def test_unseeded_draws_are_found(sources: list[str], drawing: set[int]) -> None:
+    assert random_draws.find_unseeded_draws(sources) == drawing
+
+
+@pytest.mark.parametrize(
+    "sources, reason",
+    [
+        (["print(random.random())"], "the cell draws random numbers without a seed"),
+        (
+            ["x = random.random()", "print(x)"],
+            "cell 1 draws random numbers without a seed",
+        ),
+        (["print(datetime.now())"], "the cell reads the clock"),
+        (
+            ["def took(): return time.time()", "took()"],
+            "the cell reads the clock",
+        ),
+        (
+            ["x = random.random()", "y = x + 1", "def f(): return y", "f()"],
+            "cell 1 draws random numbers without a seed",
+        ),
+        (
+            ["x = random.random()", "x = 1", "print(x)"],
+            "the cause is not known (a clock, threads, no seed?)",
+        ),
+        (["t = time.time()", "print(t)"], "cell 1 reads the clock"),
+        (
+            ["with ThreadPoolExecutor() as pool: pool.map(print, 'ab')"],
+            "the order of threads or processes",
+        ),
+        (
+            ["os.getpid()"],
+            "the cell shows random ids, or ids of the process or of objects",
+        ),
+        (["f(x)"], "the cause is not known (a clock, threads, no seed?)"),
+    ],
+)
+def test_reason_is_named(sources: list[str], reason: str) -> None:
+    cells = make_cells(*sources)
+    usages = [name_analysis.analyze_source(cell.source) for cell in cells]
+    known = Sources(cells, find_input_cells(usages))
+    text = nondeterminism.describe_reason(cells[-1], known, False)
+    assert text == f"two fresh runs differ as well: {reason}"
+
+
+def test_order_of_sets_and_threads() -> None:
+    cells = make_cells("for x in names: print(x)", "threading.Thread(target=f).start()")
+    sources = Sources(cells)
+    assert nondeterminism.describe_reason(cells[0], sources, True).endswith(
+        ": the order of a set depends on the hash seed"
+    )
+    assert nondeterminism.describe_reason(cells[1], sources, True).endswith(
+        ": the order of threads or processes"
+    )
+    pair = make_stream("{'b', 'a'}\n"), make_stream("{'a', 'b'}\n")
+    difference = compare(*pair, pair[1])
+    assert (difference.verdict, difference.text) == (ReplayVerdict.UNSTABLE, SET_ORDER)
+    member = make_stream("{'b', 'c'}\n")
+    assert compare(member, pair[1], pair[1]).verdict is ReplayVerdict.CHANGED
+    dictionaries = make_stream("{'b': 1, 'a': 2}\n"), make_stream("{'a': 2, 'b': 1}\n")
+    verdict = compare(*dictionaries, dictionaries[1]).verdict
+    assert verdict is ReplayVerdict.CHANGED
+
+
+@pytest.mark.parametrize(
+    "source, is_input",
+    [
+        ("pd.read_csv('data/x.csv')", True),
+        ("path = 'x.csv'", True),
+        ("open('x.csv').read()", True),
+        ("df.to_csv('x.csv')", False),
+        ("plt.savefig('x.csv')", False),
+        ("open('y.csv').read()", False),
+    ],
+)
+def test_changed_file_is_a_reason_if_a_cell_reads_it(
+    source: str, is_input: bool
+) -> None:
+    cells = make_cells(source, "random.random()")
+    text = nondeterminism.describe_reason(
+        cells[1], Sources(cells, changed_files=["data/x.csv"]), False
+    )
+    expected = "the replay changed data/x.csv; use --scratch"
+    assert (text == expected) is is_input
