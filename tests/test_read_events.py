@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
@@ -9,15 +10,18 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from stepper.common.paths import Paths
+from stepper.daemon import read_events
 from stepper.hook import daemon_client
 from stepper.notebooks import file_exchange, slim_copies
 from stepper.notebooks.notebook_file import IpynbFile
 from stepper.notebooks.slim_copies import OUTPUT_MARK, SOURCE_MARK, SlimCopies
+from stepper.session.caller import Caller
 from tests.conftest import CLIENTS, Answer, Notebook, Project, code, compiled_client
 
 
@@ -386,6 +390,29 @@ def copies(tmp_path: Path) -> Iterator[tuple[SlimCopies, Path]]:
 
 def place_copy(copies: SlimCopies, path: Path) -> bool:
     return copies.place(str(path), IpynbFile(str(path)).read())
+
+
+def test_a_second_read_cancels_the_timer_of_the_first(
+    copies: tuple[SlimCopies, Path],
+) -> None:
+    """The timer of the first read must not end the second read."""
+    slim, path = copies
+    session = SimpleNamespace(file=IpynbFile(str(path)))
+    workspace: Any = SimpleNamespace(
+        slim_copies=slim, restore_timers={}, open_session=lambda _: session
+    )
+
+    async def read_twice() -> None:
+        for _ in range(2):
+            slim.restore(str(path))
+            await read_events._place_slim_copy(workspace, str(path), Caller({}))
+            timers.append(workspace.restore_timers[str(path)])
+        assert [timer.cancelled() for timer in timers] == [True, False]
+        assert slim.has_copy(str(path))
+        slim.restore(str(path))
+
+    timers: list[asyncio.TimerHandle] = []
+    asyncio.run(read_twice())
 
 
 def test_exchange_is_not_supported(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 
 from stepper.common.errors import KernelError, UsageError
 from stepper.common.paths import Paths
@@ -114,7 +115,8 @@ async def list_backends(request: Request) -> list[responses.KernelBackendEntry]:
     limits = workspace.config.load_limits()
     python = workspace.paths.find_python(limits.python)
     is_reachable = True
-    problem = hint = ""
+    problem = ""
+    hint = ""
     try:
         workspace.get_launch_config(
             workspace.paths.project, environ, kernel_config.LOCAL
@@ -124,13 +126,13 @@ async def list_backends(request: Request) -> list[responses.KernelBackendEntry]:
         problem = error.message
         hint = error.hint
     local = responses.KernelBackendEntry(
-        kernel_config.LOCAL,
-        "local",
-        python,
-        limits.kernel == kernel_config.LOCAL,
-        workspace.paths.trusts_python(python),
-        is_reachable,
-        problem,
+        name=kernel_config.LOCAL,
+        kind="local",
+        about=python,
+        usual=limits.kernel == kernel_config.LOCAL,
+        accepted=workspace.paths.trusts_python(python),
+        reachable=is_reachable,
+        why=problem,
         mend=hint,
     )
     return [local, *await check_configured(workspace.paths, limits, environ)]
@@ -157,34 +159,29 @@ async def _check_backend(
     environ: Mapping[str, str],
 ) -> responses.KernelBackendEntry:
     """Return the entry of a backend, which is contacted if the user accepted it."""
-    is_accepted = paths.trusts_backend(backend.definition)
-    common_fields = (
-        backend.name,
-        backend.kind,
-        backend.description.text,
-        backend.name == limits.kernel,
-        is_accepted,
+    entry = responses.KernelBackendEntry(
+        name=backend.name,
+        kind=backend.kind,
+        about=backend.description.text,
+        usual=backend.name == limits.kernel,
+        accepted=paths.trusts_backend(backend.definition),
     )
-    if not is_accepted:
-        return responses.KernelBackendEntry(
-            *common_fields, None, NOT_ACCEPTED, mend="stepper trust"
-        )
+    if not entry.accepted:
+        return replace(entry, why=NOT_ACCEPTED, mend="stepper trust")
     python = paths.find_trusted_python(limits.python)
     check = backend_registry.check_backend(backend, environ, python)
     try:
         result = await asyncio.wait_for(check, CHECK_SECONDS)
     except KernelError as error:
-        return responses.KernelBackendEntry(
-            *common_fields, False, error.message, mend=error.hint
-        )
+        return replace(entry, reachable=False, why=error.message, mend=error.hint)
     except asyncio.TimeoutError:
         problem = f"{backend.name} did not respond within {CHECK_SECONDS:g} s"
-        return responses.KernelBackendEntry(*common_fields, False, problem)
+        return replace(entry, reachable=False, why=problem)
     is_reachable = None if result.uncertainty else True
-    return responses.KernelBackendEntry(
-        *common_fields,
-        is_reachable,
-        result.uncertainty,
-        result.offers,
+    return replace(
+        entry,
+        reachable=is_reachable,
+        why=result.uncertainty,
+        offers=result.offers,
         unchecked=result.unchecked,
     )

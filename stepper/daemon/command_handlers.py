@@ -523,6 +523,11 @@ def _build_changed_plan(arguments: Any, state: State) -> Plan:
 
 
 async def _shut_down_kernel(session: Session) -> responses.ShutdownResponse:
+    """Shut down the kernel of a notebook.
+
+    If the kernel is not stepper's own and keeps running, the response contains its
+    location.
+    """
     kernel = await session.kernel_manager.find_or_attach()
     info = kernel.describe() if kernel is not None else None
     was_running = await notebook_commands.shutdown(session, SHUTDOWN_REASON)
@@ -628,17 +633,10 @@ async def _run(
     StepperError if an agent wants to restore the state of a stopped notebook, unless
     the kernel died.
     """
-    selection = "restore"
+    selection = _choose_selection(arguments)
     wait_seconds = None
     if isinstance(arguments, cli_commands.Run):
-        selection = arguments.which
         wait_seconds = arguments.wait_seconds
-        if arguments.all and arguments.stale:
-            raise UsageError("--all and --stale cannot be combined")
-        if arguments.all:
-            selection = "all"
-        elif arguments.stale:
-            selection = "stale"
     is_agents_restore = selection == "restore" and request.caller.interface == "mcp"
     # After the death of a kernel, the agent may restore its state.
     if is_agents_restore and not edit_gate.is_stopped_by_kernel_death(session.state):
@@ -653,6 +651,22 @@ async def _run(
         return await notebook_commands.run(
             session, selection, request.caller, request.progress
         )
+
+
+def _choose_selection(arguments: cli_commands.Run | cli_commands.Restore) -> str:
+    """Return the selection of cells that a command runs, such as "all".
+
+    Raise UsageError if the options of the command exclude each other.
+    """
+    if isinstance(arguments, cli_commands.Restore):
+        return "restore"
+    if arguments.all and arguments.stale:
+        raise UsageError("--all and --stale cannot be combined")
+    if arguments.all:
+        return "all"
+    if arguments.stale:
+        return "stale"
+    return arguments.which
 
 
 async def _report_status(

@@ -14,13 +14,14 @@ import re
 import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
 from stepper.common.errors import UsageError
 from stepper.common.paths import Paths
 from stepper.common.text import one_line
+from stepper.notebooks.file_state import FileState, read_file_state
 from stepper.policy.configuration import notebook_globs
 from stepper.policy.model import Limits
 
@@ -82,11 +83,20 @@ def _is_switch(value: Any) -> bool:
     return isinstance(value, bool) or value in ("on", "off")
 
 
-NUMBER = ("a number above 0", _is_number)
-WHOLE = ("a whole number", _is_whole_number)
-FLAG = ("true or false", lambda value: isinstance(value, bool))
-# For each key, a description of its valid values and the function that checks a value.
-RULES: dict[str, tuple[str, Callable[[Any], bool]]] = {
+class Rule(NamedTuple):
+    """The valid values of a key: a description, and the function that checks a value.
+
+    The description follows "must be" in an error.
+    """
+
+    description: str
+    is_valid: Callable[[Any], bool]
+
+
+NUMBER = Rule("a number above 0", _is_number)
+WHOLE = Rule("a whole number", _is_whole_number)
+FLAG = Rule("true or false", lambda value: isinstance(value, bool))
+RULES: dict[str, Rule] = {
     "cell_timeout_seconds": NUMBER,
     "max_cell_timeout_seconds": NUMBER,
     "report_after_seconds": NUMBER,
@@ -95,55 +105,59 @@ RULES: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "queue": FLAG,
     "max_retries": WHOLE,
     "network_retries": WHOLE,
-    "max_cells": ("a whole number above 0", lambda value: _is_whole_number(value, 1)),
-    "max_output_bytes": (
+    "max_cells": Rule(
+        "a whole number above 0", lambda value: _is_whole_number(value, 1)
+    ),
+    "max_output_bytes": Rule(
         "a whole number of at least 1000",
         lambda value: _is_whole_number(value, 1000),
     ),
     "max_widget_state_bytes": WHOLE,
-    "max_memory_percent": (
+    "max_memory_percent": Rule(
         "a number from 1 to 100",
         lambda value: _is_number(value, 1, 100),
     ),
-    "notebooks_dir": (
+    "notebooks_dir": Rule(
         "a folder inside the project, not hidden, without * ? [ ] { } ( ) !",
         _is_project_folder,
     ),
-    "notebooks": (
+    "notebooks": Rule(
         "a list of folders and globs inside the project, not hidden, without { } ( ) !",
         _is_pattern_list,
     ),
-    "kernel_cwd": (
+    "kernel_cwd": Rule(
         "`notebook` or `project`",
         lambda value: value in ("notebook", "project"),
     ),
-    "read": ("`digest` or `raw`", lambda value: value in ("digest", "raw")),
-    "read_limit": (
+    "read": Rule("`digest` or `raw`", lambda value: value in ("digest", "raw")),
+    "read_limit": Rule(
         "a whole number of at least 1000",
         lambda value: _is_whole_number(value, 1000),
     ),
-    "python": ("a path", lambda value: value is None or _is_name(value)),
+    "python": Rule("a path", lambda value: value is None or _is_name(value)),
     "kernel_idle_hours": NUMBER,
-    "max_kernels": ("a whole number above 0", lambda value: _is_whole_number(value, 1)),
+    "max_kernels": Rule(
+        "a whole number above 0", lambda value: _is_whole_number(value, 1)
+    ),
     "preflight": FLAG,
-    "local_modules": ("`reload`, `warn` or `off`", _is_module_mode),
+    "local_modules": Rule("`reload`, `warn` or `off`", _is_module_mode),
     "record_timing": FLAG,
-    "auto_run": ("`always` or `ask`", lambda value: value in ("always", "ask")),
-    "verify": ("`asked` or `auto`", lambda value: value in ("asked", "auto")),
+    "auto_run": Rule("`always` or `ask`", lambda value: value in ("always", "ask")),
+    "verify": Rule("`asked` or `auto`", lambda value: value in ("asked", "auto")),
     "verify_seconds": NUMBER,
     "verify_timeout": NUMBER,
-    "undo": ("`on` or `off`", _is_switch),
-    "undo_memory": (
+    "undo": Rule("`on` or `off`", _is_switch),
+    "undo_memory": Rule(
         "a size, such as `512 MB`",
         lambda value: value is None or _parse_size(value) is not None,
     ),
     "recompute_seconds": NUMBER,
-    "kernel": ("the name of one of `kernels:`, or `local`", _is_name),
-    "kernels": (
+    "kernel": Rule("the name of one of `kernels:`, or `local`", _is_name),
+    "kernels": Rule(
         "a mapping of names to kernel backends",
         lambda value: isinstance(value, dict),
     ),
-    "hide_env": (
+    "hide_env": Rule(
         "a list of names, such as `AWS_*`",
         lambda value: isinstance(value, list) and all(map(_is_name, value)),
     ),
@@ -163,9 +177,9 @@ def parse(text: str, file_name: str) -> Limits:
         raise UsageError(
             f"{file_name}, line 1: the file must contain a mapping of keys to values"
         )
-    lines = (
-        {key.value: key.start_mark.line + 1 for key, _ in node.value} if node else {}
-    )
+    lines = {}
+    for key_node, _ in node.value if node else ():
+        lines[key_node.value] = key_node.start_mark.line + 1
     for key, value in data.items():
         _check_value(key, value, f"{file_name}, line {lines.get(key, 1)}")
     values: dict[str, Any] = {}
@@ -234,10 +248,10 @@ def _check_value(key: Any, value: Any, location: str) -> None:
         if nearest:
             hint = f"the nearest key is `{nearest[0]}`"
         raise UsageError(f"{location}: unknown key `{name}`", hint)
-    expected, is_valid = RULES[key]
-    if not is_valid(value):
+    rule = RULES[key]
+    if not rule.is_valid(value):
         raise UsageError(
-            f"{location}: `{key}` must be {expected}, not {reprlib.repr(value)}"
+            f"{location}: `{key}` must be {rule.description}, not {reprlib.repr(value)}"
         )
 
 
@@ -299,19 +313,33 @@ def _parse_kernels(
 def _find_line(node: yaml.Node | None, path: Sequence[str]) -> int:
     """Return the line number of a nested key, or of its nearest existing parent."""
     line = 1
-    loader = yaml.SafeLoader("")
     for key in path:
-        pairs = node.value if isinstance(node, yaml.MappingNode) else ()
-        for key_node, value_node in pairs:
-            # The key as YAML reads it: `on` is True.
-            name = str(loader.construct_object(key_node))[:MAX_KEY_CHARACTERS]
-            if name == key:
-                line = key_node.start_mark.line + 1
-                node = value_node
-                break
-        else:
+        entry = _find_entry(node, key)
+        if entry is None:
             break
+        line = entry.key.start_mark.line + 1
+        node = entry.value
     return line
+
+
+class MappingEntry(NamedTuple):
+    """The nodes of a key and its value in a YAML mapping."""
+
+    key: yaml.Node
+    value: yaml.Node
+
+
+def _find_entry(node: yaml.Node | None, key: str) -> MappingEntry | None:
+    """Return the entry of a mapping with a key, or None if there is none."""
+    if not isinstance(node, yaml.MappingNode):
+        return None
+    loader = yaml.SafeLoader("")
+    for key_node, value_node in node.value:
+        # The key as YAML reads it: `on` is True.
+        name = str(loader.construct_object(key_node))[:MAX_KEY_CHARACTERS]
+        if name == key:
+            return MappingEntry(key_node, value_node)
+    return None
 
 
 def replace_notebooks(text: str, patterns: Sequence[str], file_name: str) -> str:
@@ -321,17 +349,18 @@ def replace_notebooks(text: str, patterns: Sequence[str], file_name: str) -> str
     """
     setting = f"notebooks: {json.dumps([*patterns], ensure_ascii=False)}"
     parse(text, file_name)
-    node = yaml.compose(text, Loader=yaml.SafeLoader)
-    for key, value in node.value if node else ():
-        if key.value == "notebooks":
-            is_block = isinstance(value, yaml.SequenceNode) and not value.flow_style
-            last = value.value[-1] if is_block else value
-            before = text[: key.start_mark.index]
-            new_text = before + setting + text[last.end_mark.index :]
-            break
-    else:
+    entry = _find_entry(yaml.compose(text, Loader=yaml.SafeLoader), "notebooks")
+    if entry is None:
         separator = "\n" if text and not text.endswith("\n") else ""
         new_text = f"{text}{separator}{setting}\n"
+    else:
+        last_node = entry.value
+        if isinstance(last_node, yaml.SequenceNode) and not last_node.flow_style:
+            # A list in block style ends below its last item, at the next key.
+            last_node = last_node.value[-1]
+        before = text[: entry.key.start_mark.index]
+        after = text[last_node.end_mark.index :]
+        new_text = before + setting + after
     parse(new_text, file_name)
     return new_text
 
@@ -341,20 +370,17 @@ class Config:
 
     def __init__(self, paths: Paths) -> None:
         self.paths = paths
+        # The limits, and the state of the file when they were read. The defaults apply
+        # if there is no file.
         self._limits = Limits()
-        self._stamp: tuple[int, ...] = ()  # of the file when the limits were read
+        self._file_state: FileState | None = None
 
     def load_limits(self) -> Limits:
         """Return the current limits; raise UsageError if the file is not valid."""
-        stamp: tuple[int, ...] = ()
-        try:
-            status = os.stat(self.paths.config)
-            stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
-        except OSError:
-            pass  # the defaults apply if there is no file
-        if stamp != self._stamp:
+        file_state = read_file_state(self.paths.config)
+        if file_state != self._file_state:
             self._limits = load(self.paths)
-            self._stamp = stamp
+            self._file_state = file_state
         return self._limits
 
 

@@ -60,10 +60,10 @@ class Connection:
         not arrive within REQUEST_SECONDS.
         """
         parts = await read_parts(self._reader)
-        if len(parts) != len(ClientRequest._fields):
-            expected = len(ClientRequest._fields)
+        part_count = len(ClientRequest._fields)
+        if len(parts) != part_count:
             raise wire_format.FrameError(
-                f"the request has {len(parts)} parts instead of {expected}"
+                f"the request has {len(parts)} parts instead of {part_count}"
             )
         return ClientRequest(*parts)
 

@@ -30,7 +30,9 @@ from stepper.session.session import Session
 PLOTLY_MIME = "application/vnd.plotly.v1+json"
 MAX_FIGURES = 8  # the maximum number of figures of a cell
 TIMEOUT_SECONDS = 60.0
+MAX_ERROR_CHARACTERS = 400  # of kaleido's error in a message
 MAX_EDGE_PIXELS = 1568  # clients shrink larger images to this size
+# The script for kaleido. 700 × 500 is the default size of a figure.
 SCRIPT = f"""
 import json, sys
 import plotly.io
@@ -205,4 +207,4 @@ def _kill(process: Process) -> None:
 
 def _get_last_line(text: str) -> str:
     lines = [line for line in clean(text).splitlines() if line.strip()]
-    return one_line(lines[-1], 400) if lines else ""
+    return one_line(lines[-1], MAX_ERROR_CHARACTERS) if lines else ""

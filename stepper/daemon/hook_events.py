@@ -43,6 +43,7 @@ PLUGIN = "CLAUDE_PLUGIN_ROOT"  # Claude Code sets it for the hooks of a plugin
 # The wait for a cell that is being interrupted: longer than an interrupt takes, but
 # shorter than the client's timeout.
 PATIENCE_SECONDS = 8.0
+SUMMARY_CHARACTERS = 200  # of a response, in the line for the user
 # The stepper commands for the user's plain words.
 RESUME_NAMES = {
     prompt_commands.CONTINUE: "continue",
@@ -145,18 +146,16 @@ async def handle_edit(
         workspace.update_markers()
         report = backgrounding.format_backgrounded(session, call)
         return claude_code_json.format_context("PostToolUse", report)
-    result = call.task.result()
-    if result is not None:
-        result = _add_undelivered_reports(session, result, caller)
+    edit_report = call.task.result()
+    if edit_report is not None:
+        edit_report = _add_undelivered_reports(session, edit_report, caller)
     # If the turn is over, no PostToolBatch follows, which would update the file's time.
-    is_turn_over = caller.disconnected.is_set()
-    if result is not None and result.stop:
-        is_turn_over = True
-    if is_turn_over:
+    is_stopped = edit_report is not None and bool(edit_report.stop)
+    if is_stopped or caller.disconnected.is_set():
         workspace.restored_mtimes.discard(path)
         _finish_turn(workspace, session, event.session)
     workspace.update_markers()
-    return claude_code_json.format_context("PostToolUse", result)
+    return claude_code_json.format_context("PostToolUse", edit_report)
 
 
 def _finish_turn(workspace: Workspace, session: Session, client: str) -> None:
@@ -595,7 +594,7 @@ def _format_user_line(command: PromptCommand, response: str) -> str:
         name = f"/{RESUME_NAMES[command.words]}"
     text = response.removeprefix("stepper: ")
     first_line, _, _ = text.partition("\n")
-    summary = one_line(first_line, 200)
+    summary = one_line(first_line, SUMMARY_CHARACTERS)
     return f"stepper: understood your message as {name}: {summary}"
 
 
@@ -713,6 +712,7 @@ async def _format_status(session: Session) -> str:
     planned_steps = {}
     for step in status_queries.get_plan(session).steps:
         planned_steps[step.id] = asdict(step)
+    # Add the titles and criteria of the plan to the steps of the status.
     steps = []
     for step_status in document["steps"]:
         planned_step = planned_steps.get(step_status["id"], {})

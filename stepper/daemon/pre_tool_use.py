@@ -110,11 +110,13 @@ def decide_shell_command(workspace: Workspace, command: str, consent: Consent) -
     if not running_command:
         return claude_code_json.SILENT
     limits = workspace.config.load_limits()
-    unapproved = edit_gate.check_approval(consent, limits)
-    unapproved = unapproved or edit_gate.check_delegation(consent, limits)
-    if not unapproved:
+    # Why the user must approve the command, or None.
+    approval_reason = edit_gate.check_approval(consent, limits)
+    if not approval_reason:
+        approval_reason = edit_gate.check_delegation(consent, limits)
+    if not approval_reason:
         return claude_code_json.SILENT
-    reason = f"`stepper {running_command}` runs code in the kernel: {unapproved}"
+    reason = f"`stepper {running_command}` runs code in the kernel: {approval_reason}"
     return claude_code_json.format_decision("ask", reason)
 
 
@@ -181,4 +183,5 @@ def has_code_to_run(session: Session, change: CellEdit | FileWrite) -> bool:
     if cell_type is None:
         cell = plan.find_cell(session.read().cells, change.cell_id or "")
         cell_type = cell.type if cell else None
-    return cell_type in ("code", None)
+    # A cell of an unknown type may be a code cell.
+    return cell_type is None or cell_type == "code"

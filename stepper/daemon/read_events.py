@@ -47,14 +47,23 @@ async def _place_slim_copy(workspace: Workspace, path: str, caller: Caller) -> N
         return
     session = workspace.open_session(path)
     document = await asyncio.to_thread(slim_copies.read_large_file, session.file)
-    # The hook process gives up after some seconds, and the client then reads.
     if document is None or caller.disconnected.is_set():
-        return
+        return  # without the hook process, the client has already read the notebook
     if not await asyncio.to_thread(copies.place, session.file.path, document):
         copies.unplaced.add(path)
         return
+    _cancel_restore(workspace, path)  # of an earlier read
     loop = asyncio.get_running_loop()
-    loop.call_later(RESTORE_SECONDS, copies.restore, session.file.path)
+    workspace.restore_timers[path] = loop.call_later(
+        RESTORE_SECONDS, copies.restore, session.file.path
+    )
+
+
+def _cancel_restore(workspace: Workspace, path: str) -> None:
+    """Cancel the timer that would put a notebook back, if there is one."""
+    timer = workspace.restore_timers.pop(path, None)
+    if timer is not None:
+        timer.cancel()
 
 
 async def handle_after_read(
@@ -65,6 +74,7 @@ async def handle_after_read(
     The output is empty if the agent should see the notebook itself.
     """
     path = workspace.resolve(event.read_path)
+    _cancel_restore(workspace, path)
     document = workspace.slim_copies.restore_read(path)
     limits = workspace.config.load_limits()
     if limits.read != DIGEST:
@@ -104,6 +114,7 @@ async def handle_failed_read(
 ) -> bytes:
     """Restore the notebook, and explain how to continue if it was too large."""
     path = workspace.resolve(event.read_path)
+    _cancel_restore(workspace, path)
     copies = workspace.slim_copies
     copies.restore(path)
     if TOO_LARGE not in event.tool_error:

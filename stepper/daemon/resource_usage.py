@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import time
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import psutil
 
@@ -19,9 +20,20 @@ from stepper.session.responses import KernelStatus
 
 SAMPLE_SECONDS = 0.1  # the minimum time between two samples
 RECENT_SECONDS = 10.0  # the maximum age of a sample to compare with
+MAX_SAMPLES = 2  # of a kernel
 GPU_SECONDS = 3.0  # the timeout of nvidia-smi, which hangs if the driver hangs
 GPU_FIELDS = ("name", "utilization.gpu", "memory.used", "memory.total")
 MIB = 1 << 20
+
+
+class CpuUsage(NamedTuple):
+    """The CPU usage of the machine and of a kernel, in percent of all cores.
+
+    The kernel's usage is None if it is unknown.
+    """
+
+    machine_percent: float
+    kernel_percent: float | None
 
 
 class CpuSampler:
@@ -34,11 +46,10 @@ class CpuSampler:
     def __init__(self) -> None:
         self._samples: dict[int | None, list[Sample]] = {}
 
-    def measure(self, pid: int | None) -> tuple[float, float | None]:
-        """Return the CPU usage of the machine and of a kernel, in percent of all cores.
+    def measure(self, pid: int | None) -> CpuUsage:
+        """Return the CPU usage of the machine and of the kernel with a process ID.
 
-        The kernel's usage is None if it is unknown. Block for SAMPLE_SECONDS if there
-        is no earlier sample to compare with.
+        Block for SAMPLE_SECONDS if there is no earlier sample to compare with.
         """
         sample = Sample.take(pid)
         earlier = self._find_earlier(pid, sample.time)
@@ -50,7 +61,7 @@ class CpuSampler:
         self._add(pid, sample)
         machine_percent = sample.compute_machine_percent(earlier)
         kernel_percent = sample.compute_kernel_percent(earlier)
-        return machine_percent, kernel_percent
+        return CpuUsage(machine_percent, kernel_percent)
 
     def _find_earlier(self, pid: int | None, now: float) -> Sample | None:
         """Return the latest sample to compare with, or None.
@@ -77,9 +88,10 @@ class CpuSampler:
                 for kernel_sample in kernel_samples
                 if sample.time - kernel_sample.time <= RECENT_SECONDS
             ]
-            self._samples[kernel_pid] = recent[-2:]
-            if not recent:
-                self._samples.pop(kernel_pid, None)
+            if recent:
+                self._samples[kernel_pid] = recent[-MAX_SAMPLES:]
+            else:
+                del self._samples[kernel_pid]
 
 
 @dataclass(frozen=True)
@@ -126,13 +138,13 @@ SAMPLER = CpuSampler()
 
 def measure_resources(kernel: KernelStatus) -> Resources:
     """Return the CPU and memory usage of a kernel and of this machine, and its GPUs."""
-    machine_percent, kernel_percent = SAMPLER.measure(kernel.pid)
+    cpu_usage = SAMPLER.measure(kernel.pid)
     memory = psutil.virtual_memory()
     used_bytes = memory.total - memory.available
-    machine_load = ResourceUsage(machine_percent, used_bytes, memory.total)
+    machine_load = ResourceUsage(cpu_usage.machine_percent, used_bytes, memory.total)
     kernel_load = None
     if kernel.pid is not None:
-        kernel_load = ResourceUsage(kernel_percent, kernel.rss_bytes)
+        kernel_load = ResourceUsage(cpu_usage.kernel_percent, kernel.rss_bytes)
     cores = psutil.cpu_count() or 1
     return Resources(kernel_load, machine_load, cores, list_gpus())
 
@@ -171,7 +183,9 @@ def list_gpus() -> list[GpuUsage]:
         )
     except (OSError, ValueError, subprocess.SubprocessError):
         return []
-    rows = [line.rsplit(",", 3) for line in process.stdout.splitlines()]
+    # The name of a GPU, which is the first field, may contain commas.
+    separator_count = len(GPU_FIELDS) - 1
+    rows = [line.rsplit(",", separator_count) for line in process.stdout.splitlines()]
     return [_parse_gpu(*row) for row in rows if len(row) == len(GPU_FIELDS)]
 
 

@@ -32,8 +32,7 @@ class RunningCellFiles:
         Scratch executions and waits for a kernel are listed too.
         """
         sessions = list(self.workspace.sessions.values())
-        lines = [status_queries.format_running(session) for session in sessions]
-        lines = [line for line in lines if line]
+        lines = list(filter(None, map(status_queries.format_running, sessions)))
         if not lines:
             self.remove()
             return

@@ -65,6 +65,10 @@ TRIM_SECONDS = 0.2  # from a response to the release of memory
 IDLE_SECONDS = 30 * 60  # without kernels and requests
 FIRST_RETRY_SECONDS = 2.0  # doubled for each attempt to remove old replays
 LONGEST_RETRY_SECONDS = 300.0
+POLL_SECONDS = 0.02  # the interval of checks for requests in progress, on exit
+BUFFER_BYTES = 1 << 20  # of received data for each connection
+MAX_PENDING_CONNECTIONS = 128
+SECONDS_PER_HOUR = 3600
 log = logging.getLogger("stepper")
 
 
@@ -150,7 +154,10 @@ class Daemon:
         self.workspace.slim_copies.restore_all()
         self.workspace.external_changes.start()
         server = await asyncio.start_unix_server(
-            self._handle_client, self.paths.socket, limit=1 << 20, backlog=128
+            self._handle_client,
+            self.paths.socket,
+            limit=BUFFER_BYTES,
+            backlog=MAX_PENDING_CONNECTIONS,
         )
         os.chmod(self.paths.socket, 0o600)
         loop = asyncio.get_running_loop()
@@ -172,13 +179,13 @@ class Daemon:
         """
         await asyncio.gather(*self.replay_tasks)
         while self.request_count > len(self.waiting_hooks):
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(POLL_SECONDS)
         for hook in self.waiting_hooks:
             hook.cancel()
         for call in self.workspace.list_background_calls():
             call.task.cancel()
         while self.request_count:
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(POLL_SECONDS)
 
     def _detach_sessions(self) -> None:
         """Detach from the kernels, which keep running, and save pending outputs."""
@@ -396,10 +403,9 @@ class Daemon:
         connection.send_heartbeat()
         connection.watch_client()
         request = self._create_request(connection, client_request)
+        command_name = command.decode("utf-8", "replace")
         work = asyncio.create_task(
-            self._process(
-                command.decode("utf-8", "replace"), client_request.payload, request
-            )
+            self._process(command_name, client_request.payload, request)
         )
         if command.startswith(WAITING_HOOKS):
             self.waiting_hooks.add(work)
@@ -477,15 +483,15 @@ class Daemon:
             self.workspace.update_markers()
             return Response(wire_format.OK, body)
         except StepperError as error:
-            reported = error
+            reported_error = error
         except Exception as error:
             log.exception("%s failed", command)
             message = f"stepper itself failed: {type(error).__name__}: {error}"
-            reported = DaemonError(message, f"see {self.paths.log}")
+            reported_error = DaemonError(message, f"see {self.paths.log}")
         fields = {
-            "message": reported.message,
-            "hint": reported.hint,
-            "exit_code": reported.exit_code,
+            "message": reported_error.message,
+            "hint": reported_error.hint,
+            "exit_code": reported_error.exit_code,
         }
         return Response(wire_format.FAILED, json.dumps(fields).encode())
 
@@ -497,7 +503,7 @@ def _explain_idle_shutdown(limits: Limits, idle_seconds: float, rank: int) -> st
     idle kernels that were used more recently.
     """
     hours = limits.kernel_idle_hours
-    if idle_seconds > hours * 3600:
+    if idle_seconds > hours * SECONDS_PER_HOUR:
         unit = "hour" if hours == 1 else "hours"
         return (
             f"the kernel was shut down because it was idle for {hours:g} {unit}"

@@ -80,6 +80,7 @@ class StatusLineFile:
                 secure_files.remove(self.path)
 
     def _write(self, text: str) -> None:
+        """Write the file: the first line, and then `text`."""
         valid_until = ALWAYS
         if self.has_running:
             valid_until = int(time.time()) + VALID_SECONDS
@@ -97,7 +98,8 @@ class StatusLineFile:
         is_running = running is not None
         display = self._update_display(session, is_running, measure_memory)
         queued = session.kernel_manager.queue_status
-        cell_name = elapsed = ""
+        cell_name = ""
+        elapsed = ""
         if running:
             cell_name = running.name
             elapsed = statusline.format_clock(running.seconds, running.timeout)
@@ -120,20 +122,23 @@ class StatusLineFile:
         namespace = session.namespace_tracker.current
         display = self.displays.setdefault(session.name, KernelDisplay())
         now = time.monotonic()
+        # The memory can only have changed if one of these values has changed.
         state = (
             kernel and kernel.id,
             session.state.next_run,
             is_running,
             len(session.state.external_executions),
         )
-        has_changed = is_running or state != display.measured_state
+        may_have_changed = is_running or state != display.measured_state
         can_measure = measure_memory and now > display.next_measurement
-        if can_measure and has_changed:
+        if can_measure and may_have_changed:
             display.measured_state = state
             display.next_measurement = now + MEMORY_SECONDS
             display.memory = kernel.measure_memory() if kernel else 0
-        frame = statusline.choose_frame(namespace, display.frame) if kernel else ""
-        display.frame = frame
+        if kernel:
+            display.frame = statusline.choose_frame(namespace, display.frame)
+        else:
+            display.frame = ""
         return display
 
 

@@ -109,24 +109,33 @@ def find_python(
     """
     if configured:
         return _check_python(configured)
+    is_tool = is_tool_environment(sys.prefix)
     candidates = [_join_python(environ.get("VIRTUAL_ENV", ""))]
-    if not is_tool_environment(sys.prefix):
+    if not is_tool:
         candidates.append(sys.executable)
-    project = find_project_folder(notebook)
-    folder = os.path.dirname(os.path.realpath(notebook))
-    while True:
-        candidates.append(os.path.join(folder, VENV_PYTHON))
-        if folder == project or folder == os.path.dirname(folder):
-            break
-        folder = os.path.dirname(folder)
+    candidates += _list_venv_pythons(notebook)
     candidates.append(_join_python(environ.get("CONDA_PREFIX", "")))
     for python in candidates:
         is_own = os.path.dirname(os.path.dirname(python)) == sys.prefix
-        if is_own and is_tool_environment(sys.prefix):
+        if is_own and is_tool:
             continue
         if python and os.access(python, os.X_OK):
             return python
     return _find_on_path(environ) or sys.executable
+
+
+def _list_venv_pythons(notebook: str) -> list[str]:
+    """Return the interpreters that `.venv` folders above a notebook may contain.
+
+    The folders are those from the notebook's folder up to the project.
+    """
+    project = Path(find_project_folder(notebook))
+    pythons = []
+    for folder in Path(os.path.realpath(notebook)).parents:
+        pythons.append(str(folder / VENV_PYTHON))
+        if folder == project:
+            break
+    return pythons
 
 
 def _check_python(path: str) -> str:

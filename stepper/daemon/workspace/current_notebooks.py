@@ -67,8 +67,8 @@ class CurrentNotebooks:
         if renamed != currents:
             self._write(renamed)
 
-    def restore(self, former: Mapping[str, str], name: str, session: str) -> None:
-        """Restore the former current notebooks after a refused call.
+    def restore(self, previous: Mapping[str, str], name: str, session: str) -> None:
+        """Restore the previous current notebooks after a refused call.
 
         The call made `name` the current notebook of the session and the project. If
         another call has set a different notebook since, that notebook remains.
@@ -77,8 +77,8 @@ class CurrentNotebooks:
         for key in {session, PROJECT}:
             if currents.get(key) != name:
                 continue
-            if key in former:
-                currents[key] = former[key]
+            if key in previous:
+                currents[key] = previous[key]
             else:
                 del currents[key]
         self._write(currents)

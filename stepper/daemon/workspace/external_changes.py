@@ -150,6 +150,7 @@ class ExternalChanges:
             if time.monotonic() > deadline:
                 postponed.add(path)
                 continue
+            # If the path is not valid, a command that names the notebook reports it.
             with contextlib.suppress(UsageError):
                 session = self.get_session(path)
                 # The running cell may have changed the notebook.

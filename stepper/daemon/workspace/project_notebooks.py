@@ -68,6 +68,8 @@ class Workspace:
         self.kept_mtimes: dict[str, set[str]] = {}
         self.rows = NotebookRows(self)
         self.slim_copies = SlimCopies(paths.project, paths.reads)
+        # The timers that put notebooks back if no read follows, by path.
+        self.restore_timers: dict[str, asyncio.TimerHandle] = {}
         self.renames = RenamedNotebooks(
             paths,
             self.notebook_paths,
@@ -88,7 +90,7 @@ class Workspace:
         self.program = PROGRAM
         self._searched_path: str | None = None  # the PATH that was searched for it
         # Whether more than one notebook is known, and the numbers of folder reads and
-        # sessions when this was determined.
+        # sessions when this was determined (see `has_several`).
         self._has_several = False
         self._counts = (-1, -1)
         # Whether the commands of the sessions name their notebooks.
@@ -232,6 +234,7 @@ class Workspace:
             self._set_commands(session)
 
     def _set_commands(self, session: Session) -> None:
+        """Set the commands that a session suggests, if they have changed."""
         notebook = session.name if self.has_several else ""
         commands = CommandLines(notebook, self.program)
         if session.state.commands != commands:
@@ -270,6 +273,10 @@ class Workspace:
             ) from None
 
     def _open_current(self, owner: str) -> Session:
+        """Return the session of the current notebook of a client session.
+
+        Raise UsageError if there is no current notebook or its path is not valid.
+        """
         current = self.currents.get(owner)
         if not current:
             hint = 'stepper new "PROBLEM"'

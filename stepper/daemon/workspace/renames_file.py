@@ -16,13 +16,12 @@ from typing import Any
 
 from stepper.common import secure_files
 from stepper.common.text import NAME_CONTROLS
+from stepper.notebooks.file_state import FileState, get_file_state
 
 MAX_NAME_CHARACTERS = 4096
 MAX_FORMER_NAMES = 200
 # An absolute path, a path that starts with `..`, or the path `.`.
 OUTSIDE = re.compile(r"/|\.\.(/|$)|\.$")
-
-FileVersion = tuple[int, ...]
 
 
 class RenamesFile:
@@ -33,7 +32,10 @@ class RenamesFile:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self._version: FileVersion | None = None
+        # Whether the file has been read, and its state before it was read last (None if
+        # it did not exist).
+        self._is_read = False
+        self._file_state: FileState | None = None
         self._stores: dict[str, str] = {}  # by notebook
         self._notebooks: dict[str, str] = {}  # by store
         self._new_names: dict[str, str] = {}  # by former name
@@ -66,7 +68,7 @@ class RenamesFile:
         text = json.dumps(data, indent=1) + "\n"
         content = text.encode("utf-8", "surrogateescape")
         secure_files.replace(self.path, content)
-        self._version = None
+        self._is_read = False
 
     def _merge_new_names(self, renamed: Mapping[str, str]) -> dict[str, str]:
         """Return the new name for each former name, with the names of `renamed` last.
@@ -83,26 +85,29 @@ class RenamesFile:
     def _refresh(self) -> None:
         """Read the file if it has changed."""
         # Determined before the file is read, so the next call notices a later change.
-        version = self._get_version()
-        if version == self._version:
+        file_state = self._get_file_state()
+        if self._is_read and file_state == self._file_state:
             return
-        data = self._read() if version else {}
+        data = self._read() if file_state is not None else {}
         valid_stores = _select_valid(data.get("stores"))
         notebooks = _map_stores_to_notebooks(valid_stores)
         stores = {notebook: store for store, notebook in notebooks.items()}
-        self._version = version
+        self._is_read = True
+        self._file_state = file_state
         self._stores = stores
         self._notebooks = notebooks
         self._new_names = _select_valid(data.get("renamed"))
 
-    def _get_version(self) -> FileVersion:
+    def _get_file_state(self) -> FileState | None:
+        """Return the state of the file, or None if it does not exist."""
         try:
             status = os.lstat(self.path)
         except OSError:
-            return ()
-        return (status.st_ino, status.st_size, status.st_mtime_ns)
+            return None
+        return get_file_state(status)
 
     def _read(self) -> dict[str, Any]:
+        """Return the object in the file, or an empty object if it is not valid."""
         try:
             content = secure_files.read(self.path)
             data = json.loads(content)
