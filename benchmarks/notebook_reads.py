@@ -90,9 +90,7 @@ def main() -> None:
         tempfile.TemporaryDirectory() as folder,
     ):
         own = make_own_notebooks(project)
-        import atexit
 
-        atexit.register(print, Path(project.paths.state, "x"))
         if options.time:
             measure_hooks(project, own[-1])
             return

@@ -7,6 +7,7 @@ import stat
 import sys
 import tempfile
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -162,6 +163,27 @@ def test_hooks_of_an_older_version(project):
     assert bad.name == "hooks" and "install.sh" in bad.mend
     assert "PostToolUse NotebookEdit" in bad.detail
     assert "Stop" not in bad.detail
+
+
+def test_notebook_that_was_not_put_back(project):
+    reads = Path(project.reads)
+    reads.mkdir(mode=0o700)
+    record = {"notebook": "notebooks/a b.ipynb", "full": [], "slim": []}
+    (reads / "0.json").write_text(json.dumps(record))
+    (reads / "0.ipynb").write_text("{}")
+    assert find_failed_checks(project) == {}  # the agent may be reading it now
+    with mock.patch.object(doctor, "READ_SECONDS", 0):
+        failed = find_failed_checks(project)
+        assert list(failed) == ["notebooks"]
+        assert (
+            "while Claude Code read notebooks/a b.ipynb," in failed["notebooks"].detail
+        )
+        assert failed["notebooks"].mend == "stepper show 'notebooks/a b.ipynb'"
+        (reads / "0.json").write_text("{")
+        detail = find_failed_checks(project)["notebooks"].detail
+        assert "while Claude Code read .stepper/reads/0.ipynb," in detail
+        (reads / "0.ipynb").unlink()
+        assert find_failed_checks(project) == {}
 
 
 def test_uncovered_notebooks_are_counted_with_a_config_line(project):

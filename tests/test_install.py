@@ -37,6 +37,8 @@ from stepper.install import (
     trust,
     uninstall,
 )
+from stepper.notebooks.notebook_file import IpynbFile
+from stepper.notebooks.slim_copies import SlimCopies
 
 REPO = Path(__file__).resolve().parent.parent
 ODD = 'it\'s "my" $repo é ü'
@@ -666,6 +668,47 @@ def test_uninstall_keeps_journal_figures_and_config(repo, kernel, capsys):
     assert "config.yaml, figures, journal" in out
     # A kernel's record remains, but there is no command to shut it down.
     assert "may still be running" in out
+
+
+@pytest.mark.parametrize("is_restored", [True, False])
+def test_uninstall_puts_notebooks_back(repo, kernel, capsys, monkeypatch, is_restored):
+    setup(repo, kernel=kernel)
+    paths = Paths(str(repo))
+    path = repo / "notebooks" / "large.ipynb"
+    output = {"output_type": "stream", "name": "stdout", "text": "y" * 9000}
+    cell = {"cell_type": "code", "metadata": {}, "execution_count": 1}
+    cells = [
+        {**cell, "id": f"c{number}", "source": "1", "outputs": [output]}
+        for number in range(100)
+    ]
+    path.write_text(
+        json.dumps({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5})
+    )
+    before = path.read_bytes()
+    document = IpynbFile(str(path)).read()
+    assert SlimCopies(str(repo), paths.reads).place(str(path), document)
+    assert path.read_bytes() != before
+    commands = []
+
+    def run(*command, **options):
+        commands.append(command[1:])
+        if is_restored:
+            SlimCopies(str(repo), paths.reads).restore_all()
+        return subprocess.CompletedProcess(command, 0, b"", b"")
+
+    monkeypatch.setattr(uninstall, "run", run)
+    monkeypatch.setattr(Paths, "is_env_recorded", lambda self: True)
+    uninstall_from(repo)
+    out = capsys.readouterr().out
+    assert commands[0] == ("status",)
+    if is_restored:
+        assert path.read_bytes() == before
+        assert not (repo / ".stepper").exists()
+        assert "without outputs" not in out
+    else:
+        assert "in the place of notebooks/large.ipynb; the notebook is kept in" in out
+        (kept,) = (repo / ".stepper" / "reads").glob("*.ipynb")
+        assert kept.read_bytes() == before
 
 
 def test_every_file_in_the_state_folder_is_classified(tmp_path):

@@ -20,7 +20,7 @@ from stepper import __version__
 from stepper.common import project_walk
 from stepper.common.errors import StepperError, UsageError
 from stepper.common.paths import Paths, get_ipykernel_folder, read_install_record
-from stepper.common.text import NAME_CONTROLS
+from stepper.common.text import NAME_CONTROLS, one_line, shell_quote
 from stepper.hook import daemon_client
 from stepper.install import (
     claude_settings,
@@ -35,6 +35,7 @@ from stepper.install.install_file_io import (
     read_settings,
 )
 from stepper.install.python_probe import probe, probe_kernel_python
+from stepper.notebooks import replaced_notebooks
 from stepper.policy.configuration import notebook_globs
 from stepper.policy.model import Limits
 
@@ -44,6 +45,7 @@ NOT_INSTALLED = "not installed (--mcp-only)"
 SHARED_SETTINGS = ".claude/settings.json"
 LOCAL_SETTINGS = ".claude/settings.local.json"
 MAX_EXAMPLES = 3  # the number of excluded notebooks to name
+READ_SECONDS = 10  # a read of a large notebook takes less time
 
 
 # The commands that install stepper from the package index, by tool.
@@ -396,7 +398,19 @@ def is_mcp_only(paths: Paths) -> bool:
 
 
 def _check_notebooks(paths: Paths) -> str:
-    """Return which notebooks the patterns include. This check never fails."""
+    """Return which notebooks the patterns include.
+
+    Raise StepperError if stepper has not put a notebook back in its place.
+    """
+    replaced = replaced_notebooks.list_replaced_notebooks(paths, READ_SECONDS)
+    if replaced:
+        names = ", ".join(one_line(name) for name in replaced[:MAX_EXAMPLES])
+        raise StepperError(
+            f"while Claude Code read {names}, stepper was killed, or the notebook could"
+            " not be put back: a copy without outputs may be in its place, and the"
+            " notebook is in .stepper/reads",
+            f"stepper show {shell_quote(replaced[0])}",
+        )
     patterns = _load_limits_or_defaults(paths).patterns
     coverage = format_coverage(paths.project, patterns) or "no notebooks yet"
     return f"{', '.join(patterns)}: {coverage}"

@@ -41,6 +41,7 @@ from stepper.install.install_file_io import (
 from stepper.install.install_output import print_line
 from stepper.install.python_probe import get_output_tail, run
 from stepper.install.skill_states import SKILLS, list_our_skills
+from stepper.notebooks import replaced_notebooks
 
 SHUTDOWN_SECONDS = 60.0
 # The files of stepper in .stepper/. All other files belong to the user: journals,
@@ -90,6 +91,7 @@ def uninstall(options: argparse.Namespace) -> None:
         return
     worktrees = [Paths(folder) for folder in paths.find_dependent_worktrees()]
     for checkout in (paths, *worktrees):
+        _restore_notebooks(checkout)
         _stop_kernels(checkout)
     if has_claude_files:
         _remove_settings(project, record, text, data)
@@ -139,6 +141,24 @@ def _print_kept(project: Path, notebooks: str) -> None:
         names.append(".venv (with ipykernel)")
     if names:
         print_line("kept", ", ".join(names))
+
+
+def _restore_notebooks(paths: Paths) -> None:
+    """Put notebooks back in their places if stepper was killed during a read."""
+    if not replaced_notebooks.list_replaced_notebooks(paths):
+        return
+    if paths.is_env_recorded():
+        # A daemon puts the notebooks back when it starts.
+        command = str(Path(paths.active_env, "bin/stepper"))
+        run(command, "status", cwd=paths.project, seconds=SHUTDOWN_SECONDS)
+    remaining = replaced_notebooks.list_replaced_notebooks(paths)
+    if remaining:
+        names = ", ".join(remaining)
+        print_line(
+            "warning",
+            f"a copy without outputs may be in the place of {names}; the notebook is"
+            " kept in .stepper/reads: move it back yourself",
+        )
 
 
 def _stop_kernels(paths: Paths) -> None:
@@ -288,7 +308,7 @@ def _remove_home(paths: Paths, record: Record) -> None:
         names.append("config.yaml")
     for path in (*home.glob("daemon.log*"), *(home / name for name in names)):
         remove(path)
-    # `reads` contains a notebook if stepper was killed while Claude Code read it.
+    # `reads` contains a notebook that could not be put back in its place.
     for folder in ("journal", "figures", "reads"):
         remove_empty(home / folder)
     if not ((home / "journal").exists() or (home / "figures").exists()):

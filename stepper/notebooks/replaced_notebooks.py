@@ -1,0 +1,46 @@
+"""Notebooks that stepper has not put back in their places.
+
+While Claude Code reads a large notebook, a copy without outputs takes its place
+(notebooks/slim_copies), and the notebook is in `.stepper/reads`. It stays there if
+stepper is killed, until the next daemon starts.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from stepper.common import secure_files
+from stepper.common.paths import Paths
+
+
+def list_replaced_notebooks(paths: Paths, min_age: float = 0) -> list[str]:
+    """Return the notebooks in `.stepper/reads`, relative to the project.
+
+    A notebook is missing if a copy took its place less than `min_age` seconds ago. A
+    notebook without a valid record has the name of the file in `.stepper/reads`.
+    """
+    names = []
+    latest = time.time() - min_age
+    files: Sequence[secure_files.NamedStatus] = ()
+    with suppress(OSError):
+        files = secure_files.list_files(paths.reads)
+    for file_name, status in files:
+        file = Path(paths.reads, file_name)
+        if file.suffix == ".ipynb" and status.st_ctime <= latest:
+            unknown = os.path.relpath(file, paths.project)
+            names.append(_read_name(file.with_suffix(".json")) or unknown)
+    return sorted(names)
+
+
+def _read_name(record: Path) -> str:
+    """Return the notebook that a record names, or an empty string."""
+    with suppress(OSError, ValueError):
+        data = json.loads(secure_files.read(str(record)))
+        if isinstance(data, dict) and isinstance(data.get("notebook"), str):
+            return str(data["notebook"])
+    return ""
