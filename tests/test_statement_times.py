@@ -23,6 +23,9 @@ def test_note_names_the_statements_that_took_long() -> None:
     assert format_times(times, 335, 0) == [
         "of 335 s, lines 1-3 took about 290 s and line 6 took about 40 s"
     ]
+    assert format_times(parse_times([[2, 2, 8.04]]), 11, 0) == [
+        "of 11 s, line 2 took about 8 s"
+    ]
     assert format_times([], 335, 6) == []
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import subprocess
+import threading
+import time
 
 import pytest
 
@@ -137,6 +139,38 @@ def test_undo_is_refused(project: Quick) -> None:  # noqa: F811
     assert "stepper restore" in message
     notebook.insert("x = 2")
     assert json.loads(project.stepper("status", "--json").stdout)["undo"]["cell"] == 3
+
+
+def test_undo_of_a_failed_cell_makes_nothing_stale(project: Quick) -> None:  # noqa: F811
+    notebook = project.new("One", "Two")
+    notebook.insert("rows = [1]")
+    notebook.insert("rows.append(2)\n1 / 0")
+    response = project.json("undo")
+    assert response["restored"] == ["rows"]
+    assert response["stale"] == []
+
+
+def test_undo_is_refused_while_a_cell_runs(project: Quick) -> None:  # noqa: F811
+    notebook = project.new("One", "Two")
+    notebook.insert("rows = [1]")
+    gate = project.folder / "gate"
+    source = (
+        "import os, time\nrows.append(2)\n"
+        f"while not os.path.exists({str(gate)!r}): time.sleep(0.01)"
+    )
+    runs = threading.Thread(target=notebook.insert, args=(source,))
+    runs.start()
+    try:
+        until = time.monotonic() + 10
+        while project.json("status")["running"] is None and time.monotonic() < until:
+            time.sleep(0.02)
+        message = refuse(project)
+    finally:
+        gate.write_text("")
+        runs.join()
+    assert "nothing was undone: step 2 is running" in message
+    assert "stepper interrupt" in message
+    assert project.json("undo")["restored"] == ["rows"]
 
 
 def test_agent_of_a_stopped_notebook_cannot_undo(

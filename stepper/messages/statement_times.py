@@ -26,6 +26,13 @@ class StatementTime(NamedTuple):
             return f"line {self.first}"
         return f"lines {self.first}-{self.last}"
 
+    @property
+    def duration(self) -> str:
+        """The estimated time with its unit, such as `8 s`."""
+        if self.seconds < 10:
+            return f"{self.seconds:.0f} s"
+        return format_seconds(self.seconds)
+
 
 def parse_times(data: Any) -> list[StatementTime]:
     """Return the times in the kernel's message; invalid items are left out."""
@@ -56,9 +63,7 @@ def format_times(
     if not named:
         return []
     named.sort(key=lambda time: time.first)
-    clauses = [
-        f"{time.name} took about {format_seconds(time.seconds)}" for time in named
-    ]
+    clauses = [f"{time.name} took about {time.duration}" for time in named]
     text = f"of {format_seconds(duration)}, {join_words(clauses, MAX_STATEMENTS)}"
     completed = [time for time in named if time.last < failing_line]
     if completed:

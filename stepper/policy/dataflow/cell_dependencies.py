@@ -550,8 +550,11 @@ class _DependencySearch:
         for name in sorted(record.unrestored):
             cause = Cause(name, "", 0, UNRESTORED)
             hidden.append(cause)
-        if record.succeeded and record.run in self.history.undo.undone_runs:
-            return _CellCauses([Cause("", record.cell_id, 0, UNDONE_RUN)], hidden)
+        if record.run in self.history.undo.undone_runs:
+            # A cell that failed must be replaced anyway.
+            if record.succeeded:
+                stale = [Cause("", record.cell_id, 0, UNDONE_RUN)]
+            return _CellCauses(stale, hidden)
         stale_names = {cause.name for cause in stale}
         stale += self._find_undone_changes(record, stale_names)
         return _CellCauses(stale, hidden)
