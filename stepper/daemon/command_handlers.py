@@ -419,29 +419,93 @@ async def _dispatch(request: Request, session: Session, arguments: Any) -> objec
     can_wait = isinstance(arguments, cli_commands.Run | cli_commands.Eval)
     if can_wait and not arguments.wait:
         _refuse_while_running(request, session, arguments)
-    runs_code = cli_commands.Run | cli_commands.Restore | cli_commands.Eval
-    if isinstance(arguments, runs_code):
-        wait_reason = status_queries.explain_wait(session)
-        if wait_reason:
-            request.progress(progress_events.Waiting(line=wait_reason))
     match arguments:
-        case cli_commands.Status():
-            return await _report_status(request, session, arguments)
+        case (
+            cli_commands.Run()
+            | cli_commands.Restore()
+            | cli_commands.Eval()
+            | cli_commands.Verify()
+        ):
+            return await _run_code(request, session, arguments)
+        case (
+            cli_commands.Use()
+            | cli_commands.KernelsWait()
+            | cli_commands.Interrupt()
+            | cli_commands.Undo()
+            | cli_commands.Restart()
+            | cli_commands.Shutdown()
+        ):
+            return await _control_kernel(request, session, arguments)
+        case cli_commands.Continue() | cli_commands.Fix():
+            return await _resume(request, session, arguments)
+        case cli_commands.Skip():
+            text = await notebook_commands.skip(session, arguments.reason)
+            _add_command_line(request, session, "skip", text)
+            return responses.TextResponse(text)
+        case cli_commands.Confirm():
+            text = notebook_commands.confirm(session, arguments.words)
+            return responses.TextResponse(text)
+        case cli_commands.PlanReopen():
+            return notebook_commands.reopen(session, arguments.id)
+        case (
+            cli_commands.PlanAdd()
+            | cli_commands.PlanEdit()
+            | cli_commands.PlanRemove()
+            | cli_commands.PlanMove()
+        ):
+            change = partial(_build_changed_plan, arguments)
+            return await notebook_commands.change_plan(session, change)
+    return await _answer_query(request, session, arguments)
+
+
+async def _run_code(request: Request, session: Session, arguments: Any) -> object:
+    """Execute a command that runs cells or other code."""
+    if isinstance(arguments, cli_commands.Verify):
+        from stepper.daemon.replay import replay_workspace
+
+        return await replay_workspace.verify_notebook(request, session, arguments)
+    wait_reason = status_queries.explain_wait(session)
+    if wait_reason:
+        request.progress(progress_events.Waiting(line=wait_reason))
+    if isinstance(arguments, cli_commands.Eval):
+        return await _evaluate(request, session, arguments.source)
+    return await _run(request, session, arguments)
+
+
+async def _control_kernel(request: Request, session: Session, arguments: Any) -> object:
+    """Execute a command that chooses, starts, changes or ends a kernel."""
+    match arguments:
         case cli_commands.Use(kernel=str(kernel)):
             from stepper.daemon import backend_commands
 
             return await backend_commands.use_backend(request, session, kernel)
         case cli_commands.Use():
             return responses.CurrentNotebookResponse(session.name)
+        case cli_commands.KernelsWait():
+            from stepper.daemon import backend_commands
+
+            return await backend_commands.wait_for_kernel(request, session)
+        case cli_commands.Interrupt():
+            return await interrupts.interrupt(session)
+        case cli_commands.Undo():
+            from stepper.session.cells import requested_undo
+
+            return await requested_undo.undo(session, arguments.cell, request.caller)
+        case cli_commands.Restart():
+            async with report_progress(request, session):
+                had_kernel = await notebook_commands.restart(session, request.caller)
+                return responses.RestartResponse(session.name, had_kernel)
+    return await _shut_down_kernel(session)
+
+
+async def _answer_query(request: Request, session: Session, arguments: Any) -> object:
+    """Answer a query, or a command that only MCP clients send."""
+    match arguments:
+        case cli_commands.Status():
+            return await _report_status(request, session, arguments)
         case cli_commands.Context():
             context = await status_queries.get_context(session)
             return _add_system_prompt(arguments, context)
-        case cli_commands.Restore() | cli_commands.Run():
-            return await _run(request, session, arguments)
-        case cli_commands.Verify():
-            from stepper.daemon.replay import replay_workspace
-
-            return await replay_workspace.verify_notebook(request, session, arguments)
         case cli_commands.History():
             return status_queries.list_history(session)
         case cli_commands.Report():
@@ -459,47 +523,10 @@ async def _dispatch(request: Request, session: Session, arguments: Any) -> objec
 
             sessions = list(request.workspace.sessions.values())
             return await view_snapshot.take_snapshot(session, sessions, arguments)
-        case cli_commands.Eval():
-            return await _evaluate(request, session, arguments.source)
-        case cli_commands.KernelsWait():
-            from stepper.daemon import backend_commands
-
-            return await backend_commands.wait_for_kernel(request, session)
         case cli_commands.Attach():
             return await attach.get_connection_details(session)
-        case cli_commands.Interrupt():
-            return await interrupts.interrupt(session)
-        case cli_commands.Undo():
-            from stepper.session.cells import requested_undo
-
-            return await requested_undo.undo(session, arguments.cell, request.caller)
-        case cli_commands.Restart():
-            async with report_progress(request, session):
-                had_kernel = await notebook_commands.restart(session, request.caller)
-                return responses.RestartResponse(session.name, had_kernel)
-        case cli_commands.Shutdown():
-            return await _shut_down_kernel(session)
-        case cli_commands.Continue() | cli_commands.Fix():
-            return await _resume(request, session, arguments)
-        case cli_commands.Skip():
-            text = await notebook_commands.skip(session, arguments.reason)
-            _add_command_line(request, session, "skip", text)
-            return responses.TextResponse(text)
-        case cli_commands.Confirm():
-            text = notebook_commands.confirm(session, arguments.words)
-            return responses.TextResponse(text)
         case cli_commands.Plan():
             return status_queries.get_plan(session)
-        case cli_commands.PlanReopen():
-            return notebook_commands.reopen(session, arguments.id)
-        case (
-            cli_commands.PlanAdd()
-            | cli_commands.PlanEdit()
-            | cli_commands.PlanRemove()
-            | cli_commands.PlanMove()
-        ):
-            change = partial(_build_changed_plan, arguments)
-            return await notebook_commands.change_plan(session, change)
     from stepper.daemon import mcp_handlers
 
     return await mcp_handlers.handle_cell_command(request, session, arguments)

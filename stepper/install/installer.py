@@ -115,13 +115,7 @@ def _apply_claude_code(
     # If this installation has hooks, the plugin does nothing.
     has_handlers = claude_settings.has_our_handlers(old_settings)
     uses_plugin = options.plugin and not has_handlers
-    settings = old_settings
-    if not uses_plugin:
-        settings = claude_settings.add_hooks(settings)
-    rules = []
-    if options.allow:
-        rules = claude_settings.list_permission_rules(limits.patterns)
-    settings, new_rules = claude_settings.add_rules(settings, rules)
+    settings, new_rules = _merge_settings(old_settings, options, limits, uses_plugin)
     installed_script = read_install_record(paths.project).get("script")
     old_status_line = old_settings.get(statusline_setting.KEY)
     has_status_line = statusline_setting.is_ours(old_status_line)
@@ -135,23 +129,15 @@ def _apply_claude_code(
     _update_gitignore(project)
     if not uses_plugin:
         _install_script(project, installed_script)
-    if settings != old_settings:
+    is_changed = settings != old_settings
+    if is_changed:
         rendered = claude_settings.render(settings, text or "{}\n")
         write(project / SETTINGS, rendered.encode())
-    if uses_plugin:
-        print_line(
-            "plugin",
-            "the plugin provides the hooks and skills (/stepper:new-notebook, …); none"
-            " were installed in .claude/",
-        )
-    else:
-        change = "unchanged" if settings == old_settings else "merged"
-        print_line("hooks", f"{change}: {SETTINGS}")
+    _print_hooks(uses_plugin, is_changed)
     if wants_status_line:
         print_line("status line", statusline_setting.describe_status_line(paths))
     if options.allow:
-        added = f"{', '.join(new_rules)} added" if new_rules else "unchanged"
-        print_line("permissions", added)
+        _print_rules(new_rules)
     if not uses_plugin:
         _install_skills(project)
     _create_notebooks_folder(paths, limits)
@@ -159,6 +145,43 @@ def _apply_claude_code(
     mcp_starter.write_scripts(paths, doctor.format_install_command(paths))
     if not options.demo:
         _print_next_steps(paths, limits, options, uses_plugin)
+
+
+def _merge_settings(
+    old_settings: claude_settings.Data,
+    options: argparse.Namespace,
+    limits: Limits,
+    uses_plugin: bool,
+) -> tuple[claude_settings.Data, list[str]]:
+    """Return Claude Code's settings with hooks and rules, and the new rules."""
+    settings = old_settings
+    if not uses_plugin:
+        settings = claude_settings.add_hooks(settings)
+    rules = []
+    if options.allow:
+        rules = claude_settings.list_permission_rules(limits.patterns)
+    return claude_settings.add_rules(settings, rules)
+
+
+def _print_hooks(uses_plugin: bool, is_changed: bool) -> None:
+    """Print whether hooks were added to Claude Code's settings."""
+    if uses_plugin:
+        print_line(
+            "plugin",
+            "the plugin provides the hooks and skills (/stepper:new-notebook, …); none"
+            " were installed in .claude/",
+        )
+        return
+    change = "merged" if is_changed else "unchanged"
+    print_line("hooks", f"{change}: {SETTINGS}")
+
+
+def _print_rules(new_rules: list[str]) -> None:
+    """Print the permission rules that were added to Claude Code's settings."""
+    added = "unchanged"
+    if new_rules:
+        added = f"{', '.join(new_rules)} added"
+    print_line("permissions", added)
 
 
 def _apply_mcp_only(

@@ -146,33 +146,51 @@ def parse_installer(words: list[str]) -> Installer:
     package installer need not install anything: see the words of the result.
     """
     program = words[0]
-    name = os.path.basename(program)
-    arguments = words[1:]
-    python = find_python_option(arguments)
-    if PYTHON.fullmatch(name) and "-m" in arguments[:-1]:
-        # `python -m pip` runs pip for this interpreter, and `python -m uv` runs uv.
-        position = arguments.index("-m")
-        module = arguments[position + 1]
-        arguments = arguments[position + 2 :]
-        if module not in ("pip", "uv"):
-            return NO_INSTALLER
-        if module == "uv":
-            name = "uv"
-    elif not is_installer(name):
+    name, arguments = find_installer(words)
+    if not name:
         return NO_INSTALLER
     if name in CONDA_PROGRAMS:
         conda_python = find_conda_python(arguments)
         return Installer("", arguments, conda_python)
+    python = find_python_option(words[1:])
     if name == "uv":
         if arguments[:1] != ["pip"]:
             return NO_INSTALLER
         arguments = arguments[1:]
-        python = python or get_option(arguments, "-p")
-        if not python and "--system" not in arguments:
-            python = find_active_python()
+        python = python or find_python_of_uv(arguments)
         return Installer("", skip_options(arguments), python)
     program_path = shutil.which(program) or ""
     return Installer(program_path, skip_options(arguments), python)
+
+
+def find_installer(words: list[str]) -> tuple[str, list[str]]:
+    """Return the name and the arguments of a package installer.
+
+    The name is empty if the command is not that of a package installer. For
+    `python -m pip` it is the name of the Python program, for `python -m uv` it is `uv`.
+    """
+    name = os.path.basename(words[0])
+    arguments = words[1:]
+    if PYTHON.fullmatch(name) and "-m" in arguments[:-1]:
+        # `python -m pip` runs pip for this interpreter, and `python -m uv` runs uv.
+        position = arguments.index("-m")
+        module = arguments[position + 1]
+        if module not in ("pip", "uv"):
+            return "", []
+        if module == "uv":
+            name = "uv"
+        return name, arguments[position + 2 :]
+    if is_installer(name):
+        return name, arguments
+    return "", []
+
+
+def find_python_of_uv(arguments: list[str]) -> str:
+    """Return the interpreter of `uv pip`: from `-p`, or else the active one."""
+    python = get_option(arguments, "-p")
+    if not python and "--system" not in arguments:
+        python = find_active_python()
+    return python
 
 
 def skip_options(arguments: list[str]) -> list[str]:

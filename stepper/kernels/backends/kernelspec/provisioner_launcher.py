@@ -75,33 +75,17 @@ class ProvisionerLauncher:
 
         Raise KernelError if the kernel cannot be started.
         """
-        assert config.backend is not None
         provisioner_manager.check_provisioner(kernelspec)
-        kernel_id = str(uuid.uuid4())
         self.provisioner_name = kernelspec.provisioner
-        data: dict[str, Any] = {
-            "kind": KIND,
-            "name": config.backend.name,
-            "definition": dict(config.backend.definition),
-            "kernel": kernel_id,
-            "kernelspec": kernelspec.name,
-            "folder": kernelspec.folder,
-            "python": config.python,
-            "provisioner_name": kernelspec.provisioner,
-        }
+        data = _create_record(config, kernelspec)
         # Recorded first: the next daemon then stops the kernel of an unfinished start.
         sealed_kernel_records.save(self.record, data)
+        kernel_id = data["kernel"]
         spec = provisioner_manager.read_spec(kernelspec, config.python)
         connection_file = kernel_command.get_connection_file(self.runtime, kernel_id)
         manager = provisioner_manager.create_manager(spec, kernel_id, connection_file)
         try:
-            await self._launch(manager, config, kernel_id)
-            provisioner = manager.provisioner
-            assert provisioner is not None
-            data["connection"] = provisioner_manager.get_connection(manager)
-            info = await provisioner.get_provisioner_info()
-            data["provisioner_info"] = provisioner_manager.convert_to_json_value(info)
-            sealed_kernel_records.save(self.record, data)
+            await self._launch_and_record(manager, config, data)
         except BaseException as error:
             await self._abandon(manager, data)
             if isinstance(error, Exception) and not isinstance(error, KernelError):
@@ -120,6 +104,18 @@ class ProvisionerLauncher:
                 await kernel.shutdown()
             raise
         return kernel
+
+    async def _launch_and_record(
+        self, manager: AsyncKernelManager, config: LaunchConfig, data: dict[str, Any]
+    ) -> None:
+        """Start the kernel; add its connection and provisioner to the record."""
+        await self._launch(manager, config, data["kernel"])
+        provisioner = manager.provisioner
+        assert provisioner is not None
+        data["connection"] = provisioner_manager.get_connection(manager)
+        info = await provisioner.get_provisioner_info()
+        data["provisioner_info"] = provisioner_manager.convert_to_json_value(info)
+        sealed_kernel_records.save(self.record, data)
 
     async def _launch(
         self, manager: AsyncKernelManager, config: LaunchConfig, kernel_id: str
@@ -293,3 +289,18 @@ class ProvisionerLauncher:
             sealed_kernel_records.save(self.record, {**data, "ending": True})
             raise
         process.remove_record()
+
+
+def _create_record(config: LaunchConfig, kernelspec: Kernelspec) -> dict[str, Any]:
+    """Return the record of a new kernel before its start."""
+    assert config.backend is not None
+    return {
+        "kind": KIND,
+        "name": config.backend.name,
+        "definition": dict(config.backend.definition),
+        "kernel": str(uuid.uuid4()),
+        "kernelspec": kernelspec.name,
+        "folder": kernelspec.folder,
+        "python": config.python,
+        "provisioner_name": kernelspec.provisioner,
+    }
