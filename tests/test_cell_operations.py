@@ -577,7 +577,7 @@ def test_refused_cell_is_not_written(agent: Agent) -> None:
     )
 
 
-def test_stop_remains_until_the_user_lifts_it(agent: Agent) -> None:
+def test_stop_remains_until_the_user_ends_it(agent: Agent) -> None:
     notebook = agent.project.new("One", "Two")
     first = agent.run("x = 1")["cell_id"]
     stopped = agent.run("die('SIGSEGV')")

@@ -253,7 +253,7 @@ def test_idle_is_detected_like_nbclient() -> None:
 @pytest.mark.nightly
 @settings(deadline=None, max_examples=50)
 @given(st.lists(st.tuples(MESSAGES, st.integers(1, 300)), max_size=40))
-def test_held_output_is_bounded(messages: list[tuple]) -> None:
+def test_buffered_output_is_bounded(messages: list[tuple]) -> None:
     area = OutputArea(1000)
     for (kind, first, second), times in messages:
         longer = second * times if isinstance(second, str) else second
@@ -263,7 +263,7 @@ def test_held_output_is_bounded(messages: list[tuple]) -> None:
     assert len(json.dumps(area.get_outputs())) <= 6000
 
 
-def test_unsaved_images_are_not_held() -> None:
+def test_unsaved_images_take_no_memory() -> None:
     area = OutputArea(1000)
     for number in range(500):
         content = {"data": {"image/png": f"{number:04d}" * 1000}, "metadata": {}}

@@ -227,7 +227,7 @@ def test_short_cell_sends_no_notification(project: Project) -> None:
 
 @pytest.mark.nightly_after(1)
 @pytest.mark.parametrize("prompt", ["stop the cell", "/notebook-status stop"])
-def test_user_prompt_interrupts_it_and_the_agent_is_told_once(
+def test_user_prompt_interrupts_the_cell_and_the_agent_is_notified_once(
     project: Project, prompt: str
 ) -> None:
     notebook = project.new("Train")

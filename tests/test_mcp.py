@@ -1119,7 +1119,7 @@ def make_elicitation_handler(action: str, **content: Any) -> tuple[list[str], An
 
 @pytest.mark.nightly_after(1)
 @BOTH
-def test_user_lifts_a_stop(project: Project, protocol_era: str) -> None:
+def test_user_ends_a_stop(project: Project, protocol_era: str) -> None:
     messages, answer_elicitation = make_elicitation_handler(
         "accept", decision="continue", words="the second one"
     )

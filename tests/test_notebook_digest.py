@@ -121,7 +121,7 @@ def test_outputs_share_the_limit() -> None:
     ]
 
 
-def test_a_short_output_is_whole_beside_long_ones() -> None:
+def test_short_output_next_to_long_ones_is_whole() -> None:
     cells = [
         cell(1, outputs=list_items([stream("y" * 50_000)])),
         cell(2, outputs=list_items([stream("short")])),

@@ -376,7 +376,7 @@ def test_idle_kernel_death_stops_the_notebook(
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("mend", ["continue", "skip", "fix", "restart"])
-def test_each_user_command_lifts_the_stop_after_idle_death(
+def test_each_user_command_ends_the_stop_after_idle_death(
     project: Project, mend: str
 ) -> None:
     notebook = project.new("Load", "Plot")

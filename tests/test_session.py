@@ -47,7 +47,7 @@ SHARED_TESTS = {
         "test_attempts_survive_deletion_write_daemon_and_session",
         "test_fix_grants_new_retries_and_lists_attempts",
         "test_skip_marks_step_and_cell_and_names_the_next_step",
-        "test_continue_lifts_a_stop_and_names_the_next_step",
+        "test_continue_ends_a_stop_and_names_the_next_step",
         "test_answer_is_passed_to_the_agent_and_journaled",
         "test_failed_cell_blocks_later_cells",
         "test_failed_cell_stops_the_rest_of_the_batch",
@@ -57,7 +57,7 @@ SHARED_TESTS = {
         "test_number_of_code_cells_is_limited",
         "test_transient_error_is_retried",
         "test_persistent_transient_error_stops_the_notebook",
-        "test_agent_command_that_lifts_a_stop_asks_the_user",
+        "test_agent_command_that_ends_a_stop_asks_the_user",
         "test_end_of_turn_continues_the_agent_once",
         "test_session_start_reports_the_notebook_in_progress",
         "test_sessions_do_not_control_each_others_notebook",
@@ -344,7 +344,7 @@ def test_lost_state_is_reported_first_with_the_next_run(project: Quick) -> None:
 
 @pytest.mark.nightly_after(1)
 @pytest.mark.parametrize("mend", ["continue", "skip", "fix", "restart"])
-def test_each_user_command_lifts_the_stop_after_idle_death(
+def test_each_user_command_ends_the_stop_after_idle_death(
     project: Quick, mend: str
 ) -> None:
     notebook = project.new("Load", "Plot")

@@ -277,7 +277,7 @@ def test_skip_marks_step_and_cell_and_names_the_next_step(project: Project) -> N
 
 
 @pytest.mark.nightly
-def test_continue_lifts_a_stop_and_names_the_next_step(project: Project) -> None:
+def test_continue_ends_a_stop_and_names_the_next_step(project: Project) -> None:
     notebook = project.new("Load", "Plot")
     notebook.insert("import math\nrows = [1, 2]\ndef area(r, scale=1):\n    return r")
     cell_id, response = notebook.insert("raise ValueError('please STOP here')")
@@ -561,7 +561,7 @@ def test_lost_state_is_reported_first_with_the_next_run(project: Project) -> Non
 
 
 @pytest.mark.nightly
-def test_agent_command_that_lifts_a_stop_asks_the_user(project: Project) -> None:
+def test_agent_command_that_ends_a_stop_asks_the_user(project: Project) -> None:
     notebook = project.new("One")
     for verb in ("continue", "fix", "skip", "restart", "restore", "trust"):
         for command in (

@@ -459,7 +459,7 @@ def test_skip_reason_with_shell_characters_is_not_executed(
 
 
 @pytest.mark.parametrize("session", ["resumed", "new"])
-def test_continue_lifts_a_stop(
+def test_continue_ends_a_stop(
     notebook: Path, scripted_model: Model, client: Client, session: str
 ) -> None:
     model = scripted_model(
