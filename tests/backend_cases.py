@@ -35,9 +35,8 @@ class Cells:
     say: str  # prints x
     value: str  # prints `said` and has the value of x + 1
     shows: str  # the text of that value
-    fails: Callable[
-        [int], str
-    ]  # prints `before` and fails on its second line; a number makes the source unique
+    # prints `before` and fails on its second line; a number makes the source unique
+    fails: Callable[[int], str]
     error: tuple[str, str]  # the error's name and a part of its message
     both: str  # writes `out` to one stream, `err` to the other, `out` again
     many_lines: str  # prints `line 1` to `line 2000`
@@ -47,9 +46,8 @@ class Cells:
     epochs: str  # prints `loss 3` to `loss 1` and `loss nan`, a third of a second between them
     dies: str  # prints `last` and kills its kernel
     marks: Callable[[str], str]  # adds a line to a file
-    waits: Callable[
-        [str], str
-    ]  # prints `begun`, waits until a file is there, prints `over`
+    # prints `begun`, waits until a file is there, prints `over`
+    waits: Callable[[str], str]
     process: str  # prints the kernel's process
 
 
@@ -115,7 +113,7 @@ BASH = Cells(
 )
 
 HELPER = "stepper's helper is Python and IPython's: another language's kernel runs without it"
-WATCHED = "what runs there is no process of this machine: its own limits hold, and nobody samples it"
+WATCHED = "the kernel is not a process of this machine: its memory is not measured here"
 # What a backend cannot do → why. Tests that need it do not run there.
 BY_SERVER = "its server carries its messages"
 LACKS: dict[str, dict[str, str]] = {
@@ -173,9 +171,8 @@ class Backend:
     name: str
     cells: Cells = PYTHON
     definition: Mapping[str, Any] | None = None
-    environ: Mapping[str, str] = field(
-        default_factory=dict
-    )  # of the caller that requests a kernel
+    # of the caller that requests a kernel
+    environ: Mapping[str, str] = field(default_factory=dict)
     died: str = "SIGKILL"  # in the message about a kernel that was killed
 
     @property

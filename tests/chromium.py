@@ -24,9 +24,8 @@ from tornado.websocket import WebSocketClientConnection, websocket_connect
 
 from tests import apt_packages
 
-WAIT_SECONDS = float(
-    os.environ.get("WAIT", "60")
-)  # the limit of every wait, so that no test hangs
+# the limit of every wait, so that no test hangs
+WAIT_SECONDS = float(os.environ.get("WAIT", "60"))
 FLAGS = (
     "--headless=new",
     "--no-sandbox",
@@ -108,9 +107,10 @@ class Browser:
             process.kill()
         self.process.wait()
         self.log_file.close()
+        # the connections are closed
         asyncio.run_coroutine_threadsafe(asyncio.sleep(0.3), self.loop).result(
             WAIT_SECONDS
-        )  # the connections are closed
+        )
         self.loop.call_soon_threadsafe(self.loop.stop)
         self.thread.join(WAIT_SECONDS)
         self.loop.close()

@@ -43,9 +43,8 @@ if TYPE_CHECKING:
 # Installations of the tests are recorded apart from the user's own.
 STATE = os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="stepper-tests-")
 atexit.register(shutil.rmtree, STATE, ignore_errors=True)
-os.environ.pop(
-    "PYTHONDONTWRITEBYTECODE", None
-)  # else each daemon and kernel compiles its imports
+# else each daemon and kernel compiles its imports
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 forked_kernels.fork_kernels()
 ROOT = Path(__file__).resolve().parent.parent
 CLIENTS = ("python", "compiled")
@@ -488,12 +487,10 @@ def reuse_project(module_project: Project) -> Iterator[Project]:
     """
     for path in (module_project.folder / "notebooks").glob("*"):
         if path.is_file() and path.suffix != ".ipynb":
-            path.unlink(
-                missing_ok=True
-            )  # the daemon removes its temporary file meanwhile
-    module_project.session = (
-        uuid.uuid4().hex
-    )  # undelivered reports of the previous test do not belong to this one
+            # the daemon removes its temporary file meanwhile
+            path.unlink(missing_ok=True)
+    # undelivered reports of the previous test do not belong to this one
+    module_project.session = uuid.uuid4().hex
     yield module_project
     (module_project.folder / ".stepper" / "config.yaml").unlink(missing_ok=True)
     module_project.kill_kernels()

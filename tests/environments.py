@@ -65,12 +65,10 @@ def environment(python: str, *requirements: str) -> str:
     path, inner = home / "made", str(home / "bin" / "python")
     cache.mkdir(parents=True, exist_ok=True)
     with (cache / f"{key}.lock").open("w") as lock:
-        fcntl.flock(
-            lock, fcntl.LOCK_EX
-        )  # released when the file is closed or the process dies
-        if not path.exists() or not os.path.exists(
-            inner
-        ):  # the Python that created it may have been deleted
+        # released when the file is closed or the process dies
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        # the Python that created it may have been deleted
+        if not path.exists() or not os.path.exists(inner):
             messages = []
             for commands in list_install_commands(python, home, requirements):
                 shutil.rmtree(home, ignore_errors=True)

@@ -131,9 +131,8 @@ class Hub:
         deadline = time.monotonic() + 60
         while self._ready() is not (method == "POST"):
             assert time.monotonic() < deadline
-            with contextlib.suppress(
-                urllib.error.HTTPError
-            ):  # the server is starting or stopping
+            # the server is starting or stopping
+            with contextlib.suppress(urllib.error.HTTPError):
                 self.ask(f"users/{USER}/server", method)
             time.sleep(0.1)
 

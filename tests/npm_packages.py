@@ -46,9 +46,8 @@ def fetched(name: str, package: str, version: str, file: str) -> Path:
         raise Unavailable("npm is not on the PATH")
     cache.mkdir(parents=True, exist_ok=True)
     with (cache / "lock").open("w") as lock:
-        fcntl.flock(
-            lock, fcntl.LOCK_EX
-        )  # released when the file is closed or the process dies
+        # released when the file is closed or the process dies
+        fcntl.flock(lock, fcntl.LOCK_EX)
         if path.exists():
             return path
         with tempfile.TemporaryDirectory(dir=cache) as folder:
@@ -82,9 +81,8 @@ def fetched(name: str, package: str, version: str, file: str) -> Path:
                 )
             if not (fresh / "node_modules" / file).exists():
                 raise Unavailable(f"{package}@{version} holds no {file}")
-            shutil.rmtree(
-                cache / version, ignore_errors=True
-            )  # the package is useless without the file
+            # the package is useless without the file
+            shutil.rmtree(cache / version, ignore_errors=True)
             fresh.rename(cache / version)
     return path
 

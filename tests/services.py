@@ -95,9 +95,8 @@ def shared(name: str) -> dict[str, Any]:
     folder.mkdir(mode=0o700, exist_ok=True)
     path, log = folder / f"{name}.json", folder / f"{name}.log"
     with (folder / f"{name}.lock").open("w") as lock:
-        fcntl.flock(
-            lock, fcntl.LOCK_EX
-        )  # released when the file is closed or the process dies
+        # released when the file is closed or the process dies
+        fcntl.flock(lock, fcntl.LOCK_EX)
         if not path.exists():
             with log.open("w") as log_file:
                 keeper = subprocess.Popen(

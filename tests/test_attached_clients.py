@@ -98,9 +98,8 @@ def test_attach_prints_file_command_and_settings(
 
     project.stepper("restart")
     new_file = project.json("attach")["file"]
-    assert (
-        new_file != response["file"]
-    )  # JupyterLab would not notice one that is rewritten
+    # JupyterLab would not notice one that is rewritten
+    assert new_file != response["file"]
     assert not os.path.exists(response["file"])
     project.stepper("shutdown", "--", notebook.path.name)
     assert not os.path.exists(new_file)
@@ -207,9 +206,8 @@ def test_jupyter_server_lists_the_kernel_and_keeps_it_running(
             "sessions", "POST", {**document, "kernel": {"id": kernel["id"]}}
         )
         assert opened["kernel"]["id"] == kernel["id"]
-        with contextlib.suppress(
-            OSError
-        ):  # the request of JupyterLab's "Shut Down Kernel"
+        # the request of JupyterLab's "Shut Down Kernel"
+        with contextlib.suppress(OSError):
             server.ask(f"kernels/{kernel['id']}", "DELETE")
     finally:
         server.stop()
@@ -238,9 +236,8 @@ def test_external_execution_is_reported_once_and_journaled(
         )
         assert "elsewhere" not in notebook.insert("print(z)")[1].text
         run_externally(client, "unseen = 2", silent=True)
-        assert (
-            "ran ok" in notebook.insert("print(unseen)")[1].text
-        )  # the preflight check asks the kernel for names
+        # the preflight check asks the kernel for names
+        assert "ran ok" in notebook.insert("print(unseen)")[1].text
         run_externally(client, "x = 5", store_history=False)
         assert (
             "1 execution by other clients; assigned variables: x."

@@ -71,9 +71,8 @@ def test_cell_runs_if_its_edit_was_accepted(
 ) -> None:
     shared.config(f"auto_run: {auto_run}\n")
     name = f"{how.__name__}-{auto_run}-{mode.replace(' ', '-')}"
-    notebook = shared.notebook(
-        f"{how.__name__ if runs else name}.ipynb"
-    )  # tests that run cells share a kernel
+    # tests that run cells share a kernel
+    notebook = shared.notebook(f"{how.__name__ if runs else name}.ipynb")
     marker = shared.folder / "notebooks" / f"{name}.ran"
     answer = how(
         notebook, f"open({marker.name!r}, 'a').write('x'); print('it ran')", mode
@@ -87,12 +86,10 @@ def test_cell_runs_if_its_edit_was_accepted(
         and f"stepper run notebooks/{name}.ipynb" in answer.text
     )
     assert ("plan mode" if mode == "plan" else "`auto_run` is `ask`") in answer.text
-    assert (
-        f"stepper run notebooks/{name}.ipynb" in answer.line
-    )  # the agent must not run it
-    assert (
-        shared.json("status", name)["kernel"]["state"] == "none"
-    )  # no kernel was started
+    # the agent must not run it
+    assert f"stepper run notebooks/{name}.ipynb" in answer.line
+    # no kernel was started
+    assert shared.json("status", name)["kernel"]["state"] == "none"
     if (auto_run, mode) == ("ask", "default"):
         assert (
             shared.json("run", f"notebooks/{name}.ipynb")["ran"] == 1
@@ -253,11 +250,12 @@ def test_step_asks_once_in_manual_mode(shared: Project) -> None:
         decision == "allow"
         and "approving a code cell runs it immediately" in reason == line
     )
+    # reported once per session
     assert get_permission_decision(planned, "default", "NotebookEdit", **text) == (
         "allow",
         reason,
         "",
-    )  # reported once per session
+    )
     for mode, expected in [
         ("default", {**INSERT, "cell_type": "code"}),
         (

@@ -87,9 +87,10 @@ def test_report_in_delivery_is_not_delivered_twice(accepted: bool) -> None:
         await asyncio.sleep(0.05)
         (text,) = {*first.delivered_texts}
         assert "it ran" in text
+        # the end of the turn that it must wait for
         assert (
             background_runs.mark_reports_in_prompt([session], "s", "") == [] and not log
-        )  # the end of the turn that it must wait for
+        )
         assert background_runs.mark_reports_in_prompt(
             [session], "s", f"<task-notification>{text}"
         ) == ["✓ it ran"]

@@ -230,9 +230,8 @@ def test_inserted_cell_changes_no_other_line(agent: Agent) -> None:
     new = [line for line in after if line not in before]
     assert len(after) - len(before) == 9 and len(new) <= 9
     assert [line for line in after if line in before][: len(before) - 1]
-    assert (
-        os.stat(notebook.path).st_mtime_ns == at
-    )  # Claude Code's next NotebookEdit is not refused
+    # Claude Code's next NotebookEdit is not refused
+    assert os.stat(notebook.path).st_mtime_ns == at
     nbformat.validate(nbformat.read(notebook.path, 4))
     fresh = notebook.raw["cells"][1]
     assert (
@@ -387,10 +386,11 @@ def test_markdown_is_written_and_nothing_runs(agent: Agent) -> None:
     assert (
         not {"outputs", "execution_count"} & notebook.cell(response["cell_id"]).keys()
     )
+    # its text stays
     assert (
         agent.run(cell_id=response["cell_id"], cell_type="raw")["state"]
         == "nothing to run"
-    )  # its text stays
+    )
     assert notebook.cell(response["cell_id"])["cell_type"] == "raw"
     assert agent.cells(cells=[-1])[0]["source"] == "text"
     nbformat.validate(nbformat.read(notebook.path, 4))
@@ -480,9 +480,8 @@ def test_notebook_is_created_with_cells(agent: Agent) -> None:
     ]:
         with pytest.raises(StepperError, match=message):
             agent.ask("new", problem="refused", cells=cells)
-    assert not list(
-        agent.project.folder.glob("notebooks/*refused*")
-    )  # and no notebook either
+    # and no notebook either
+    assert not list(agent.project.folder.glob("notebooks/*refused*"))
 
 
 def test_repeated_call_id_runs_once(agent: Agent) -> None:
@@ -605,10 +604,11 @@ def test_stop_remains_until_the_user_ends_it(agent: Agent) -> None:
         ):
             agent.ask(verb, notebook=str(notebook.path), **arguments)
     assert notebook.path.read_bytes() == before
+    # restores variables, but the notebook stays stopped
     for verb, arguments in [
         ("run", {"which": "restore"}),
         ("restore", {}),
-    ]:  # restores variables, but the notebook stays stopped
+    ]:
         restored = agent.ask(verb, notebook=str(notebook.path), **arguments)
         assert "the notebook is still stopped" in restored["report"]
     assert agent.run("1")["state"] == "stopped"
@@ -863,12 +863,13 @@ def test_cells_are_deleted_moved_and_cleared(agent: Agent) -> None:
         cleared["changed"] == [a, head] and agent.cells(cells=[a])[0]["outputs"] == ""
     )
     assert "| b" in agent.cells(cells=[b])[0]["outputs"]
+    # to the end
     assert agent.ask("cell change", action="move", cell_ids=[head])["cells"] == [
         c,
         a,
         b,
         head,
-    ]  # to the end
+    ]
     response = agent.ask("cell change", action="delete", cell_ids=["cell-3", b, -2])
     assert response["cells"] == [c, a] and response["count"] == 2  # cells, not names
     for arguments, message in [
@@ -1121,10 +1122,11 @@ def test_notebook_in_another_language_is_read_but_not_run(agent: Agent) -> None:
         StepperError, match="is 'r', but the selected kernel runs Python"
     ):
         agent.run("y <- 2", notebook="r")
+    # also with a kernel for another language
     for verb, arguments in [
         ("eval", {"source": "1"}),
         ("restart", {}),
-    ]:  # also with a kernel for another language
+    ]:
         with pytest.raises(
             StepperError, match="is 'r', but the selected kernel runs Python"
         ):
@@ -1156,14 +1158,14 @@ def test_client_disconnect_cancels_its_cell(agent: Agent, project: Quick) -> Non
     wait_until(lambda: project.json("history"))
     assert project.json("history")[0]["outcome"] == "cancelled"
     wait_until(lambda: project.json("status")["running"] is None)
-    response = agent.run(
-        "print('next')"
-    )  # an undelivered report is part of the next response, once
+    # an undelivered report is part of the next response, once
+    response = agent.run("print('next')")
     assert "was CANCELLED" in response["text"] and "| next" in response["text"]
+    # the call was not an edit
     assert (
         "its report was not delivered" in response["text"]
         and "an edit of" not in response["text"]
-    )  # the call was not an edit
+    )
     assert "CANCELLED" not in agent.run("1")["text"]
 
 
@@ -1221,9 +1223,8 @@ def test_long_run_moves_to_background_and_can_be_awaited(agent: Agent) -> None:
     assert (
         response["ended"]["cell_id"] == runs["cell_id"] and response["running"] is None
     )
-    second_response = agent.ask(
-        "status", wait_seconds=30
-    )  # returns at once: the end is reported once
+    # returns at once: the end is reported once
+    second_response = agent.ask("status", wait_seconds=30)
     assert second_response["ended"] is None and second_response["unheard"] == ""
     assert agent.run("x = 1")["text"].startswith("stepper: Cell 2")
     assert text_of(notebook.cell(runs["cell_id"])) == "begun\nover\n"
@@ -1335,9 +1336,8 @@ def test_queued_cells_run_in_order(agent: Agent) -> None:
         messages[0]["ended"]["state"] == "ok"
         and "| over" in messages[0]["ended"]["text"]
     )
-    assert (
-        json.dumps(messages).count("| second") == 1
-    )  # it can end before a caller waits for it
+    # it can end before a caller waits for it
+    assert json.dumps(messages).count("| second") == 1
 
 
 @pytest.mark.nightly
@@ -1384,9 +1384,8 @@ def test_call_sets_the_timeout_of_its_cells(agent: Agent, project: Quick) -> Non
     assert late["state"] == "failed" and "deadline" in late["text"]
     second_response = agent.run(lasting, cell_id=1, timeout_seconds=0.2)
     assert second_response["state"] == "failed"
-    assert (
-        agent.run(cell_id=1, timeout_seconds=20)["state"] == "ok"
-    )  # the same code, with more time
+    # the same code, with more time
+    assert agent.run(cell_id=1, timeout_seconds=20)["state"] == "ok"
     added = agent.add("x = 1", endless, "y = 1", timeout_seconds=0.3)
     assert added["state"] == "failed" and "Not run" in added["text"]
     agent.run("print('restored')", cell_id=-2)
@@ -1561,9 +1560,8 @@ def test_failed_cell_is_fixed_and_notebook_is_rerun(real: Agent) -> None:
     notebook = real.project.new("Load", "Sum")
     real.run("values = [1, 2, 3]")
     failed = real.run("total = sum(value)\nprint(total)")
-    assert (
-        failed["state"] == "failed" and "`values`" in failed["text"]
-    )  # suggestions for the misspelled name
+    # suggestions for the misspelled name
+    assert failed["state"] == "failed" and "`values`" in failed["text"]
     fixed = real.run(
         cell_id=failed["cell_id"], old_string="(value)", new_string="(values)"
     )
@@ -1573,9 +1571,8 @@ def test_failed_cell_is_fixed_and_notebook_is_rerun(real: Agent) -> None:
     assert stale["ran"] == 1 and real.cells(cells=[-1])[0]["outputs"] == "| 4"
     assert real.ask("run", notebook=notebook.path.name, which="stale")["cells"] == 0
     assert real.ask("run", notebook=notebook.path.name, which="all")["ran"] == 2
-    real.ask(
-        "shutdown", notebook=notebook.path.name
-    )  # the life of a kernel: ended, restarted, restored
+    # the life of a kernel: ended, restarted, restored
+    real.ask("shutdown", notebook=notebook.path.name)
     assert real.ask("run", notebook=notebook.path.name, which="restore")["ran"] == 2
     assert "| 4" in real.ask("eval", source="print(total)")["text"]
 
@@ -1598,9 +1595,8 @@ def test_running_cell_is_watched_and_continues_without_its_agent(
     lines = [message["running"]["line"] for message in real.progress_events]
     assert len(lines) >= 1 and lines[-1].startswith("round ")
     assert real.cells(cells=[runs["cell_id"]])[0]["status"] == "running"
-    assert (
-        real.ask("status", wait_seconds=0.1)["ended"]["state"] == "running"
-    )  # the agent disconnected each time
+    # the agent disconnected each time
+    assert real.ask("status", wait_seconds=0.1)["ended"]["state"] == "running"
     assert real.ask("interrupt")["interrupted"]
     status = real.ask("status", wait_seconds=30)
     # The interrupt waits for the end of the run, whose result then usually becomes an
@@ -1639,9 +1635,8 @@ def test_write_with_stale_hash_is_refused_with_current_source(
     )
     first, second = (cell["source_hash"] for cell in agent.cells(notebook="a"))
     assert f"hash {first}" in agent.ask("cell read", notebook="a")["text"]
-    notebook.path.write_text(
-        notebook.path.read_text().replace("x = 1", "x = 10")
-    )  # an external change
+    # an external change
+    notebook.path.write_text(notebook.path.read_text().replace("x = 1", "x = 10"))
     before = notebook.path.read_bytes()
     writes: list[tuple[str, dict[str, Any]]] = [
         (

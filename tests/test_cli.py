@@ -124,15 +124,16 @@ def test_status_of_stopped_notebook_shows_reason_question_and_commands(
         f"Suggestion: {stop_suggestion.fill_commands(stop_suggestion.ANSWER, notebook.commands)}"
         in output
     )
+    # the notebook is named if there are several
     for command in (
         "continue",
         "fix",
         "skip",
-    ):  # the notebook is named if there are several
+    ):
         assert re.search(
             rf"\n  stepper {command} (--notebook \S+ )?\[[A-Z]+\] ", output
         ), output
-    assert "stepper restore" not in output, "its state is there"
+    assert "stepper restore" not in output, "the variables still exist"
     stop = project.json("status")["stop"]
     assert (
         stop["cell_id"] == cell
@@ -344,9 +345,8 @@ def test_list_includes_notebooks_of_all_folders(project: Project) -> None:
         project.notebook(f"many{number}/a.ipynb")
     project.config("")
     listed = project.stepper("list")
-    assert (
-        listed.stdout.count("many") == 30 and listed.stderr == ""
-    )  # within the time limit: all notebooks
+    # within the time limit: all notebooks
+    assert listed.stdout.count("many") == 30 and listed.stderr == ""
     assert len(project.json("list", "--all")) == len(project.json("list"))
 
 
@@ -366,9 +366,8 @@ def test_eval_prints_the_plain_value(
     assert project.json("eval", "x")["output"] == "[1, 2]"
     failed = project.stepper("eval", "x.y", check=1).stdout
     assert "AttributeError: 'list' object has no attribute 'y'" in failed
-    monkeypatch.setenv(
-        "STEPPER_SESSION", "an-agents"
-    )  # printed text must not look like stepper's
+    # printed text must not look like stepper's
+    monkeypatch.setenv("STEPPER_SESSION", "an-agents")
     assert project.stepper("eval", "x").stdout.endswith("Output:\n| [1, 2]\n")
 
 
@@ -721,8 +720,7 @@ def test_user_script_stays_for_projects_with_any_folder_name(
     )
     monkeypatch.setattr(user_script, "get_script_path", lambda: script)
     assert "for your other projects" in (user_script.remove_script() or "")
-    assert script.read_text().endswith(
-        f"any={executable}\n"
-    )  # a program that it starts without a project
+    # a program that it starts without a project
+    assert script.read_text().endswith(f"any={executable}\n")
     executable.unlink()
     assert user_script.remove_script() == "" and not script.exists()

@@ -30,21 +30,22 @@ import collections, json, os, sys
 from jupyter_client.session import Session
 from stepper.daemon import server
 from stepper.daemon.statusline_file import StatusLineFile
-from stepper.notebooks import background_io as afterwards
+from stepper.notebooks import background_io
 
-counts, told = collections.Counter(), sys.argv.pop()
+counts, result_path = collections.Counter(), sys.argv.pop()
 
-def opened(path, mode, flags):
+def describe_open(path, mode, flags):
     name = path.decode() if isinstance(path, bytes) else str(path)
     if flags & os.O_DIRECTORY:
         return "folders"
     kind = "notebook" if ".ipynb" in name else "journal" if name.endswith(".jsonl") else "other"
     return kind + (" writes" if flags & (os.O_WRONLY | os.O_RDWR) else " reads")
 
-def heard(event, given):
+def count_event(event, args):
     if event == "open":
-        opener = given[1] is not None and str(given[0]).startswith(sys.argv[1])  # os.open tells of it again
-        counts[opened(*given)] += not opener
+        # There is a second event for os.open.
+        is_repeated = args[1] is not None and str(args[0]).startswith(sys.argv[1])
+        counts[describe_open(*args)] += not is_repeated
     elif event in ("subprocess.Popen", "os.fork", "os.exec", "os.posix_spawn", "os.system"):
         counts["processes"] += 1
     elif event == "import":
@@ -52,28 +53,28 @@ def heard(event, given):
     elif event == "_thread.start_new_thread":
         counts["threads"] += 1
 
-def counting(work, name):
-    def counted(*given, **named):
+def count_calls(function, name):
+    def count_and_call(*args, **kwargs):
         counts[name] += 1
-        return work(*given, **named)
-    return counted
+        return function(*args, **kwargs)
+    return count_and_call
 
-async def hook(*given):
-    afterwards.start_pending_jobs()  # what the step before has left
-    afterwards.EXECUTOR.submit(int).result()
+async def handle_and_count(*args):
+    background_io.start_pending_jobs()  # of the previous step
+    background_io.EXECUTOR.submit(int).result()
     counts.clear()
-    answer = await handled(*given)
-    found = {name: count for name, count in counts.items() if count}
-    with open(told + ".new", "w") as stream:
-        json.dump(found, stream)
-    os.replace(told + ".new", told)
-    return answer
+    response = await handle_event(*args)
+    result = {name: count for name, count in counts.items() if count}
+    with open(result_path + ".new", "w") as stream:
+        json.dump(result, stream)
+    os.replace(result_path + ".new", result_path)
+    return response
 
-handled, server.handle_event = server.handle_event, hook
+handle_event, server.handle_event = server.handle_event, handle_and_count
 StatusLineFile.update = lambda lines, measure_memory=True: None
-os.fsync = counting(os.fsync, "fsyncs")
-Session.send = counting(Session.send, "requests")
-sys.addaudithook(heard)
+os.fsync = count_calls(os.fsync, "fsyncs")
+Session.send = count_calls(Session.send, "requests")
+sys.addaudithook(count_event)
 server.main()
 """
 
@@ -110,24 +111,22 @@ def test_cost_of_a_step(
     helper_times = []
     for counts in steps[3:]:  # earlier steps start the kernel and fill caches
         assert counts.pop("requests") == 1
-        assert (
-            counts.pop("notebook reads") == 2
-        )  # before the cell runs and before its outputs are written
+        # before the cell runs and before its outputs are written
+        assert counts.pop("notebook reads") == 2
         assert counts.pop("notebook writes") == 1
         # start, undo of the earlier run, run, report
         assert counts.pop("journal writes") == 4
+        # the notebook; the journal is synced later in the background
         assert counts.pop("fsyncs") in (
             1,
             2,
-        )  # the notebook; the journal is synced later in the background
-        assert (
-            counts.pop("other writes") == 1
-        )  # .stepper/batch: the notebook keeps its mtime until the message ends
-        helper_times.append(
-            counts.pop("other reads")
-        )  # the memory guard reads the limits of the machine and the kernel's cgroups
+        )
+        # .stepper/batch: the notebook keeps its mtime until the message ends
+        assert counts.pop("other writes") == 1
+        # the memory guard reads the limits of the machine and the kernel's cgroups
+        helper_times.append(counts.pop("other reads"))
         assert counts == {}, (
-            "a step starts no process and no thread, imports nothing and walks no way to a folder anew"
+            "a step starts no process or thread, imports nothing and opens no folder again"
         )
     assert min(helper_times) <= 12  # the guard may sample twice on a busy machine
 

@@ -210,12 +210,13 @@ def test_criterion_is_checked_only_on_request_after_success(lab: Lab) -> None:
             lab, "score > 0.9", "score = 0.1; 1 / 0"
         ).diagnosis_data
     )
+    # not Python's `len`
     assert (
         run_with_criterion(lab, "len(df) == 3", "len = None").diagnosis_data.get(
             "criterion"
         )
         is None
-    )  # not Python's `len`
+    )
     lab.ok("del len")
     lab.ok("score = 0.85")  # as in the other criteria, which can run later
 
@@ -372,12 +373,10 @@ def test_false_criterion_leaves_the_step_open() -> None:
 
 def test_later_steps_may_run_after_a_false_criterion() -> None:
     run_state, new = state(make_unmet_run()), cell(1)
-    assert (
-        plan.find_step_id(run_state, [cell(0), new], new) == 2
-    )  # of the next step: the step with the warning has its cell
-    assert (
-        plan.find_step_id(run_state, [cell(2), new], new) == 1
-    )  # its cell was deleted
+    # of the next step: the step with the warning has its cell
+    assert plan.find_step_id(run_state, [cell(0), new], new) == 2
+    # its cell was deleted
+    assert plan.find_step_id(run_state, [cell(2), new], new) == 1
     assert edit_gate.check_failed_step(run_state, [cell(0), new], 2) is None
     journal_reducer.apply(run(2, FIXABLE, key=2, at=1), run_state)
     assert "is not fixed" in (

@@ -279,9 +279,8 @@ def test_cell_is_stale_if_a_provider_above_ran_later() -> None:
         "a", "b", "c", "d"
     )
     assert notebook.format_stale() == ""
-    assert (
-        notebook.run("a").format_stale() == "b<x<a d<x<a"
-    )  # c becomes stale when b runs
+    # c becomes stale when b runs
+    assert notebook.run("a").format_stale() == "b<x<a d<x<a"
     assert notebook.run("b").format_stale() == "c<y<b d<x<a"
     assert notebook.run("c", "d").format_stale() == ""
 
@@ -330,9 +329,10 @@ def test_names_without_fingerprint_count_as_unchanged() -> None:
         "b",
     ]
     assert value_fingerprints.update_fingerprints(functions, {"a": "1"}) == []
+    # its value has changed
     assert value_fingerprints.update_fingerprints(functions, {"a": "", "b": "2"}) == [
         "a"
-    ]  # its value has changed
+    ]
     value_fingerprints.last_fingerprints.clear()
 
 
@@ -465,9 +465,8 @@ def test_new_kernel_has_no_values_of_the_previous_one() -> None:
         .run("a", "b", "c")
         .run("b", kernel="other")
     )
-    assert (
-        notebook.format_stale() == "b<x<a" or notebook.format_stale() == ""
-    )  # there was no x in the kernel
+    # there was no x in the kernel
+    assert notebook.format_stale() == "b<x<a" or notebook.format_stale() == ""
     assert notebook.run("a", kernel="other").format_stale() == "b<x<a"
 
 
@@ -500,19 +499,19 @@ def test_cells_without_id_are_matched_by_unique_source() -> None:
         return notebook.run(*(f"cell-{number}" for number in numbers))
 
     assert run_in_order(0, 1, 2, 3, 4).format_stale() == ""
-    assert (
-        run_in_order(0, 1, 2, 3, 4, 1).format_stale() == ""
-    )  # could be the first or the second
+    # could be the first or the second
+    assert run_in_order(0, 1, 2, 3, 4, 1).format_stale() == ""
     assert run_in_order(0, 1, 2, 3, 4, 0).format_stale() == ""
     notebook = Played(**{"cell-0": "x = load()", "cell-1": "x.score()"}).run(
         "cell-0", "cell-1", "cell-0"
     )
     assert notebook.format_stale() == "cell-1<x<cell-0"
+    # each is one position further down
     notebook.sources = {
         "cell-0": "n = 1",
         "cell-1": "x = load()",
         "cell-2": "x.score()",
-    }  # each is one position further down
+    }
     assert notebook.format_stale() == "cell-2<x<cell-1"
 
 
@@ -597,9 +596,10 @@ def test_appended_cell_changes_nothing() -> None:
     assert cell_dependencies.ran_in_order(
         notebook.cells, notebook.cells[2:], notebook.past
     )
+    # one is deleted
     assert not cell_dependencies.ran_in_order(
         notebook.cells[1:], notebook.cells[2:], notebook.past
-    )  # one is deleted
+    )
 
 
 def test_stale_cells_report_line() -> None:
@@ -660,9 +660,8 @@ def test_stale_analysis_is_not_quadratic() -> None:
         notebook.format_stale()
         return time.perf_counter() - start
 
-    assert seconds(800) < 40 * seconds(
-        100
-    )  # 8 times as many cells must not take 64 times as long
+    # 8 times as many cells must not take 64 times as long
+    assert seconds(800) < 40 * seconds(100)
 
 
 def test_name_that_one_branch_binds_may_come_from_an_earlier_cell() -> None:

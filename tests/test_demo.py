@@ -88,9 +88,8 @@ def test_demo_succeeds_and_prints_what_happened(demo_run: DemoRun) -> None:
         expected += [f"✓ {step_label}ok"]
     assert [" · ".join(line.split(" · ")[:2]) for line in observed] == expected
     assert sum("insert markdown cell" in line for line in lines) == 7
-    assert (
-        'return days["precipitation"] >= WET_DAY_MM' in demo_run.out
-    )  # the line of the earlier cell's function
+    # the line of the earlier cell's function
+    assert 'return days["precipitation"] >= WET_DAY_MM' in demo_run.out
     assert "complete, 7 of 7 steps done" in demo_run.out
     assert (
         "REPRODUCES · 7 of 7 cells as recorded · " in demo_run.out
@@ -135,9 +134,8 @@ def test_figure_is_in_the_notebook_and_results_are_saved(
     pictures = [
         output["data"].get("image/png") for output in demo_run.code_cells[5]["outputs"]
     ]
-    assert len(pictures) == 1 and pictures[0].startswith(
-        "iVBORw0KGgo"
-    )  # the signature of PNG
+    # the signature of PNG
+    assert len(pictures) == 1 and pictures[0].startswith("iVBORw0KGgo")
     results = demo_run.notebook.with_name(demo.RESULT).read_text().splitlines()
     assert results[0] == "month,precipitation,wet_days,temp_max,temp_min"
     assert results[7].startswith("7,12.05,1.75,") and len(results) == 13

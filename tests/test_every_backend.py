@@ -40,9 +40,8 @@ from tests.test_recovery import POINTS, start_dying_daemon, start_hook_thread
 from tests.test_run_on_edit import wait_until
 
 FOUR = ("slurm", "ssh", "jupyter", "r")
-processes_contract = functools.partial(
-    backend_cases.contract, "processes", always=()
-)  # other modules test the local kernel by day
+# other modules test the local kernel by day
+processes_contract = functools.partial(backend_cases.contract, "processes", always=())
 
 
 class BackendProject:
@@ -111,9 +110,8 @@ def prepared_backend(backend: BackendProject) -> Iterator[BackendProject]:
     while STARTED:
         with STARTED.pop() as process:
             process.kill()
-    for record in Path(backend.project.paths.kernels).rglob(
-        "*.json"
-    ):  # or else each test leaves a kernel
+    # or else each test leaves a kernel
+    for record in Path(backend.project.paths.kernels).rglob("*.json"):
         backend.project.stepper("shutdown", record.stem, check=None)
 
 
@@ -254,9 +252,8 @@ def test_daemon_killed_at_any_point_of_a_run(
     cell, response = notebook.insert(
         cells.marks(prepared_backend.file("ran")) + cells.say
     )
-    if (
-        "helper" in prepared_backend.at.lacks and response.stop
-    ):  # it is unknown whether the cell ran
+    # it is unknown whether the cell ran
+    if "helper" in prepared_backend.at.lacks and response.stop:
         assert (
             "the outcome of the run is unknown" in response.stop
             and prepared_backend.times("ran") < 2
@@ -361,10 +358,11 @@ def test_kernel_death_stops_the_notebook_and_is_restored(
         and "all variables are lost; they came from step 1" in response.stop
     )
     assert re.search(prepared_backend.at.died, response.stop), response.stop
+    # nothing is replayed without a request
     assert (
         notebook.before("insert", cells.say, cell).denied
         and prepared_backend.times("ran") == 1
-    )  # nothing is replayed without a request
+    )
     restored = project.json("restore")
     assert (
         restored["ok"]
@@ -656,6 +654,7 @@ def test_unaccepted_backend_is_not_contacted(
     listener, folder = Listener(), project.folder
     came = folder / "came"
     runs = ["/bin/sh", "-c", f"echo ran >> {came}; exit 1"]
+    # any executed program leaves a trace
     for name in (
         "sbatch",
         "sinfo",
@@ -664,7 +663,7 @@ def test_unaccepted_backend_is_not_contacted(
         "salloc",
         "scancel",
         "ssh",
-    ):  # any executed program leaves a trace
+    ):
         (folder / "bin").mkdir(exist_ok=True)
         (folder / "bin" / name).write_text(f"#!/bin/sh\n{runs[2]}\n")
         (folder / "bin" / name).chmod(0o755)

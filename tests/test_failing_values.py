@@ -522,9 +522,8 @@ def test_column_dropped_by_failing_run_is_reported(lab: Lab) -> None:
         run_failing(lab, "df = df.rename(columns={'Amount': 'amount'})\ndf['Amount']")
     )
     assert (lost["name"], lost["label"], lost["now"]) == ("df", "'Amount'", True)
-    (lost,) = lost_columns(
-        run_failing(lab, "df['Amount']")
-    )  # the previous run, which failed, changed the frame
+    # the previous run, which failed, changed the frame
+    (lost,) = lost_columns(run_failing(lab, "df['Amount']"))
     assert not lost["now"]
 
 

@@ -244,9 +244,8 @@ def test_color_bars_twins_and_empty_subplots_are_not_counted_as_axes(
         )
     )
     assert len(figure["axes"]) == 1 and figure["color_bars"] == ["how much"]
-    (figure,) = figures(
-        plots.ok("plt.scatter([1, 2], [1, 2])\n_ = plt.twinx()")
-    )  # its frame alone
+    # its frame alone
+    (figure,) = figures(plots.ok("plt.scatter([1, 2], [1, 2])\n_ = plt.twinx()"))
     assert len(figure["axes"]) == 1 and figure["color_bars"] == []
     (figure,) = figures(plots.ok("plt.plot([1, 2]); _ = plt.twinx().plot([3, 4])"))
     assert [axis["artists"] for axis in figure["axes"]] == [[["line", 1, 2]]] * 2
@@ -274,9 +273,8 @@ def test_seaborn_figures(plots: Lab) -> None:
     assert figure["legend"] == ["a", "b", "c", "d"]
     (figure,) = figures(plots.ok("_ = sns.heatmap(np.arange(42).reshape(6, 7))"))
     assert figure["axes"][0]["images"] == [{"shape": [6, 7], "min": 0, "max": 41}]
-    (figure,) = figures(
-        plots.ok("sns.pairplot(d[['x', 'y']])")
-    )  # the diagonal's axes are empty
+    # the diagonal's axes are empty
+    (figure,) = figures(plots.ok("sns.pairplot(d[['x', 'y']])"))
     assert not any(axis.get("invisible") for axis in figure["axes"])
 
 
@@ -323,9 +321,8 @@ def test_figures_that_were_not_shown_are_not_reported(plots: Lab) -> None:
     assert figures(plots.ok("plt.plot([1, 2])")) and figures(plots.ok("1")) == []
     assert figures(plots.ok("f = plt.figure(); plt.close(f)")) == []
     result = plots.ok("%%capture\nplt.plot([1, 2]); plt.title('captured')")
-    assert (
-        not result.outputs and len(figures(result)) == 1
-    )  # the outputs do not contain this picture
+    # the outputs do not contain this picture
+    assert not result.outputs and len(figures(result)) == 1
     failed = plots.run(
         "plt.plot([1]); plt.title('before it failed'); plt.show(); 1 / 0"
     )

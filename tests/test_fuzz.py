@@ -53,9 +53,8 @@ from stepper.policy.notebook_state import State
 from tests.conftest import Project, code, scratch
 
 NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
-pytestmark = pytest.mark.timeout(
-    3600 if NIGHTLY else 180
-)  # thousands of examples take minutes
+# thousands of examples take minutes
+pytestmark = pytest.mark.timeout(3600 if NIGHTLY else 180)
 NONE_SLOW = [
     HealthCheck.too_slow,
     HealthCheck.data_too_large,
@@ -156,9 +155,8 @@ def fuzz_project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     """
     for project in scratch(tmp_path_factory.mktemp("fuzz") / "repo"):
         project.notebook("plain.ipynb", [code("1 + 1", "one")])
-        project.stepper(
-            "run", "plain"
-        )  # the kernel's descriptors are open before and after
+        # the kernel's descriptors are open before and after
+        project.stepper("run", "plain")
         daemon = psutil.Process(project.json("status")["daemon"]["pid"])
         before, descriptors = daemon.memory_info().rss, daemon.num_fds()
         yield project
@@ -219,9 +217,8 @@ def send_request(
         payload,
     )
     with socket.socket(socket.AF_UNIX) as link:
-        link.connect(
-            fuzz_project.paths.socket
-        )  # no timeout: with one, connect fails if the backlog is full
+        # no timeout: with one, connect fails if the backlog is full
+        link.connect(fuzz_project.paths.socket)
         link.settimeout(60)
         link.sendall(frame)
         stream = link.makefile("rb")
@@ -451,9 +448,8 @@ def test_random_payloads(fuzz_project: Project, event: str, body: bytes) -> None
 def test_random_payloads_through_the_hook_process(
     fuzz_project: Project, event: str, body: bytes
 ) -> None:
-    fuzz_project.hook(
-        event, body
-    )  # exit code 0, nothing on stderr, JSON or nothing on stdout: asserted there
+    # exit code 0, nothing on stderr, JSON or nothing on stdout: asserted there
+    fuzz_project.hook(event, body)
 
 
 @pytest.mark.nightly
@@ -848,11 +844,12 @@ def test_random_wake_patterns(pattern: str, pieces: list[str]) -> None:
         watch.search("stdout", piece)
     lines = re.split("[\r\n]", "".join(pieces).replace("\x1b[31m", ""))
     matching_lines = [line for line in lines if line and re.search(pattern, line)]
+    # the last line is checked when it is complete
     if (
         watch.pattern.matches_longer_lines
         or not matching_lines
         or matching_lines[0] in lines[:-1]
-    ):  # the last line is checked when it is complete
+    ):
         assert bool(watch.matched_line) == bool(matching_lines) and (
             not matching_lines or matching_lines[0].startswith(watch.matched_line)
         )

@@ -559,6 +559,7 @@ def test_clients_and_script_have_the_same_constants() -> None:
     assert tuple(json.loads(f"[{roots}]")) == hook_paths.RUNTIME_ROOTS
     assert set(re.findall(r'"(STP\d)', compiled)) == {wire_format.MAGIC.decode()}
     kinds = set(re.findall(r'strcmp\(kind, "(\w+)"\)', compiled))
+    # the compiled client leaves other kinds to Python
     assert kinds == {
         kind.decode()
         for kind in (
@@ -567,7 +568,7 @@ def test_clients_and_script_have_the_same_constants() -> None:
             wire_format.STALE,
             wire_format.FAILED,
         )
-    }  # the compiled client leaves other kinds to Python
+    }
     matches = re.findall(r'strcmp\(event, "(\w+)"\)', compiled)
     assert {*matches} == {
         *hook_process.ONLY_IN_PROGRESS,

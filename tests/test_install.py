@@ -244,7 +244,7 @@ def test_install_with_venv_and_pip(checkout, repo, path, kernel):
 def test_install_and_uninstall_with_uv(checkout, tmp_path):
     uv = find_uv()
     if uv is None:
-        pytest.skip("uv is neither beside this Python nor on the PATH")
+        pytest.skip("uv is neither next to this Python nor on the PATH")
     target = tmp_path / ODD
     target.mkdir()
     # Without python3 on the PATH, uv finds a Python itself.
@@ -784,7 +784,9 @@ def test_link_installs_the_command_for_the_users_shell(home, tmp_path, kernel, c
         (repo / "deep/er").mkdir(parents=True)
         setup(repo, kernel=kernel)
     command = home / ".local/bin/stepper"
-    assert not command.exists() and "--link" in capsys.readouterr().out, "never unasked"
+    assert not command.exists() and "--link" in capsys.readouterr().out, (
+        "not without the option"
+    )
     setup(repos[0], "--link", kernel=kernel)
     assert f"created: {command}" in capsys.readouterr().out
     before = snapshot(home)

@@ -168,7 +168,7 @@ def test_only_documented_packages_are_requested(
     if installer == "uv":
         uv = find_uv()
         if uv is None:
-            pytest.skip("uv is neither beside this Python nor on the PATH")
+            pytest.skip("uv is neither next to this Python nor on the PATH")
         commands["uv"] = f'exec {uv} "$@"'
     for name in ("repo", "home"):
         (tmp_path / name).mkdir()
@@ -229,14 +229,15 @@ def test_undocumented_requests_are_detected(index: Index, tmp_path: Path) -> Non
 def test_no_interpreter_is_downloaded(index: Index, tmp_path: Path) -> None:
     uv = find_uv()
     if uv is None:
-        pytest.skip("uv is neither beside this Python nor on the PATH")
+        pytest.skip("uv is neither next to this Python nor on the PATH")
     env = make_isolated_environment(
         index, bin_folder(tmp_path / "bin", uv=f'exec {uv} "$@"'), tmp_path
     )
+    # the only Python that it finds
     env |= {
         "UV_PYTHON_PREFERENCE": "only-managed",
         "UV_PYTHON_INSTALL_DIR": str(tmp_path / "none"),
-    }  # the only Python that it finds
+    }
     (tmp_path / "repo").mkdir()
     result = subprocess.run(
         [ROOT / "install.sh", tmp_path / "repo"],

@@ -90,7 +90,7 @@ def test_symlinked_destination_is_refused(
 def test_nothing_is_written_outside_the_target(tmp_path: Path, treasure: Path) -> None:
     uv = find_uv()
     if uv is None:
-        pytest.skip("uv is neither beside this Python nor on the PATH")
+        pytest.skip("uv is neither next to this Python nor on the PATH")
     cache = subprocess.run(
         [uv, "cache", "dir"], capture_output=True, text=True, check=True
     ).stdout.strip()

@@ -299,7 +299,7 @@ def test_next_cell_runs_after_uv_sync_removed_ipykernel(tmp_path: Path) -> None:
     """Test a uv project with an older traitlets: install.sh, `uv sync`, a cell."""
     uv = find_uv()
     if uv is None:
-        pytest.skip("uv is neither beside this Python nor on the PATH")
+        pytest.skip("uv is neither next to this Python nor on the PATH")
     shop = tmp_path / "shop"
     shop.mkdir()
     programs = bin_folder(tmp_path / "bin", uv=f'exec {uv} "$@"')

@@ -220,16 +220,14 @@ def test_revoked_token_and_token_of_another_user_are_distinguished(
     notebook = project_with_server.new()
     assert "ran ok" in notebook.insert("x = 20")[1].text
     hub.ask(f"users/{USER}/tokens/{number}", "DELETE")
-    wait_until(
-        lambda: not get_listed_hub(project_with_server)[0]
-    )  # a server asks its hub again after a while
+    # a server asks its hub again after a while
+    wait_until(lambda: not get_listed_hub(project_with_server)[0])
     assert get_listed_hub(project_with_server) == (
         False,
         f"{refuses} | export {VARIABLE}=…",
     )
-    assert (
-        "| 20" in notebook.insert("print(x)")[1].text
-    )  # through the existing connection
+    # through the existing connection
+    assert "| 20" in notebook.insert("print(x)")[1].text
 
     created = list[tuple[str, str]]()
 
@@ -245,9 +243,8 @@ def test_revoked_token_and_token_of_another_user_are_distinguished(
         )
         created.append(hub.token())
         monkeypatch.setenv(VARIABLE, created[0][1])
-        wait_until(
-            lambda: not get_kernel_trouble(project_with_server), 60
-        )  # sent by the client
+        # sent by the client
+        wait_until(lambda: not get_kernel_trouble(project_with_server), 60)
 
     text = act_during_cell(notebook, cut).text
     assert "ran ok" in text and is_complete(notebook.raw["cells"][0]), text

@@ -153,10 +153,11 @@ class KernelHarness:
         return self.reattach_alive()
 
     def close(self) -> None:
+        # they are child processes of this process
         for kernel in (
             self.kernel,
             *self.former,
-        ):  # they are child processes of this process
+        ):
             self.wait(kernel.shutdown())
         self.wait(asyncio.sleep(0.1))  # so that its sockets are closed
         self.loop.close()
@@ -164,9 +165,8 @@ class KernelHarness:
 
 @pytest.fixture(scope="module")
 def backend(request: pytest.FixtureRequest) -> Iterator[KernelHarness]:
-    folder = Path(
-        tempfile.mkdtemp(prefix="room")
-    )  # short: a socket's path has at most 107 bytes
+    # short: a socket's path has at most 107 bytes
+    folder = Path(tempfile.mkdtemp(prefix="room"))
     with backend_cases.start_backend(request.param, folder) as at:
         harness = KernelHarness(at, folder)
         yield harness
@@ -215,10 +215,11 @@ def test_successful_cell_has_outputs_and_execution_count(
     first = harness.run(cells.value)
     stream, result = first.outputs
     assert stream == {"output_type": "stream", "name": "stdout", "text": "said\n"}
+    # R displays its values
     assert result["output_type"] in (
         "execute_result",
         "display_data",
-    )  # R displays its values
+    )
     assert result["data"]["text/plain"] == cells.shows
     assert result.get("execution_count", first.execution_count) == first.execution_count
     second = harness.run(cells.say)
@@ -358,9 +359,8 @@ def test_displays_are_updated_by_id(harness: KernelHarness) -> None:
         "update_display({'text/plain': 'c'}, raw=True, display_id='own')\n"
         "update_display({'text/plain': 'd'}, raw=True, display_id='mark')"
     )
-    assert [out["data"] for out in result.outputs] == [
-        {"text/plain": "c"}
-    ]  # the other display belongs to another cell
+    # the other display belongs to another cell
+    assert [out["data"] for out in result.outputs] == [{"text/plain": "c"}]
     assert (
         events == [("display_data", False)] * 2 + [("update_display_data", False)] * 2
     )
@@ -419,9 +419,8 @@ def test_user_interrupt_and_client_disconnect_cancel(
         )
         assert result.outcome is Outcome.CANCELLED and result.death is None
     assert not harness.kernel.is_busy
-    harness.wait(
-        harness.kernel.interrupt("user")
-    )  # no cell is running, so the interrupt has no effect
+    # no cell is running, so the interrupt has no effect
+    harness.wait(harness.kernel.interrupt("user"))
     harness.run(cells.assign)
     assert text(harness.run(cells.say)) == "20\n"
 
@@ -676,14 +675,14 @@ def test_new_daemon_gets_missed_messages(harness: KernelHarness) -> None:
 @contract("helper")
 def test_run_without_daemon_is_recovered(harness: KernelHarness, cells: Cells) -> None:
     source = "import time\nprint('begun')\ntime.sleep(0.8)\nprint('over')\n'result'"
+    # the cell is still running, and it has finished
     for request, seconds in (
         ("c" * 32, 0.0),
         ("d" * 32, 1.0),
-    ):  # the cell is still running, and it has finished
+    ):
         kernel = harness.lose_daemon_during_run(source, request, seconds)
-        assert (
-            harness.wait(kernel.await_earlier_request("0" * 32, 20, LIMITS)) is None
-        )  # this request never started
+        # this request never started
+        assert harness.wait(kernel.await_earlier_request("0" * 32, 20, LIMITS)) is None
         result = harness.wait(kernel.await_earlier_request(request, 20, LIMITS))
         assert result.outcome is Outcome.OK and text(result) == "begun\nover\n"
         assert result.outputs[-1]["data"]["text/plain"] == "'result'"

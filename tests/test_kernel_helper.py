@@ -158,10 +158,11 @@ def test_helper_is_invisible_to_the_user(lab: Lab) -> None:
         assert text(fresh.ok("%who")) == "Interactive namespace is empty.\n"
         assert text(fresh.ok("%history")).splitlines()[-2:] == ["%who", "%history"]
         assert "stepper" not in text(fresh.ok("%history"))
+        # in a silent execution
         assert (
             fresh.loop.run_until_complete(fresh.kernel.fetch_namespace()).variables
             == {}
-        )  # in a silent execution
+        )
         result = fresh.ok("print(In)\n_i")
         assert result.execution_count == 5 and "stepper" not in text(result)
         assert result.outputs[-1]["data"]["text/plain"] == "'%history'"
@@ -195,7 +196,7 @@ def test_error_modules_are_preloaded_while_idle(lab: Lab) -> None:
             - memory
             < 8_000_000
         )
-        assert fresh.value("Lazy.asked") == [], "nobody's code ran"
+        assert fresh.value("Lazy.asked") == [], "no code of other modules ran"
         assert fresh.value("[name for name in globals() if name[:1] != '_']") == names
         assert fresh.value("hasattr(sys, 'last_value')") is False
         assert "swallowed" not in fresh.ok("1").diagnosis_data

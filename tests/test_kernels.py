@@ -651,9 +651,8 @@ def test_bash_cells_have_outputs_attempts_and_stops(
     project: Project, shell: Notebook
 ) -> None:
     cell, response = shell.insert("x=3; echo three $x")
-    assert (
-        'Step 1 of 2 "List": done; criterion: 1 == 2.' in response.text
-    )  # Python only; bash reports no such line
+    # Python only; bash reports no such line
+    assert 'Step 1 of 2 "List": done; criterion: 1 == 2.' in response.text
     assert (
         "ran ok" in response.text
         and "| three 3" in response.text
@@ -710,9 +709,8 @@ def test_cell_with_unknown_outcome_is_not_rerun(
     running.start()
     time.sleep(1)
     psutil.Process(project.json("status")["daemon"]["pid"]).kill()
-    time.sleep(
-        2
-    )  # the cell ends before or during the hook's request to the next daemon
+    # the cell ends before or during the hook's request to the next daemon
+    time.sleep(2)
     running.join()
     marker, text = (
         project.folder / "notebooks" / "ran-once",
@@ -812,9 +810,8 @@ def test_removed_backend_is_reported_at_next_kernel_start(
         and f"stepper use {shell.path.relative_to(project.folder)} --kernel NAME"
         in output
     )
-    assert (
-        "| 5" in shell.insert("echo $x")[1].text
-    )  # the running kernel is kept if the new one can't start
+    # the running kernel is kept if the new one can't start
+    assert "| 5" in shell.insert("echo $x")[1].text
     project.kill_daemon()
     assert "| 5" in shell.insert("echo $x")[1].text
 

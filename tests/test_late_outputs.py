@@ -177,7 +177,7 @@ def test_late_output_is_written_soon_and_reported_next(
         " updated." in response.text
     )
     _, response = notebook.insert("2")
-    assert "after its run" not in response.text, "it is told once"
+    assert "after its run" not in response.text, "it is reported once"
     journal = (
         notebook.project.folder / ".stepper" / "journal" / f"{notebook.path.stem}.jsonl"
     )
@@ -407,9 +407,8 @@ def test_descriptors_and_threads_do_not_grow(notebook: Notebook) -> None:
         counts.append(
             int("".join(notebook.cell(cell)["outputs"][0]["data"]["text/plain"]))
         )
-    assert max(counts) <= counts[0] + 4, (
-        counts
-    )  # the socket of the last run may still be open
+    # the socket of the last run may still be open
+    assert max(counts) <= counts[0] + 4, counts
 
 
 def test_cell_that_redirects_file_descriptors(notebook: Notebook) -> None:

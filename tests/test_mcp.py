@@ -108,9 +108,8 @@ def run_scenario(
     try:
         asyncio.run(main())
     except Exception as error:
-        while inner := getattr(
-            error, "exceptions", None
-        ):  # the actual error, not the exception groups around it
+        # the actual error, not the exception groups around it
+        while inner := getattr(error, "exceptions", None):
             error = inner[0]
         raise error from None
 
@@ -572,9 +571,8 @@ def test_run_longer_than_the_wait_continues(
 ) -> None:
     async def scenario(client: Client) -> None:
         await create_notebook(client, "long")
-        assert "| 2" in text(
-            await client.call_tool("execute_code", {"code": "1 + 1"})
-        )  # before there is a cell
+        # before there is a cell
+        assert "| 2" in text(await client.call_tool("execute_code", {"code": "1 + 1"}))
         source = "import time\ntime.sleep(3)\nprint('through')"
         for name, arguments in (
             ("run_cell", {"source": source}),
@@ -1527,9 +1525,8 @@ def test_http_requires_a_key_and_refuses_cross_origin_pages(project: Project) ->
             assert status(Authorization="Bearer x") == 401
             assert status(**headers, Host="evil.example") == 421
             assert status(**headers, Origin="https://evil.example") == 403
-            assert (
-                status(**headers) == 400
-            )  # accepted, but not a message of the protocol
+            # accepted, but not a message of the protocol
+            assert status(**headers) == 400
 
             async def main() -> None:
                 import httpx2

@@ -239,9 +239,8 @@ def test_three_retries_by_read_delete_and_add(shared: Project, succeeds: bool) -
                 "add_cells", {"cells": [{"source": source}]}
             )
             if "FAILED" in text(result) and retry < 3:
-                assert f"{retry} of 3 retries used" in text(
-                    result
-                )  # a new cell does not restart the count
+                # a new cell does not restart the count
+                assert f"{retry} of 3 retries used" in text(result)
         assert [cell["source"] for cell in await cells(client)][1:] == [tries[-1]]
         if succeeds:
             assert 'Step 1 of 2 "Load": done' in text(result)

@@ -76,9 +76,8 @@ def test_hybrid_machine_and_a_container_whose_own_group_is_the_root(
     tmp_path: Path,
 ) -> None:
     root = tmp_path / "cg"
-    group(
-        root / "memory", str(200 * MB), 90 * MB, 40 * MB, v1=True
-    )  # inside the container, /docker/1 is the root
+    # inside the container, /docker/1 is the root
+    group(root / "memory", str(200 * MB), 90 * MB, 40 * MB, v1=True)
     lines = "12:name=systemd:/docker/1\n4:memory,hugetlb:/docker/1\n0::/docker/1\n"
     cgroup_usages = list_cgroup_usages(7, root, proc(tmp_path, lines))
     assert [(result.total // MB, result.used // MB) for result in cgroup_usages] == [

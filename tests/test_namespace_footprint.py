@@ -89,9 +89,8 @@ def inspect_plain_kernel(folder: Path) -> dict[str, Any]:
     client.start_channels()
     client.wait_for_ready(timeout=60)
     messages: list[str] = []
-    client.execute_interactive(
-        "None", timeout=60, silent=True
-    )  # because a request also installs the helper
+    # because a request also installs the helper
+    client.execute_interactive("None", timeout=60, silent=True)
     client.execute_interactive(
         PROBE,
         timeout=60,
@@ -126,6 +125,7 @@ def test_helper_footprint_matches_the_architecture_page(
         name: (plain_footprint[name], helper_footprint[name])
         for name in differ - set(EXPECTED)
     }
+    # and the interpreter's
     callers = {
         "COLUMNS",
         "LINES",
@@ -135,7 +135,7 @@ def test_helper_footprint_matches_the_architecture_page(
         "PWD",
         "SHLVL",
         "_",
-    }  # and the interpreter's
+    }
     assert set(helper_footprint["environment"]) ^ set(
         plain_footprint["environment"]
     ) <= callers | {"STEPPER_KERNEL"}

@@ -375,9 +375,8 @@ def test_save_between_last_check_and_rename_is_kept(
     assert file.write_execution(cell, make_execution(), None, keep_time=True) == ""
     cells = json.loads(Path(file.path).read_text())["cells"]
     assert (cells[0]["execution_count"], cells[1]["source"]) == (7, "edited")
-    background_io.EXECUTOR.submit(
-        bool
-    ).result()  # replaced files are deleted in the background
+    # replaced files are deleted in the background
+    background_io.EXECUTOR.submit(bool).result()
     assert [path.name for path in tmp_path.iterdir()] == ["n.ipynb"]
 
 
@@ -446,9 +445,8 @@ def test_outputs_that_cannot_be_written_now_can_be_written_later(
         path.write_bytes(old)
         assert file.write_execution(cell, make_execution(), None, keep_time=True) == ""
         assert file.read_outputs(CellVersion.from_cell(cell))
-        background_io.EXECUTOR.submit(
-            bool
-        ).result()  # replaced files are deleted in the background
+        # replaced files are deleted in the background
+        background_io.EXECUTOR.submit(bool).result()
         assert [path.name for path in folder.iterdir()] == ["n.ipynb"]
 
 
@@ -521,9 +519,8 @@ def test_failed_write_keeps_the_old_file(tmp_path: Path) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert Path(file.path).read_bytes() == old
-    background_io.EXECUTOR.submit(
-        bool
-    ).result()  # replaced files are deleted in the background
+    # replaced files are deleted in the background
+    background_io.EXECUTOR.submit(bool).result()
     assert [path.name for path in tmp_path.iterdir()] == ["n.ipynb"]
 
 

@@ -57,9 +57,10 @@ def test_notebooks_matching_a_pattern_are_found(project: Path) -> None:
         "top.ipynb",
     ]
     settle()
+    # in an old folder, in new ones
     create_notebook_file(
         project, "notebooks/deep/er/new.ipynb", "notebooks/x/y/z/new.ipynb"
-    )  # in an old folder, in new ones
+    )
     os.rename(project / "notebooks/a.ipynb", project / "notebooks/renamed.ipynb")
     os.unlink(project / "top.ipynb")
     assert list_notebooks(index) == [
@@ -107,9 +108,8 @@ def test_folder_changed_twice_within_one_tick_is_reread(
     list_notebooks(index)
     about = os.stat(folder)
     create_notebook_file(project, "notebooks/c.ipynb")
-    os.utime(
-        folder, ns=(about.st_atime_ns, about.st_mtime_ns)
-    )  # rsync restores the old time of folders
+    # rsync restores the old time of folders
+    os.utime(folder, ns=(about.st_atime_ns, about.st_mtime_ns))
     assert "notebooks/c.ipynb" in list_notebooks(index)
 
 
@@ -131,11 +131,12 @@ def test_environments_packages_hidden_folders_and_links_are_not_searched(
     other_entries = {
         os.path.relpath(path, project) for path in index.find_uncovered([str(project)])
     }
+    # the hook script detects them
     assert other_entries == {
         "env/b.ipynb",
         "node_modules/c.ipynb",
         "link/e.ipynb",
-    }  # the hook script detects them
+    }
     settle()
     create_notebook_file(project, "kept/pyvenv.cfg")  # now a virtual environment
     assert list_notebooks(index) == ["real/e.ipynb"]

@@ -72,10 +72,11 @@ def test_patterns_match_notebooks(
         for name in [*HIDDEN, "../out.ipynb"]
         if notebook_globs.includes(patterns, name)
     ]
+    # matching in the client: docs/development/claude-code.md
     assert claude_settings.list_permission_rules(patterns) == [
         *rules,
         "Bash(stepper *)",
-    ]  # matching in the client: docs/development/claude-code.md
+    ]
 
 
 @pytest.mark.parametrize(

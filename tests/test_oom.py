@@ -104,7 +104,7 @@ def small(project: Project) -> Iterator[Group]:
         group.daemon = start_inside(project, group)
         yield group
         assert project.json("status")["daemon"]["pid"] == group.daemon, (
-            "the daemon did not live"
+            "the daemon died"
         )
     finally:
         project.stepper("shutdown", check=None)

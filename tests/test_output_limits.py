@@ -108,7 +108,7 @@ def test_progress_bar_position_and_stream_order_are_kept() -> None:
         ("stderr", "b\n"),
         ("stdout", "c"),
     ]
-    assert results[2:] == expected, "what is no bar stands where Jupyter has it"
+    assert results[2:] == expected, "other text is at the same position as in Jupyter"
 
 
 def test_text_after_a_figure_stays_below_it() -> None:

@@ -61,7 +61,7 @@ def make_socket(path: Path, target: Path) -> None:
 
 def make_device(path: Path, target: Path) -> None:
     if os.geteuid() != 0:
-        pytest.skip("only root makes devices")
+        pytest.skip("only root can create devices")
     os.mknod(path, 0o600 | 0o020000, os.makedev(1, 3))  # /dev/null
 
 

@@ -59,9 +59,8 @@ def test_plugin_icon_is_generated_from_source() -> None:
     committed_icon = Image.open(ROOT / ".claude-plugin" / "icon.png")
     assert (committed_icon.size, committed_icon.format) == ((512, 512), "PNG")
     off = ImageChops.difference(committed_icon.convert("RGBA"), icon.drawn())
-    assert (
-        max(high for _, high in off.getextrema()) <= 8
-    )  # other Pillow versions round differently
+    # other Pillow versions round differently
+    assert max(high for _, high in off.getextrema()) <= 8
 
 
 # --- the hook script alone

@@ -235,12 +235,10 @@ def test_find_step_of_a_cell() -> None:
     assert plan.find_step_id(run_state, cells, cells[1]) == 2
     assert plan.find_step_id(run_state, cells, cells[0]) == 1  # the step's cell
     add_run(run_state, 2, "recoverable", "id1")
-    assert (
-        plan.find_step_id(run_state, [*cells, cell(2)], cell(2)) is None
-    )  # the failed cell waits
-    assert (
-        plan.find_step_id(run_state, [cells[0], cell(2)], cell(2)) == 2
-    )  # it was deleted
+    # the failed cell waits
+    assert plan.find_step_id(run_state, [*cells, cell(2)], cell(2)) is None
+    # it was deleted
+    assert plan.find_step_id(run_state, [cells[0], cell(2)], cell(2)) == 2
     assert plan.find_step_id(run_state, cells, cell(5, "# stepper: step=3")) == 3
     assert plan.find_step_id(run_state, cells, cell(5, "# stepper: step=9")) is None
     assert plan.find_step_id(run_state, cells, cell(1, "# stepper: scratch")) is None

@@ -100,22 +100,22 @@ def estimate_remaining(*samples: tuple[float, str]) -> float | None:
 def test_insufficient_progress_data() -> None:
     assert estimate_remaining((10, "5/10")) is None
     assert estimate_remaining((10, "1/10"), (11, "1/10")) is None  # it does not advance
-    assert (
-        estimate_remaining((10, "1/10"), (20, "2/10"), (21, "1/10")) is None
-    )  # it fell
+    # it fell
+    assert estimate_remaining((10, "1/10"), (20, "2/10"), (21, "1/10")) is None
     assert estimate_remaining((10, "1/10"), (20, "2/10")) == pytest.approx(80)
-    assert (
-        estimate_remaining((10, "5/10"), (20, "6/10")) is None
-    )  # the bar did not begin in this cell
+    # the bar did not begin in this cell
+    assert estimate_remaining((10, "5/10"), (20, "6/10")) is None
     assert estimate_remaining(
         (10, "1/10"), (20, "2/10"), (24, "saved")
     ) == pytest.approx(76)  # the same line as before
     assert estimate_remaining((10, "a 1/10"), (20, "b 2/10")) is None  # two counters
+    # no progress
     assert (
         estimate_remaining((10, "1/10"), (20, "2/10"), (30, "3/10"), (500, "3/10"))
         is None
-    )  # no progress
+    )
+    # the outer bar is at its beginning
     assert (
         estimate_remaining((10, "1/3\n10 %"), (20, "1/3\n20 %"), (30, "1/3\n30 %"))
         is None
-    )  # the outer bar is at its beginning
+    )

@@ -93,9 +93,8 @@ def test_walk_is_cached_for_a_second(
     assert around.get_tree().files == ["a.csv"]
     make_files("b.csv")
     assert around.get_tree().files == ["a.csv"]
-    assert [path for path, _ in around.list_written_since(0, [])] != [
-        "a.csv"
-    ]  # files written by a cell are checked again
+    # files written by a cell are checked again
+    assert [path for path, _ in around.list_written_since(0, [])] != ["a.csv"]
     make_files("c.csv")
     later = time.monotonic() + 1.1
     monkeypatch.setattr(project_facts.time, "monotonic", lambda: later)
@@ -161,9 +160,8 @@ def test_unreadable_folders(
     (root / "locked").chmod(0)
     try:
         assert around.get_tree().files == ["b.csv"]
-        assert around.can_import(
-            "x", [str(root / "locked")], notebooks_folder
-        )  # unknown, so perhaps
+        # unknown, so perhaps
+        assert around.can_import("x", [str(root / "locked")], notebooks_folder)
     finally:
         (root / "locked").chmod(0o700)
 
@@ -358,9 +356,8 @@ def test_similar_folders_and_misspelt_parents(
     assert around.find_similar_paths(
         "../dat/rew/deep/new.parquet", notebooks_folder
     ) == ["../data/raw"]
-    assert (
-        around.find_similar_paths("../output/new.parquet", notebooks_folder) == []
-    )  # the folder exists and has no similar file
+    # the folder exists and has no similar file
+    assert around.find_similar_paths("../output/new.parquet", notebooks_folder) == []
     assert around.find_similar_paths("/srv/nowhere/new.parquet", notebooks_folder) == []
 
 
@@ -509,12 +506,13 @@ def test_every_importable_module_is_findable(
     path, names = json.loads(result.stdout)
     names += sys.builtin_module_names
     assert len(names) > 300
+    # CPython's own test
     assert [
         name for name in names if not around.can_import(name, path, notebooks_folder)
     ] in (
         [],
         ["xxsubtype"],
-    )  # CPython's own test
+    )
     assert around.can_import("os.path", path, notebooks_folder) and around.can_import(
         "time", [], notebooks_folder
     )
@@ -645,9 +643,8 @@ def test_uv_add_command(
     assert shop.command(python, "six") == (
         "uv add six" if adds else ".venv/bin/python -m pip install six"
     )
-    assert (
-        shop.command(other, "six") == f"{other} -m pip install six"
-    )  # uv would install into .venv
+    # uv would install into .venv
+    assert shop.command(other, "six") == f"{other} -m pip install six"
 
 
 def test_uv_pip_command_in_uv_environment(shop: SimpleNamespace, root: Path) -> None:

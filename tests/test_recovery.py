@@ -251,7 +251,7 @@ def test_lost_output_is_reported_as_missing(project: Project) -> None:
     )
     recorded, messages = map(int, text.strip().rpartition("held ")[2].split())
     assert 500_000 < recorded < 1_100_000 and messages < 5000, (
-        "what is in the user's memory has a bound"
+        "the recorded messages are limited"
     )
 
 
@@ -328,11 +328,12 @@ def test_cell_that_kills_its_kernel_stops_and_restore_skips_it(
         in answer.stop
     )
     assert notebook.before("insert", "1", notebook.raw["cells"][-1]["id"]).denied
+    # nothing is replayed without a request
     assert [count_runs(project, name) for name in ("load", "transform", "break")] == [
         1,
         1,
         1,
-    ]  # nothing is replayed without a request
+    ]
     restored = project.json("restore")
     assert restored["ok"] and restored["ran"] == restored["cells"] == 2
     assert [count_runs(project, name) for name in ("load", "transform", "break")] == [
@@ -398,9 +399,8 @@ def test_kernel_without_state_causes_no_stop(project: Project) -> None:
     notebook.insert("1 / 0")
     kernel = psutil.Process(project.json("status")["kernel"]["pid"])
     kernel.kill()
-    wait_until(
-        lambda: project.json("status")["kernel"]["state"] != "idle"
-    )  # its threads exit one by one
+    # its threads exit one by one
+    wait_until(lambda: project.json("status")["kernel"]["state"] != "idle")
     cell_id = notebook.raw["cells"][-1]["id"]
     assert "ran ok" in notebook.replace(cell_id, "x = 1").text
 

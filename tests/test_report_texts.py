@@ -343,7 +343,7 @@ def test_eval_leaves_the_notebook_unchanged(project: Project) -> None:
     _, after = notebook.insert("rows.append(4)\n_")
     assert "| [1, 2, 3, 4]" in after.text
     assert notebook.raw["cells"][-1]["execution_count"] == 2, (
-        "a look takes no execution count"
+        "`eval` does not increase the execution count"
     )
     assert notebook.cell(cell)["execution_count"] == 1
 
@@ -413,7 +413,7 @@ def test_repeated_lines_are_folded() -> None:
         "| end",
     ]
     assert "more lines" not in quoted_output.quote("a\nb\n" * 100, 2000), (
-        "different lines are no repetition"
+        "different lines are not a repetition"
     )
 
 

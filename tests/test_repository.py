@@ -77,10 +77,11 @@ def test_only_two_modules_know_claude_codes_field_names() -> None:
         "session_id",
     )
     for path in (ROOT / "stepper").rglob("*.py"):
+        # Jupyter has fields with these names, too
         if (
             path.name in ("claude_code_json.py", "hook_json.py")
             or path.parent.name == "jupyter"
-        ):  # Jupyter has fields with these names, too
+        ):
             continue
         text = path.read_text()
         assert [name for name in fields if name in text] == [], path

@@ -33,7 +33,7 @@ def wait_until(condition, seconds: float = 20.0) -> None:
     """Wait for a condition; the timeout only prevents a hang."""
     until = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < until, "it never came"
+        assert time.monotonic() < until, "timed out"
         time.sleep(0.05)
 
 
@@ -399,9 +399,8 @@ def test_client_disconnect_cancels_its_cell(
         wait_until(lambda: fresh_project.json("status")["kernel"]["state"] == "busy")
         hook.send_signal(number)
     wait_until(lambda: len(fresh_project.json("history")) == 2)
-    wait_until(
-        lambda: not (fresh_project.folder / ".stepper" / "batch").exists()
-    )  # there is no PostToolBatch event
+    # there is no PostToolBatch event
+    wait_until(lambda: not (fresh_project.folder / ".stepper" / "batch").exists())
     assert fresh_project.json("history")[-1]["outcome"] == "cancelled"
     assert fresh_project.json("status")["steps"][1]["attempts"] == 0
     assert "| 2" in notebook.insert("print(x + 1)")[1].text

@@ -372,9 +372,8 @@ def test_warnings_are_reported_once_with_line_and_count(clean: Lab) -> None:
     ]
     assert text(result).count("FutureWarning: user: old") == 3  # they are still shown
     clean.ok("def later(): warnings.warn('user: later')")
-    assert list_warnings(clean, "later()") == [
-        "UserWarning: user: later"
-    ]  # of another cell
+    # of another cell
+    assert list_warnings(clean, "later()") == ["UserWarning: user: later"]
     clean.ok("warnings.resetwarnings()")
 
 
@@ -685,9 +684,8 @@ def test_large_data_frames_are_checked_quickly(clean: Lab) -> None:
         clean.ok("import time\n_before = time.process_time()")
         timed = f"_began = time.process_time()\n{code}\n_took = time.process_time() - _began"
         assert list_warnings(clean, timed) == []
-        assert (
-            clean.value("time.process_time() - _before - _took") < 1.5
-        )  # pandas has its own
+        # pandas has its own
+        assert clean.value("time.process_time() - _before - _took") < 1.5
     clean.ok("del big, wide, huge, m")
 
 

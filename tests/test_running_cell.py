@@ -150,9 +150,10 @@ def test_running_cell_is_visible(project: Project) -> None:
         ), line
         notice = json.loads((project.folder / ".stepper" / "now" / "line").read_text())
         assert [*notice] == ["systemMessage"] and BAR in notice["systemMessage"]
+        # it stays for 5 s
         assert re.match(r"\d\d:\d\d:\d\d running step 1 ", notice["systemMessage"]), (
             notice
-        )  # it stays for 5 s
+        )
 
         waits = start_command(
             project, "eval", "1 + 1", "--notebook", str(notebook.path)

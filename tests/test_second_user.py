@@ -27,7 +27,7 @@ from stepper.hook import daemon_client
 from tests.conftest import Project
 
 pytestmark = pytest.mark.skipif(
-    os.geteuid() != 0, reason="only root becomes another user"
+    os.geteuid() != 0, reason="only root can become another user"
 )
 VICTIM, OTHER = 54322, 54321  # user ids that no machine uses
 
@@ -36,9 +36,8 @@ def as_user(uid: int, work: Callable[[], Any], wait: bool = True) -> Any:
     """Run a function in a process of the user and return its result."""
     reading, writing = os.pipe()
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", DeprecationWarning
-        )  # Python warns about threads, which the child does not use
+        # Python warns about threads, which the child does not use
+        warnings.simplefilter("ignore", DeprecationWarning)
         pid = os.fork()
     if pid == 0:
         code = 1
@@ -140,9 +139,8 @@ def test_second_user_cannot_read_or_connect(
         "written": [],
         "connected": [],
     }
-    assert list_reachable([open_project.paths.socket])[
-        "connected"
-    ]  # the same search finds the socket for its owner
+    # the same search finds the socket for its owner
+    assert list_reachable([open_project.paths.socket])["connected"]
     assert open_project.json("status")["kernel"]["state"] == "idle"
 
 

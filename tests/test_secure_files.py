@@ -20,7 +20,9 @@ from stepper.daemon.daemon_log import PrivateLogHandler
 from stepper.install import trust
 from tests.conftest import Project, code, mark_nightly, text_of
 
-ROOT_ALONE = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+ROOT_ALONE = pytest.mark.skipif(
+    os.geteuid() != 0, reason="only root can change a file's owner"
+)
 STRANGER = 54321
 FIGURE = """
 import base64, sys
@@ -141,9 +143,8 @@ def test_daemon_does_not_start_with_symlinked_files(
         "NOT run" in response.text and f"{path} is a symbolic link" in response.text
     ), response.text
     assert f"rm {path}" in response.text
-    project.stepper(
-        "shutdown", check=None
-    )  # also with --force: records behind a link are not removed
+    # also with --force: records behind a link are not removed
+    project.stepper("shutdown", check=None)
     assert snapshot_folder(treasure) == before
 
 
@@ -376,9 +377,7 @@ def test_get_peer_uid() -> None:
         )
 
 
-@pytest.mark.skipif(
-    sys.platform != "linux", reason="a library that stands in for macOS's own"
-)
+@pytest.mark.skipif(sys.platform != "linux", reason="a library that replaces macOS's")
 def test_get_peer_uid_by_getpeereid(tmp_path: Path) -> None:
     compiler = shutil.which("cc")
     if compiler is None:

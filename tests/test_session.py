@@ -308,9 +308,8 @@ def test_daemon_response_has_the_declared_keys(project: Quick) -> None:
         "plan reopen": {"id": 2},
     }
     project.notebook("book.ipynb", [code("x = 1", "a")])
-    for name in sorted(
-        DOCUMENTS, key=lambda name: name in ("new", "run", "use")
-    ):  # last: another notebook is current then
+    # last: another notebook is current then
+    for name in sorted(DOCUMENTS, key=lambda name: name in ("new", "run", "use")):
         body = daemon_client.send_request(
             project.paths,
             name.encode(),
@@ -547,9 +546,8 @@ def test_typed_command_is_confirmed_to_the_user_once(
 ) -> None:
     notebook = project.new("Load", "Plot")
     notebook.insert("raise RuntimeError('STOP: which column?')")
-    monkeypatch.setenv(
-        "STEPPER_SESSION", "session-1"
-    )  # as the client gives it to a skill's command
+    # as the client gives it to a skill's command
+    monkeypatch.setenv("STEPPER_SESSION", "session-1")
     project.stepper("fix", "take price")
     batch = notebook.payload("PostToolBatch", "", {}, tool_calls=[])
     line = project.hook("PostToolBatch", batch).line

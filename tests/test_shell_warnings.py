@@ -193,9 +193,8 @@ def test_shell_hook_is_removed_with_the_helper(lab: Lab) -> None:
     lab.ok("!true")
     script = "import IPython.utils._process_common as c, ipykernel.zmqshell as z\nprint(z.system.__module__, c.process_handler.__module__)"
     assert text(lab.ok(script)).split() == ["_stepper_helper", "_stepper_helper"]
-    lab.run(
-        "import sys; sys.modules['_stepper_helper'].end()"
-    )  # a helper of another version is loaded
+    # a helper of another version is loaded
+    lab.run("import sys; sys.modules['_stepper_helper'].end()")
     assert text(lab.run(script)).split() == [
         "IPython.utils._process_posix",
         "IPython.utils._process_common",
@@ -312,15 +311,15 @@ def test_shim_installs_outside_the_kernel_environment(
         "pip install no-such-distribution", True, False
     )
     assert target and target["into"] == str(kernel_environment / "other/bin/pip")
-    assert (
-        install_target.find_install_target("pip install pytest", True, False) is None
-    )  # of this process
+    # of this process
+    assert install_target.find_install_target("pip install pytest", True, False) is None
+    # it failed, so the target is unknown
     assert (
         install_target.find_install_target(
             "pip install no-such-distribution", False, False
         )
         is None
-    )  # it failed, so the target is unknown
+    )
 
 
 def test_environment_with_system_site_packages(
@@ -355,17 +354,19 @@ def test_warning_names_both_interpreters_and_the_command(tmp_path: Path) -> None
         "line 2: `!pip install Six tqdm` installs packages for /usr/bin/python3, not for this kernel's interpreter"
         f" {kernel_python}; to install for this kernel, run: uv add six 'tqdm>4'"
     ]
+    # as in IPython
     assert (
         "failed with exit code 255"
         in shell_warnings.format_command_warnings(
             [{"text": "ssh box", "code": -127}], AROUND
         )[0]
-    )  # as in IPython
+    )
+    # any text in a cell
     assert (
         shell_warnings.format_command_warnings([{"text": 1}, "x", None], AROUND)
         == shell_warnings.format_command_warnings("no list", AROUND)
         == []
-    )  # any text in a cell
+    )
 
 
 @pytest.mark.nightly

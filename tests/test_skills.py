@@ -38,9 +38,8 @@ def test_skill_is_short_and_has_a_description(skill: Path) -> None:
     assert 20 < len(head["description"]) < 300
     assert len((skill / "SKILL.md").read_text().splitlines()) < 100
     assert head.get("disable-model-invocation", False) == (skill.name in LIFTING)
-    assert head.get("user-invocable", True) == (
-        skill.name != "stepping-notebooks"
-    )  # that one is the agent's
+    # that one is the agent's
+    assert head.get("user-invocable", True) == (skill.name != "stepping-notebooks")
     assert ("argument-hint" in head) == (
         skill.name in LIFTING | {"new-notebook", "notebook-status"}
     )

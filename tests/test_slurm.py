@@ -299,9 +299,8 @@ def test_unresponsive_controller_cancels_nothing(
             match=f"{silent}, so it is not known whether the job was submitted",
         ):
             harness.begin(make_backend())
-        late = json.loads(harness.record.read_text())[
-            "job_name"
-        ]  # a job that may have been submitted is found by its name
+        # a job that may have been submitted is found by its name
+        late = json.loads(harness.record.read_text())["job_name"]
     monkeypatch.setattr(slurm_cli, "COMMAND_SECONDS", 15)
     assert harness.wait_until(lambda: job not in harness.jobs)  # the kernel exited
     assert harness.wait_until(
@@ -335,9 +334,8 @@ def test_queue_is_not_polled_while_the_heartbeat_works(
 
     monkeypatch.setattr(slurm_cli.Slurm, "run", counted)
     assert harness.run("import time; time.sleep(2)").outcome is Outcome.OK
-    assert (
-        harness.wait_for_death(3) is None and len(requests) <= 1
-    )  # one poll per `POLL_SECONDS`
+    # one poll per `POLL_SECONDS`
+    assert harness.wait_for_death(3) is None and len(requests) <= 1
     monkeypatch.setattr(jobs, "POLL_SECONDS", 0.5)
     assert harness.wait_for_death(3) is None and 2 <= requests.count("squeue") <= 7
 
@@ -515,10 +513,11 @@ def test_orphan_jobs_are_found_by_name(
 ) -> None:
     second_harness.begin(make_backend())
     data = json.loads(second_harness.record.read_text())
+    # killed between sbatch's response and the record
     del (
         data["job"],
         data["connection"],
-    )  # killed between sbatch's response and the record
+    )
     sealed_kernel_records.write(str(second_harness.record), data)
     assert (
         second_harness.reattach() is None
@@ -564,9 +563,8 @@ def test_orphan_jobs_are_found_by_name(
     second_harness.lab.ask("scancel", str(second_harness.kernel.process.job_id))
     second_harness.wait_until(lambda: not second_harness.jobs)
     data = json.loads(second_harness.record.read_text())
-    sealed_kernel_records.write(
-        str(second_harness.record), {**data, "job": 999_999}
-    )  # as if SLURM had forgotten it
+    # as if SLURM had forgotten it
+    sealed_kernel_records.write(str(second_harness.record), {**data, "job": 999_999})
     death = second_harness.reattach()  # a record of a job that no longer exists
     assert (
         isinstance(death, Death)
@@ -599,9 +597,8 @@ def test_invalid_job_requests_are_reported(
         f"{bare} does not have ipykernel" in error_text
         and f"{bare} -m pip install ipykernel" in error_text
     )
-    apart = (
-        tmp_path / "apart"
-    )  # the node has its own folder at this path, so the kernel's files are not visible
+    # the node has its own folder at this path, so the kernel's files are not visible
+    apart = tmp_path / "apart"
     folder = f"{second_harness.folder}/stepper-jobs"
     mount_command = f"cp -rp {folder} {tmp_path}/own && mount -t tmpfs none {folder} && cp -p {tmp_path}/own/* {folder}"
     first = f'[ -e {tmp_path}/own ] || exec unshare -m sh -c \'{mount_command} && exec {sys.executable} "$@"\' sh "$@"'
@@ -690,9 +687,8 @@ def test_port_in_use_and_named_interface(second_harness: JobHarness) -> None:
     fail_once = f"[ -e {marker} ] || {{ touch {marker}; echo 'zmq: Address already in use' >&2; exit 1; }}"
     python.write_text(f'#!/bin/sh\n{fail_once}\nexec {sys.executable} "$@"\n')
     python.chmod(0o755)
-    second_harness.begin(
-        make_backend(python=str(python), address="lo", time="")
-    )  # the partition's limit is below stepper's own
+    # the partition's limit is below stepper's own
+    second_harness.begin(make_backend(python=str(python), address="lo", time=""))
     assert 0 < second_harness.kernel.describe().walltime_left <= 3600
     assert (
         json.loads(second_harness.record.read_text())["connection"]["ip"] == "127.0.0.1"
@@ -842,9 +838,8 @@ def test_notebook_on_the_cluster(cluster: Lab, tmp_path: Path) -> None:
         assert (
             "| begun" in text and "| over 3" in text and "the daemon exited" in text
         ), text
-        project.config(
-            "kernel_cwd: notebook\n"
-        )  # the backend was removed from the configuration; its kernel keeps running
+        # the backend was removed from the configuration; its kernel keeps running
+        project.config("kernel_cwd: notebook\n")
         assert "| 5" in notebook.insert("print(x + 2)")[1].text
         assert (
             "this kernel keeps running until you run `stepper shutdown`"
@@ -888,9 +883,8 @@ def test_daemon_start_adopts_and_cleans_up_jobs(cluster: Lab, tmp_path: Path) ->
         end = time.monotonic() + 15
         while jobs_of(cluster, project.paths.runtime) and time.monotonic() < end:
             time.sleep(0.1)
-        assert (
-            jobs_of(cluster, project.paths.runtime) == {}
-        )  # only kernels without a record are ended
+        # only kernels without a record are ended
+        assert jobs_of(cluster, project.paths.runtime) == {}
         assert "| 4" in running_kernel.insert("print(y + 3)")[1].text
         project.stepper("shutdown")
         assert cluster.jobs()[job] == "RUNNING"
@@ -941,9 +935,8 @@ def test_node_failure_leaves_no_second_kernel(failing_cluster: Lab) -> None:
         result.outcome is Outcome.KERNEL_DIED
         and "its node failed (NODE_FAIL)" in result.death.reason
     )
-    assert "Error" not in result.death.stderr, (
-        result.death.stderr
-    )  # output caused by the fence is not the reason of the end
+    # output caused by the fence is not the reason of the end
+    assert "Error" not in result.death.stderr, result.death.stderr
     assert not old.channels.is_open and harness.wait_until(
         lambda: not psutil.pid_exists(pid)
     )
@@ -996,9 +989,8 @@ def test_kernel_ports_are_tunneled_through_its_node(
         assert data["connection"]["ip"] == "127.0.0.1" and data[
             "node"
         ] == second_harness.lab.node_of(data["job"])
-        assert (
-            second_harness.kernel.channels.client.transport == "ipc"
-        )  # sockets of the user, at the daemon's end
+        # sockets of the user, at the daemon's end
+        assert second_harness.kernel.channels.client.transport == "ipc"
         assert text(second_harness.run("kept = 5\nprint(kept)")) == "5\n"
 
         async def cut() -> Execution:
@@ -1109,9 +1101,8 @@ def test_node_clock_differs(cluster: Lab, tmp_path: Path) -> None:
         assert project.json("report")["outcome"] == "ok"
         cell, report = notebook.insert("# stepper: timeout=1\ntime.sleep(30)")
         assert "Timeout" in report.text, report.data
-        for _ in range(
-            2
-        ):  # the files of the kernel's machine are unknown, so the same cell runs again
+        # the files of the kernel's machine are unknown, so the same cell runs again
+        for _ in range(2):
             report = notebook.replace(
                 cell, "y = 1\nopen('made.txt', 'w').write('x')\n1 / 0"
             )

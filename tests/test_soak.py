@@ -61,28 +61,28 @@ def test_hours_of_output_do_not_grow_memory(project: Project) -> None:
     notebook.insert("print('warm')")
     daemon = psutil.Process(project.json("status")["daemon"]["pid"])
     time.sleep(2)
-    before, held, sizes = daemon.memory_info().rss, [0], [0]
+    start_bytes, growth, sizes = daemon.memory_info().rss, [0], [0]
     edit = Edit(notebook, PRINTING_CELL)
     assert "still running" in edit.answer.text
-    over = threading.Event()
+    stop = threading.Event()
 
-    def looks() -> None:
-        while not over.wait(0.1):
-            held.append(daemon.memory_info().rss - before)
+    def sample() -> None:
+        while not stop.wait(0.1):
+            growth.append(daemon.memory_info().rss - start_bytes)
             sizes.append(notebook.path.stat().st_size)
 
-    looking = threading.Thread(target=looks)
-    looking.start()
+    sampler = threading.Thread(target=sample)
+    sampler.start()
     began = time.monotonic()
     try:
-        lefts = []
+        estimates = []
         while edit.waker.poll() is None and time.monotonic() < began + 400:
-            lefts.append((project.json("status")["running"] or {}).get("left_seconds"))
+            estimates.append((project.json("status")["running"] or {}).get("left_seconds"))
             time.sleep(5)
     finally:
-        over.set()
-        looking.join()
-    took = time.monotonic() - began
+        stop.set()
+        sampler.join()
+    seconds = time.monotonic() - began
     notification = edit.woken
     text = text_of(notebook.cell(edit.cell_id))
     assert (
@@ -91,7 +91,7 @@ def test_hours_of_output_do_not_grow_memory(project: Project) -> None:
         and text.rstrip().endswith("1500/1500")
     )
     assert max(sizes) < 2 * MB, f"the file had {max(sizes) / MB:.2f} MB"
-    assert max(held) < 10 * MB, (
-        f"{took:.0f} s: + {max(held) / MB:.1f} MB at most, + {held[-1] / MB:.1f} in the end"
+    assert max(growth) < 10 * MB, (
+        f"{seconds:.0f} s: + {max(growth) / MB:.1f} MB at most, + {growth[-1] / MB:.1f} in the end"
     )
-    assert any(lefts), "when it is over could be told"
+    assert any(estimates), "the remaining time was estimated"

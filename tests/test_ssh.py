@@ -369,9 +369,8 @@ def test_remote_kernel_death_is_detected_even_while_disconnected(
     )
     assert result.death.cause == ""  # the cell may have ended it
     assert not (harness.folder / "kernel.json").exists()
-    wait_until(
-        lambda: not list_ssh_processes(harness.folder)
-    )  # killed processes exit soon
+    # killed processes exit soon
+    wait_until(lambda: not list_ssh_processes(harness.folder))
     harness.kernel = harness.begin(
         harness.host.make_backend(folder=str(harness.folder))
     )
@@ -391,9 +390,8 @@ def test_remote_kernel_death_is_detected_even_while_disconnected(
     assert death.stderr.endswith("its last words")
     harness.wait(harness.kernel.shutdown())
     assert not (harness.folder / "kernel.json").exists()
-    wait_until(
-        lambda: not list_ssh_processes(harness.folder)
-    )  # killed processes exit soon
+    # killed processes exit soon
+    wait_until(lambda: not list_ssh_processes(harness.folder))
     harness.kernel = harness.begin(
         harness.host.make_backend(folder=str(harness.folder))
     )

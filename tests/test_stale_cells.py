@@ -72,11 +72,12 @@ def test_run_stale_continues_only_below_changes(project: Quick) -> None:  # noqa
     assert project.json("run", "book")["ran"] == 5
     notebook.replace("a", "x = 2")
     response = project.json("run", "--stale")
+    # `y` is unchanged
     assert [result["cell_id"] for result in response["results"]] == [
         "b",
         "d",
         "e",
-    ]  # `y` is unchanged
+    ]
     notebook.replace("a", "x = 2  # two")
     assert project.json("status")["stale"] == []  # as large as before
 
@@ -165,9 +166,8 @@ def test_out_of_order_run_reports_stale_cells(project: Quick) -> None:  # noqa: 
     notebook = project.notebook("book.ipynb", cells)
     project.json("run", "book")
     cells[0]["source"], cells[3]["source"] = ["x = [2]"], ["z = 2"]
-    notebook.path.write_text(
-        json.dumps({**notebook.raw, "cells": cells})
-    )  # by another program
+    # by another program
+    notebook.path.write_text(json.dumps({**notebook.raw, "cells": cells}))
     assert project.json("run", "--stale")["cells"] == 0
     assert (
         project.stepper("run", "--stale").stdout

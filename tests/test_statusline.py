@@ -321,9 +321,8 @@ def test_users_without_installation_see_no_status_line(
         f"{os.getpid()} 9999999999\n- a stranger's\n"
     )
     assert render_status_line(repo, b"{}") == ""
-    setup(
-        repo, kernel=kernel
-    )  # a colleague's setting: the user's own line is now shown above it
+    # a colleague's setting: the user's own line is now shown above it
+    setup(repo, kernel=kernel)
     (repo / ".stepper/statusline").write_text(f"{os.getpid()} 9999999999\n- ours\n")
     assert render_status_line(repo, b"{}") == "ours\n"
     uninstall_from(repo)

@@ -34,7 +34,7 @@ def fault(source: str) -> Fault:
 
 
 new = pytest.mark.skipif(
-    sys.version_info < (3, 11), reason="Python stops elsewhere there"
+    sys.version_info < (3, 11), reason="this Python reports another position"
 )
 
 READS_WITH = [
@@ -135,7 +135,7 @@ def test_change_that_makes_the_cell_compile(source: str, part: str) -> None:
     )
 
 
-@pytest.mark.skipif(sys.version_info >= (3, 12), reason="Python reads it")
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="valid in this Python")
 def test_quotes_within_an_f_string() -> None:
     source = 'f"{a["key"]}"\nf"{a["more"]}"'
     assert "single quotes (') inside the string of line 2" in suggest_change(

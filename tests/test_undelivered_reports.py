@@ -106,15 +106,15 @@ def test_undelivered_report_survives_the_daemon_and_reaches_another_session(
     notebook.insert("rows = [1, 2, 3]")
     insert_and_interrupt(notebook, SLOW)
     project.kill_daemon()
-    assert (
-        "WAS applied" in project.stepper("status").stdout
-    )  # the user can see the report …
+    # the user can see the report …
+    assert "WAS applied" in project.stepper("status").stdout
     other_session = Notebook(project, notebook.path, session="another")
     response = start_session(other_session, "resume")
+    # and the agent is notified
     assert (
         response.startswith("stepper: an edit of ")
         and "was CANCELLED after" in response
-    )  # and the agent is notified
+    )
     assert "■ 2. Count" in response and '"Count" (its cell was interrupted)' in response
     assert "WAS applied" not in start_session(notebook)
     insert_and_interrupt(notebook, SLOW)
@@ -307,9 +307,8 @@ def test_only_covered_folders_are_scanned(project: Project) -> None:
     marker = os.stat(project.paths.scan_marker).st_mtime_ns
     assert "analysis" not in Path(project.paths.scan_marker).read_text().splitlines()
     project.config('notebooks: ["notebooks", "analysis", "*.ipynb"]')
-    assert (
-        message(notebook, "Bash").data == {}
-    )  # newly covered notebooks did not change
+    # newly covered notebooks did not change
+    assert message(notebook, "Bash").data == {}
     assert {".", "analysis", "notebooks"} <= {
         *Path(project.paths.scan_marker).read_text().splitlines()
     }
@@ -320,9 +319,8 @@ def test_only_covered_folders_are_scanned(project: Project) -> None:
     project.notebook("../other/x.ipynb", [code("2", "a")])
     assert message(notebook, "Bash").data == {}
     scan_time = os.stat(project.paths.scan_marker).st_mtime_ns
-    assert (
-        scan_time >= os.stat(project.folder / "other" / "x.ipynb").st_mtime_ns
-    )  # the hook script can detect this one
+    # the hook script can detect this one
+    assert scan_time >= os.stat(project.folder / "other" / "x.ipynb").st_mtime_ns
 
 
 def test_jupyter_saves_are_reported_only_after_shell_commands(
@@ -367,10 +365,11 @@ def test_steps_of_a_rewritten_notebook_are_not_done(
     notebook.insert("x + 1")
     assert project.json("status")["state"] == "complete"
     raw = notebook.raw
+    # the second notebook is unchanged
     raw["cells"][1:] = [
         code("1 / 0", "n1"),
         code("x + 1", "n2"),
-    ]  # the second notebook is unchanged
+    ]
     notebook.path.write_text(json.dumps(raw))
     status = project.json("status")
     assert (status["state"], [step["status"] for step in status["steps"]]) == (

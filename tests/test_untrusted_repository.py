@@ -295,9 +295,8 @@ def test_read_only_commands_run_nothing(
             and "itself failed" not in result.stderr
         ), arguments
         assert hostile.pop_executed() == [], arguments
-    assert (
-        "1. Load" in hostile.stepper("plan").stdout
-    )  # its journal and notebook are only data
+    # its journal and notebook are only data
+    assert "1. Load" in hostile.stepper("plan").stdout
     assert hostile.json("status")["kernel"]["python"] is None
     output = hostile.stepper("doctor", check=1).stdout
     assert (
@@ -445,9 +444,8 @@ def test_trust_accepts_an_environment_only_without_installation(
         "is": str(env.readlink()),
     }
     assert env.readlink() == tmp_path / "elsewhere"
-    assert not install_checks.is_environment_ready(
-        hostile.paths, ""
-    )  # install creates its own environment
+    # install creates its own environment
+    assert not install_checks.is_environment_ready(hostile.paths, "")
     env.unlink()
     env.mkdir()
     assert trust.trust(hostile.paths)["environment"] == {
@@ -514,9 +512,8 @@ def test_other_clone_at_a_recorded_path_is_not_trusted(
     )
     assert read_install_record(hostile.paths.project) == {}
     assert "NOT run" in hostile.script("PostToolUse").text
-    path = Path(
-        get_record_folder(hostile.paths.project)
-    )  # possible paths of an environment
+    # possible paths of an environment
+    path = Path(get_record_folder(hostile.paths.project))
     shutil.copytree(hostile.folder / ".stepper/env", path / "env", symlinks=True)
     shutil.move(hostile.folder / ".stepper", hostile.folder / "moved")
     (hostile.folder / ".stepper").symlink_to(path)
@@ -533,9 +530,8 @@ def test_hook_runs_the_recorded_environment(hostile: Hostile, tmp_path: Path) ->
     packages.symlink_to(ROOT)
     trust.trust(hostile.paths)
     assert hostile.pop_executed() == []
-    (
-        hostile.folder / ".stepper/active"
-    ).unlink()  # no notebook is in progress, so there is no daemon
+    # no notebook is in progress, so there is no daemon
+    (hostile.folder / ".stepper/active").unlink()
     hostile.script("SessionStart", CLAUDE_ENV_FILE=str(tmp_path / "exports"))
     assert ".stepper/env/bin/python" in hostile.pop_executed()
     assert "session.sh" in (tmp_path / "exports").read_text()
@@ -660,10 +656,11 @@ def test_record_writable_by_others_is_ignored(hostile: Hostile) -> None:
 
 def test_install_ignores_foreign_records(hostile: Hostile) -> None:
     assert not install_checks.is_environment_ready(hostile.paths, "")
+    # not the one that was "given"
     assert (
         install_checks.choose_interpreter(hostile.paths, None, {}).why
         == "the project's .venv"
-    )  # not the one that was "given"
+    )
     assert doctor.format_install_command(hostile.paths).startswith("./install.sh ")
     assert hostile.pop_executed() == []
     other_settings = hostile.folder.parent / "settings.json"

@@ -316,7 +316,7 @@ def test_timeouts_directives_and_kernel_death(project: Quick) -> None:
     result = run_verify(project, check=1)
     assert format_verdicts(result) == "a:same b:failed c:not_run"
     assert result["cells"][1]["difference"] == "KernelDied: kernel died (SIGSEGV)", (
-        "nothing of it is there to restore"
+        "there is nothing to restore"
     )
 
 
@@ -556,7 +556,7 @@ def test_folder_too_large_to_scan_gives_no_false_reports(
     written = FolderSnapshot(str(tmp_path), str(tmp_path / "a.ipynb"))
     monkeypatch.setattr("stepper.common.project_walk.ENTRIES", 100)
     assert written.list_changes() == [], (
-        "those that were not looked at before are not new"
+        "files that were not checked before do not count as new"
     )
     written = FolderSnapshot(str(tmp_path), str(tmp_path / "a.ipynb"))
     (tmp_path / "7.csv").unlink()
@@ -852,7 +852,7 @@ def test_symlinked_replay_folder_is_refused(project: Quick, tmp_path: Path) -> N
     assert "can't be replayed" in project.stepper("verify", "a", check=1).stderr
     project.kill_daemon()
     assert secure_files.list_names(project.paths.verify) == [], (
-        "nothing there is ours to remove"
+        "the files belong to other users"
     )
     assert os.listdir(other_folder) == ["kept"]
 
@@ -925,7 +925,7 @@ def test_verify_with_real_kernels(real: Project) -> None:
         real.json("status", "a")["kernel"]["pid"] == pid
         and notebook.path.read_bytes() == before
     )
-    assert len(kernels(real)) == 1, "the living one alone"
+    assert len(kernels(real)) == 1, "only the notebook's own kernel"
 
 
 @pytest.mark.nightly
@@ -1120,7 +1120,7 @@ def test_real_full_disk(real: Project, small_disk: Path) -> None:
         )
         assert os.listdir(small_disk) == ["fill"] and len(kernels(real)) == 1
         assert "verified" in real.stepper("status", "full").stdout, (
-            "the last one that was whole"
+            "the last complete verdict"
         )
     finally:
         subprocess.run(["umount", "-l", real.paths.verify], check=True)

@@ -19,9 +19,8 @@ import pytest
 from tests.conftest import CLIENT, ROOT, Project, make_env
 
 Call = Callable[..., dict[str, Any]]
-pytestmark = (
-    pytest.mark.nightly
-)  # for the replacement of an idle daemon, see test_run_on_edit.py
+# for the replacement of an idle daemon, see test_run_on_edit.py
+pytestmark = pytest.mark.nightly
 
 
 @pytest.fixture(params=["newer", "older"])
@@ -82,7 +81,7 @@ def wait_until(received: Callable[[], bool], seconds: float = 20.0) -> None:
     """Wait for a condition; the timeout only prevents a hang."""
     until = time.monotonic() + seconds
     while not received():
-        assert time.monotonic() < until, "it never came"
+        assert time.monotonic() < until, "timed out"
         time.sleep(0.02)
 
 
@@ -112,9 +111,8 @@ def test_old_daemon_finishes_its_cell_and_hands_over_the_kernel(
     threads[0].start()
     wait_until(lambda: project.json("status")["kernel"]["state"] == "busy")
     threads[1].start()
-    wait_until(
-        lambda: not Path(project.paths.socket).exists()
-    )  # the daemon exits for the other version
+    # the daemon exits for the other version
+    wait_until(lambda: not Path(project.paths.socket).exists())
     assert responses == {}
     flag.touch()
     for thread in threads:

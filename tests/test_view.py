@@ -309,7 +309,7 @@ def test_default_http_port_is_omitted_from_host_names(tmp_path: Path) -> None:
 
 def test_second_user_is_refused_even_with_the_key(view: View) -> None:
     if os.geteuid() != 0 or not sys.platform.startswith("linux"):
-        pytest.skip("only root becomes another user")
+        pytest.skip("only root can become another user")
     from tests.test_second_user import OTHER, as_user
 
     def get_statuses() -> list[int]:
@@ -839,6 +839,7 @@ def test_hundred_cells_with_20_mb_and_a_thousand_runs(
     page.until("document.querySelectorAll('svg .run').length === 500")
     assert page.js("document.querySelectorAll('#days button').length") == 2
     most = 0.0
+    # scroll through the page like a reader
     for share in (
         0.0,
         0.2,
@@ -846,7 +847,7 @@ def test_hundred_cells_with_20_mb_and_a_thousand_runs(
         0.6,
         0.8,
         1.0,
-    ):  # scroll through the page like a reader
+    ):
         page.js(
             f"scrollTo({{top: document.body.scrollHeight * {share}, behavior: 'instant'}})"
         )

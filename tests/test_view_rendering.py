@@ -178,9 +178,8 @@ def test_images_are_urls() -> None:
     assert render_one(svg)["kind"] == "picture" and EVIL not in json.dumps(
         render_one(svg)
     )
-    assert (
-        get_full_output([svg], 0).mime == "image/svg+xml"
-    )  # … and only as <img> or in a sandboxed document
+    # … and only as <img> or in a sandboxed document
+    assert get_full_output([svg], 0).mime == "image/svg+xml"
 
 
 @pytest.mark.parametrize("index", [-1, 1, 10**9])
@@ -417,9 +416,8 @@ def test_invalid_journal_lines_are_skipped(journal: Path) -> None:
     )
     past.refresh()
     assert [run.run for run in past.runs] == [3]
-    assert not [
-        name for name in os.listdir(journal.parent) if name != journal.name
-    ]  # the file is not moved aside
+    # the file is not moved aside
+    assert not [name for name in os.listdir(journal.parent) if name != journal.name]
 
 
 def test_thousand_runs_are_read_once(journal: Path) -> None:
@@ -454,9 +452,8 @@ def test_view_modules_are_imported_lazily() -> None:
             for name in modules
             if name.startswith(("stepper.web", "stepper.session.view_snapshot"))
         ], item
-        assert (
-            item == "stepper.daemon.server" or not {"tornado", "rich"} & modules
-        )  # jupyter_client brings tornado
+        # jupyter_client brings tornado
+        assert item == "stepper.daemon.server" or not {"tornado", "rich"} & modules
 
 
 def test_histogram_counts_all_values() -> None:

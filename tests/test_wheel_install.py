@@ -96,9 +96,8 @@ def installed_wheel(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
 def path(tmp_path: Path) -> Path:
     """A PATH with uv, uvx and a python3 outside environments, which uvx needs."""
     uv = Path(find_uv())
-    tools = {
-        "realpath": f'exec {shutil.which("realpath")} "$@"'
-    }  # the scripts that uvx creates need it
+    # the scripts that uvx creates need it
+    tools = {"realpath": f'exec {shutil.which("realpath")} "$@"'}
     tools |= {
         name: f'exec {shlex.quote(str(uv.with_name(name)))} "$@"'
         for name in ("uv", "uvx")
@@ -499,9 +498,8 @@ def test_install_on_a_fresh_machine(
     assert result.returncode == 0, result.stdout[-2000:] + result.stderr
     (scratch,) = tmp_path.glob("stepper-demo-*")
     stepper = scratch / ".stepper/env/bin/stepper"
-    run_result = run(
-        stepper, "run", path=path, cwd=scratch
-    )  # the demo shut its kernel down
+    # the demo shut its kernel down
+    run_result = run(stepper, "run", path=path, cwd=scratch)
     assert run_result.returncode == 0, run_result.stderr
     (notebook,) = (scratch / "notebooks").glob("*.ipynb")
     player = demo.Player(str(scratch), f"notebooks/{notebook.name}")

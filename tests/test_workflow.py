@@ -312,9 +312,8 @@ def test_answer_is_passed_to_the_agent_and_journaled(project: Project) -> None:
     ).stdout
     assert output.splitlines()[-1] == "The user's hint: half of it"
     notebook.replace(cell_id, "raise MemoryError")
-    assert (
-        "resumed" in project.stepper("continue", notebook.path.name).stdout
-    )  # a notebook's name alone is not an answer
+    # a notebook's name alone is not an answer
+    assert "resumed" in project.stepper("continue", notebook.path.name).stdout
     journal = project.folder / ".stepper/journal" / f"{notebook.path.stem}.jsonl"
     lines = [json.loads(line) for line in journal.read_text().splitlines()]
     resumed = [
@@ -342,9 +341,8 @@ def test_failed_cell_blocks_later_cells(project: Project) -> None:
     _, response = notebook.insert("1")
     assert "NOT run" in response.text and cell_id in response.text
     _, response = notebook.insert("broken = 1", after=first)
-    assert (
-        "ran ok" in response.text and "Step" not in response.text
-    )  # a helper is in no step
+    # a helper is in no step
+    assert "ran ok" in response.text and "Step" not in response.text
     assert step(project, 1)["status"] == "failed"
     assert 'Step 1 of 2 "Load": done' in notebook.replace(cell_id, "broken\n").text
     assert step(project, 1)["attempts"] == 1
@@ -611,11 +609,12 @@ def test_plain_text_commands_and_near_misses(project: Project) -> None:
             "does not resume the notebook" in response
             and f"Ask the user to type: `{command}`." in response
         )
+    # the notebook's own command resumes it
     for prompt in (
         "/help",
         "/compact the rest",
         "/continue the first one",
-    ):  # the notebook's own command resumes it
+    ):
         assert say(notebook, prompt) == "", prompt
     assert project.json("status")["state"] == "stopped"
     assert "stopped" in say(notebook, " Show Status, please \n")
@@ -651,9 +650,8 @@ def test_end_of_turn_continues_the_agent_once(project: Project) -> None:
     assert end_turn(notebook, "Shall I drop the empty rows?") == {}
     assert end_turn(notebook, mode="plan") == {}
     response = end_turn(notebook)
-    assert response.keys() == {
-        "hookSpecificOutput"
-    }  # the client shows a decision to block as a problem
+    # the client shows a decision to block as a problem
+    assert response.keys() == {"hookSpecificOutput"}
     assert 'step 2 of 3 "Two"' in response["hookSpecificOutput"]["additionalContext"]
     assert end_turn(notebook) == {}  # not twice without progress
     notebook.insert("2")
@@ -696,10 +694,11 @@ def test_false_criterion_leaves_the_step_open_until_confirmed(
         in end_turn(notebook)["hookSpecificOutput"]["additionalContext"]
     )
     _, response = notebook.insert("text = ''")  # the work can continue without it
+    # prose is left to the agent
     assert (
         "done; criterion: it reads well." in response.text
         and "Doubt" not in response.text
-    )  # prose is left to the agent
+    )
     assert 'Next: step 3 of 3 "Count".' in response.text
     assert 'step 1 of 3 "Train": done; criterion met: score > 0.9.' in notebook.replace(
         cell_id, "score = 0.95"
@@ -721,18 +720,15 @@ def test_false_criterion_leaves_the_step_open_until_confirmed(
         "plan"
     ).stdout.replace("criterion: score > 0.9; ", "")
     assert project.json("plan")["steps"][0]["reason"] == "the data allow no more"
-    assert (
-        bash(notebook, 'stepper confirm "the data allow no more"') == {}
-    )  # left to the agent
+    # left to the agent
+    assert bash(notebook, 'stepper confirm "the data allow no more"') == {}
     _, response = notebook.insert("m = 3")
-    assert (
-        "done; criterion: n == 3." in response.text and "Doubt" not in response.text
-    )  # no such name, so it is treated as prose
+    # no such name, so it is treated as prose
+    assert "done; criterion: n == 3." in response.text and "Doubt" not in response.text
     assert "complete" in response.text
     assert project.json("run", str(notebook.path), "--all")["ok"]
-    assert (
-        project.json("status")["state"] == "complete"
-    )  # confirmed steps stay confirmed
+    # confirmed steps stay confirmed
+    assert project.json("status")["state"] == "complete"
 
 
 @pytest.mark.nightly
@@ -750,9 +746,8 @@ def test_session_start_reports_the_notebook_in_progress(project: Project) -> Non
         assert "j (json)" in response and "values: dict of 1" in response
         assert "Add new cells to this notebook" in response
     project.kill_daemon()
-    assert "values: dict of 1" in start_session(
-        notebook
-    )  # a new daemon asks the kernel
+    # a new daemon asks the kernel
+    assert "values: dict of 1" in start_session(notebook)
     notebook.insert("2")
     assert project.json("status")["state"] == "complete"
     assert start_session(notebook) == ""

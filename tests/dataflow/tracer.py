@@ -105,9 +105,10 @@ def fingerprint(value):
     ):
         return None
     try:
+        # also geopandas
         if any(
             base.__module__.split(".")[0] == "pandas" for base in type(value).__mro__
-        ):  # also geopandas
+        ):
             import pandas
 
             parts = [
@@ -150,9 +151,8 @@ def trace(path):
     assert shell.user_global_ns is names and shell.user_ns is names
     os.chdir(os.path.dirname(path))
     ok, before, outputs = [], {}, []
-    shell._showtraceback = lambda *message: outputs.append(
-        message
-    )  # `%%time` and `%%capture` hide errors
+    # `%%time` and `%%capture` hide errors
+    shell._showtraceback = lambda *message: outputs.append(message)
 
     def late(*_):
         raise TimeoutError("too long")

@@ -78,20 +78,20 @@ def main(
     print(
         f"Found before they ran: {len(blocked_results)}; of these, cells that would have run or ended otherwise: {len(wrong)}"
     )
-    doubts = sum(len(result.warnings) for result in results)
+    warning_count = sum(len(result.warnings) for result in results)
     cells = sum(len(result.case.prepare) for result in results)
     print(
-        f"Cells that are to run ok: {cells}; stopped before they ran, or failed: {sum(len(result.stopped) for result in results)};"
+        f"Preparing cells: {cells}; blocked by the preflight check, or failed: {sum(len(result.stopped) for result in results)};"
     )
-    print(f"doubts raised about them: {doubts}")
+    print(f"warnings about them: {warning_count}")
     for item in results:
-        for doubt in item.warnings:
-            print(f"  {item.case.name}: {doubt}")
+        for warning in item.warnings:
+            print(f"  {item.case.name}: {warning}")
     failures = [
         f"{result.case.name}: {text}" for result in results for text in result.swallowed
     ]
     print(
-        f"Failures of the helper's own that it kept quiet: {len(failures)}",
+        f"Errors of the helper that it suppressed: {len(failures)}",
         *failures,
         sep="\n  ",
     )

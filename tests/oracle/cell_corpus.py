@@ -55,9 +55,8 @@ def notebook(name: str) -> Any:
     """Return a notebook without outputs."""
     cells = []
     for number, corpus_cell in enumerate(load_cells(name)):
-        tags = {
-            "tags": ["raises-exception"]
-        }  # the next cell runs even if this one fails
+        # the next cell runs even if this one fails
+        tags = {"tags": ["raises-exception"]}
         cells.append(
             nbformat.v4.new_code_cell(
                 corpus_cell.source, id=f"{name}-{number}", metadata=tags

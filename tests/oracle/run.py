@@ -23,9 +23,8 @@ def run_with_nbclient(python: str, name: str, folder: Path) -> Any:
     """Run a notebook with nbclient and return it."""
     folder.mkdir(parents=True)
     document = notebook(name)
-    os.environ.pop(
-        "PYTEST_CURRENT_TEST", None
-    )  # ipykernel would not read the output of child processes
+    # ipykernel would not read the output of child processes
+    os.environ.pop("PYTEST_CURRENT_TEST", None)
     manager = AsyncKernelManager(transport="ipc", ip=str(folder / "k"))
     argv = [python, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
     manager._kernel_spec = KernelSpec(argv=argv, display_name="", language="python")

@@ -57,9 +57,8 @@ def nbclient_run(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> NotebookRun:
     python = environment(sys.executable, *PACKAGES)
-    folders = [
-        tmp_path_factory.mktemp("theirs") / "here" for _ in range(TIMES + 1)
-    ]  # one more run, to find random differences
+    # one more run, to find random differences
+    folders = [tmp_path_factory.mktemp("theirs") / "here" for _ in range(TIMES + 1)]
     results = [
         run.run_with_nbclient(python, request.param, folder) for folder in folders
     ]

@@ -16,10 +16,11 @@ from .conftest import Start
 from .models import Call
 from .test_seven_steps import write_client_config
 
+# the first test may download the client
 pytestmark = [
     pytest.mark.nightly,
     pytest.mark.timeout(300),
-]  # the first test may download the client
+]
 DOCS = ROOT / "docs/development/mcp.md"
 GUIDE = ROOT / "docs/mcp.md"
 REFUSAL = "MCP tool call requires approval, but approval policy is never"

@@ -18,10 +18,11 @@ from tests.npm_packages import Unavailable, fetched, node, unavailable
 from .http_bridge import Bridge
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(300)]
+# of the suite: the first version with the scenarios of 2026-07-28
 INSPECTOR, CONFORMANCE = (
     "2.12.0",
     "0.2.0-alpha.12",
-)  # of the suite: the first version with the scenarios of 2026-07-28
+)
 ERAS = ("2025-11-25", "2026-07-28")
 # Scenarios that require the suite's own test server, or an optional feature.
 SDK_FAILURES = re.compile(

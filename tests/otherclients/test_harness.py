@@ -15,10 +15,11 @@ from .clients import Client, Codex
 from .conftest import Start
 from .models import Call
 
+# the first test may download the client
 pytestmark = [
     pytest.mark.nightly,
     pytest.mark.timeout(300),
-]  # the first test may download the client
+]
 SERVER = str(Path(__file__).with_name("minimal_server.py"))
 
 
@@ -56,14 +57,12 @@ def test_client_passes_each_kind_of_response_to_the_model(
     assert ("Cell 1 ran: 1" in run_result.text, run_result.images) == (True, 1)
     assert "Cell 1 ran: error" in failed.text
     if kind is Codex:
-        assert (
-            "as data" in data.text and "as text" not in data.text
-        )  # structured content has priority
+        # structured content has priority
+        assert "as data" in data.text and "as text" not in data.text
         assert failed.images == 1
         assert "decline" in approval.text  # the user was not asked
-        assert (
-            "accept" in approved.text
-        )  # the user was not asked; an empty form is no consent
+        # the user was not asked; an empty form is no consent
+        assert "accept" in approved.text
     else:
         assert "as text" in data.text
         assert "iVBOR" in failed.text  # images of an error become text

@@ -27,21 +27,23 @@ from .clients import Client, Codex
 from .conftest import Start
 from .models import Call
 
+# fixtures of the client's harness
 __all__ = [
     "claude_binary",
     "home",
     "interactive_claude",
     "scripted_model",
-]  # fixtures of the client's harness
+]
 FILES = {
     "claude": ".mcp.json",
     "codex": ".codex/config.toml",
     "gemini": ".gemini/settings.json",
 }
+# the first test may download a client
 pytestmark = [
     pytest.mark.nightly,
     pytest.mark.timeout(300),
-]  # the first test may download a client
+]
 
 
 @pytest.fixture

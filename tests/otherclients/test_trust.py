@@ -12,10 +12,11 @@ from .conftest import Start
 from .models import Call
 from .test_seven_steps import write_client_config
 
+# the first test may download the client
 pytestmark = [
     pytest.mark.nightly,
     pytest.mark.timeout(300),
-]  # the first test may download the client
+]
 
 
 @pytest.mark.parametrize("kind", [Gemini], indirect=True, ids=["gemini"])

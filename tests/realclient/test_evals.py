@@ -241,9 +241,8 @@ def test_sandboxed_shell_cannot_reach_the_daemon(
 
     command = "python3 -c 'import socket; socket.socket(socket.AF_UNIX)'; ls /tmp"
     shell = tool("Bash", {"command": command, "description": "Look"})
-    with (
-        tempfile.TemporaryDirectory() as short
-    ):  # the sandbox needs a short path for its sockets
+    # the sandbox needs a short path for its sockets
+    with tempfile.TemporaryDirectory() as short:
         graded(
             claude_binary,
             tmp_path / "plugin",

@@ -204,9 +204,8 @@ def test_plugin_without_installation(
         model.shown().count("the cell was NOT run: stepper is not set up") == 1
         and model.shown().count(command) == 2
     )
-    assert (
-        "install.sh --plugin" in tool_results(model.requests[1])[0]
-    )  # printed by the plugin's own `stepper`
+    # printed by the plugin's own `stepper`
+    assert "install.sh --plugin" in tool_results(model.requests[1])[0]
     assert (
         sorted(project.rglob("*")) == before
         and not Path(Paths(str(project)).install_record).exists()
@@ -257,10 +256,11 @@ def test_plugin_without_installation(
     installed_plugin("uninstall", "stepper@stepper")
     model = scripted_model([read(notebook)], [insert(notebook, "len(rows)", "cell-0")])
     claude(model, env={"PATH": path}).prompt("Begin.")
+    # as before
     assert (
         "stepper" not in collect_text(model.requests[0])
         and len(list_runs(project, notebook)) == 2
-    )  # as before
+    )
     assert (
         json.loads(stepper(project, "status", str(notebook), "--json"))["kernel"][
             "state"
@@ -370,9 +370,10 @@ def test_install_and_remove_in_interactive_dialogs(
         .get("enabledPlugins", {})
         .get("stepper@stepper")
     )
+    # unchanged
     assert (
         json.loads(stepper(project, "status", str(notebook), "--json"))["kernel"][
             "state"
         ]
         == "idle"
-    )  # unchanged
+    )

@@ -287,9 +287,8 @@ def test_slurm_with_queue_killed_daemon_walltime_and_node_failure(
         *expect_ok_runs(1, 2, 3),
         (4, "kernel_died"),
     ]
-    assert code(notebook)[3][1].startswith(
-        "100 of 1461 days\n200 of"
-    )  # earlier output is kept
+    # earlier output is kept
+    assert code(notebook)[3][1].startswith("100 of 1461 days\n200 of")
     configure_backend(project, {"slurm": options | {"time": "0:20:00"}})
     stepper(project, "restore", str(notebook))
 
@@ -348,12 +347,13 @@ def test_jupyter_server_with_websocket_cut_twice(
     served = JupyterServer("server")
     served.kernelspec("house", python())
     spec = served.folder / "data" / "kernels" / "house" / "kernel.json"
+    # else its kernels run in their own folder
     there = [
         "sh",
         "-c",
         'cd "$0" && exec "$@"',
         str(project / "notebooks"),
-    ]  # else its kernels run in their own folder
+    ]
     data = json.loads(spec.read_text())
     spec.write_text(json.dumps(data | {"argv": [*there, *data["argv"]]}))
     line = ConnectionProxy(served.port)

@@ -40,9 +40,8 @@ from .repository import stepper
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 Model = Callable[..., ScriptedModel]
-pytestmark = pytest.mark.timeout(
-    300
-)  # the first test installs stepper, perhaps over a slow network
+# the first test installs stepper, perhaps over a slow network
+pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture(scope="module")
@@ -227,9 +226,8 @@ def test_analysis_from_slash_command_to_finished_notebook(
     skill = (project / ".claude" / "skills" / "new-notebook" / "SKILL.md").read_text()
     (question,) = (line for line in skill.splitlines() if "$ARGUMENTS" in line)
     assert question.replace("$ARGUMENTS", demo.PROBLEM) in get_new_text(model, 0)
-    assert status.replace(".stepper/env/bin/", "") in get_new_text(
-        model, 0
-    )  # the skill's injected command
+    # the skill's injected command
+    assert status.replace(".stepper/env/bin/", "") in get_new_text(model, 0)
 
     # What the model got: turn 0 is the prompt, 1 the command, 2 the Read, then Markdown
     # and code alternate.

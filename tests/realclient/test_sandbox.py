@@ -87,6 +87,5 @@ def test_cells_run_and_confined_shell_gets_a_hint(
     claude(model).prompt("Begin.")
     alone, piped = tool_results(model.requests[-1])
     assert "complete, 1 of 1 steps done" in alone
-    assert (
-        "this shell is confined" in piped
-    )  # only plain calls of stepper leave the sandbox
+    # only plain calls of stepper leave the sandbox
+    assert "this shell is confined" in piped

@@ -126,9 +126,8 @@ def test_every_report_is_delivered_and_turns_end_without_warnings(
     client.send("Well?")
     client.wait_for("That is the end.")
     new_text = get_new_text(model, 8)
-    assert (
-        "NOT written" in new_text and f"an edit of {name} WAS applied" in new_text
-    )  # the client's text and stepper's
+    # the client's text and stepper's
+    assert "NOT written" in new_text and f"an edit of {name} WAS applied" in new_text
     assert (
         f"Cell 2 (id {ids[1]}) was CANCELLED after" in new_text
         and "rebound `rows`" in new_text

@@ -31,7 +31,7 @@ def path(tmp_path: Path) -> str:
     """The user's PATH: uv, then the usual folders with Python and pip."""
     uv = find_uv()
     if uv is None:
-        pytest.skip("uv is neither beside this Python nor on the PATH")
+        pytest.skip("uv is neither next to this Python nor on the PATH")
     return f"{bin_folder(tmp_path / 'bin', uv=f'exec {uv} $@')}{os.pathsep}{os.environ['PATH']}"
 
 

@@ -51,10 +51,11 @@ from .test_run_on_edit import (
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 Model = Callable[..., ScriptedModel]
+# the first test installs stepper, perhaps over a slow network
 pytestmark = [
     pytest.mark.nightly,
     pytest.mark.timeout(300),
-]  # the first test installs stepper, perhaps over a slow network
+]
 SENT_ON = "steps of notebooks/"  # in the Stop hook's message
 HOOK_SAYS = "hook additional context: "  # the client's prefix of a hook's context
 
@@ -153,10 +154,11 @@ def run_cells(notebook: Path, *sources: str) -> list[str]:
         "run",
         str(notebook),
     ]
+    # otherwise a stop does not concern an agent
     in_agents_shell = {
         **os.environ,
         "CLAUDECODE": "1",
-    }  # otherwise a stop does not concern an agent
+    }
     folder = notebook.parent.parent
     subprocess.run(
         command, cwd=folder, check=False, capture_output=True, env=in_agents_shell
@@ -524,9 +526,8 @@ def test_notebook_status_shows_and_changes_nothing(
         and "· 3. Tell" in shown_text
         and "kernel: idle" in shown_text
     )
-    assert (
-        len(model.requests) == 1
-    )  # a status request does not tell the agent to continue working
+    # a status request does not tell the agent to continue working
+    assert len(model.requests) == 1
     assert get_state_and_steps(notebook) == ("ready", ["done", "failed", "pending"])
 
 
@@ -715,9 +716,8 @@ def test_user_sees_the_stop_and_continues_with_a_slash_command(
     )
     screen.send("/fix")
     screen_text = " ".join(screen.wait_for("Shall I go on now?").split())
-    assert (
-        'stepper fix: 3 new retries for step 1 of 3 "Load"' in screen_text
-    )  # the user's line; the agent gets the details
+    # the user's line; the agent gets the details
+    assert 'stepper fix: 3 new retries for step 1 of 3 "Load"' in screen_text
     assert "3 new retries" in get_new_text(model, 2) and "ran ok in" in get_new_text(
         model, 3
     )
@@ -882,9 +882,8 @@ def test_sessions_do_not_control_each_others_notebook(
         f"notebooks/{first.name}: complete"
         in tool_results(model.requests[before + 1])[-1]
     )
-    assert (
-        len(model.requests) == before + 2
-    )  # complete: ends, although the second session's notebook is unfinished
+    # complete: ends, although the second session's notebook is unfinished
+    assert len(model.requests) == before + 2
     assert (get_state_and_steps(first), get_state_and_steps(second)) == (
         ("complete", ["done", "skipped"]),
         ("ready", ["done", "pending"]),
@@ -1014,9 +1013,8 @@ def test_agent_skill_is_not_in_user_menu(
     )
     screen = interactive_claude(model)
     screen.type("/step")
-    assert "/stepping-notebooks" not in screen.wait_for(
-        "/skip"
-    )  # a skill with a similar name
+    # a skill with a similar name
+    assert "/stepping-notebooks" not in screen.wait_for("/skip")
     screen.keys("C-u")
     screen.send("Read the skill")
     screen.wait_for("I have read it.")

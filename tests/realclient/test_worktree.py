@@ -69,9 +69,8 @@ def test_a_session_in_a_worktree(
         history = tool_results(model.requests[-1])[-1]
         assert "ok" in history
         assert f"{Paths(str(main)).env}/cli/stepper" in history
-        assert (
-            f"{Paths(str(main)).env}/bin" not in history
-        )  # the only program of stepper's environment on the PATH
+        # the only program of stepper's environment on the PATH
+        assert f"{Paths(str(main)).env}/bin" not in history
         assert not (main / ".stepper/journal").exists()
         assert git(worktree, "status", "--porcelain") == "?? notebooks/a.ipynb\n"
     finally:
