@@ -9,8 +9,8 @@ PYTHON ?= python3
 # all of its imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-# The checks run beside the tests, and their output follows. They use one core while the
-# tests are compiled on the other.
+# The checks run in parallel with the tests, and their output is printed at the end. They
+# use one core while the tests are compiled on the other.
 test: env
 	@output=$$(mktemp); trap 'rm -f "$$output"' EXIT; \
 	$(MAKE) --no-print-directory lint >"$$output" 2>&1 & lint=$$!; \
