@@ -77,7 +77,9 @@ def test_hours_of_output_do_not_grow_memory(project: Project) -> None:
     try:
         estimates = []
         while edit.waker.poll() is None and time.monotonic() < began + 400:
-            estimates.append((project.json("status")["running"] or {}).get("left_seconds"))
+            estimates.append(
+                (project.json("status")["running"] or {}).get("left_seconds")
+            )
             time.sleep(5)
     finally:
         stop.set()
