@@ -37,6 +37,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.state_restore import (  # noqa: E402
+    HIDDEN_STATE,
     PACKAGES,
     Difference,
     InvalidRunError,
@@ -47,6 +48,7 @@ from benchmarks.state_restore import (  # noqa: E402
     get_report,
     get_state,
     is_named,
+    list_words,
 )
 from tests.conftest import Notebook, Project, code  # noqa: E402
 from tests.dataflow.score import NEEDED, unpack_notebooks  # noqa: E402
@@ -250,6 +252,7 @@ def judge_story(live: State, first: State, second: State) -> Verdict:
         difference
         for difference in differences
         if not any(is_named(root, text) for root in difference.roots)
+        and live.doubtful.isdisjoint(difference.roots)
     ]
     outcome = "named" if differences else "equal"
     if unnamed:
@@ -429,6 +432,7 @@ class RandomNotebook:
     reports: list[str] = field(default_factory=list)
     actions: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)  # of the last `run --stale`
+    doubtful: set[str] = field(default_factory=set)  # see `State`
 
     def create_source(self, failure: str = "") -> str:
         """Return the source of a random cell."""
@@ -448,6 +452,10 @@ class RandomNotebook:
         """Record an action and its report."""
         self.actions.append(action)
         self.reports.append(report)
+        for match in HIDDEN_STATE.finditer(report):
+            for number in map(int, re.findall(r"\d+", match[1])):
+                _, source = self.cells[number - 1]
+                self.doubtful |= list_words(source)
 
     def replace(self, index: int, source: str) -> None:
         """Replace a cell."""
@@ -501,6 +509,7 @@ def run_random_story(
     state = get_state(notebook)
     shut_down(notebook)
     state.reports = live.reports
+    state.doubtful = live.doubtful
     path = notebook.path.with_name("replay.ipynb")
     final_state = replay(project, path, [source for _, source in live.cells])
     state.errors = live.errors

@@ -10,7 +10,8 @@ kernel runs setup and retry from the top. `tests/state_changes/state_dump.py` de
 the state of both kernels as text. The outcome of a case is one of:
 
 - equal: both states and the outputs of the retry are the same.
-- named: each difference belongs to a name that a report lists as not restored. Of an
+- named: each difference belongs to a name that a report lists as not restored, or to a
+  name in a cell of which a report says that it read such a name (hidden state). Of an
   alias, one of the names is enough.
 - failed: the retry or a cell below it raises an error only in the first kernel.
 - SILENT: there is a difference that no report mentions.
@@ -61,6 +62,9 @@ SEEDS = {
     "numpy random numbers": re.compile(r"\b(np|numpy)\.random\.seed\("),
     "torch random numbers": re.compile(r"manual_seed\("),
 }
+HIDDEN_STATE = re.compile(
+    r"\bcells? ([\d, and]+) read [^.\n]*value could not be restored"
+)
 NOT_RESTORED = re.compile(r"not restored[^:\n]*: (.*)", re.IGNORECASE)
 RESTORED = re.compile(r"\b(was|were) restored")
 PARENTHESES = re.compile(r" *\([^()]*(\([^()]*\)[^()]*)*\)")
@@ -82,6 +86,8 @@ class State:
     outputs: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     reports: list[str] = field(default_factory=list)
+    # Names in cells that are reported to have read a value that was not restored.
+    doubtful: set[str] = field(default_factory=set)
 
 
 @dataclass
@@ -181,10 +187,13 @@ def run_live(project: Project, case: Case, folder: str) -> State:
         reports.append(require_outcome(answer, True, "the second version"))
     if "topped" in reports[-1]:
         project.stepper("continue", notebook.name, check=None)
+    report_count = len(reports)
     retry_id, errors = run_retry(notebook, case, cell_id, reports)
     state = get_state(notebook)
     state.reports = reports
     state.errors = errors
+    if any(map(HIDDEN_STATE.search, reports[report_count:])):
+        state.doubtful = list_words("\n".join([case.retry, *case.below]))
     collect_outputs(notebook, [retry_id, *below_ids], state)
     project.stepper("shutdown", notebook.name, check=None)
     return state
@@ -336,15 +345,21 @@ def judge(
         difference
         for difference in differences
         if not any(is_named(root, text) for root in difference.roots)
+        and live.doubtful.isdisjoint(difference.roots)
     ]
     if unnamed:
         return "SILENT", unnamed
     return ("named" if differences else "equal"), differences
 
 
+def list_words(source: str) -> set[str]:
+    """Return the words in a source that may be names."""
+    return {*re.findall(r"\b[a-z_]\w*", source)}
+
+
 def find_output_roots(case: Case) -> tuple[str, ...]:
     """Return the names in the retry; if files are part of the state, also "files"."""
-    names = sorted({*re.findall(r"\b[a-z_]\w*", case.retry)})
+    names = sorted(list_words(case.retry))
     return (*names, "files") if case.external else tuple(names)
 
 

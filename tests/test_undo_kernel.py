@@ -248,6 +248,16 @@ def test_names_that_are_not_requested_stay(lab: UndoLab) -> None:
     assert facts.restore and facts.restore.restored == {"a": (lab.number - 1,)}
 
 
+def test_memory_changed_through_another_view(lab: UndoLab) -> None:
+    lab.step("x = np.arange(4.0); y = x[1:3]; z = x[::2]")
+    lab.step("x *= 10")
+    lab.step("print(y)", [lab.number], {"y"})
+    assert lab.output == "[1. 2.]\n"
+    lab.step("y += 1")
+    lab.step("print(z)", [lab.number], {"z"})
+    assert lab.output == "[0. 2.]\n"
+
+
 def test_object_changed_through_another_name(lab: UndoLab) -> None:
     lab.step("inner = [1]; outer = {'x': inner}")
     lab.step("inner.append(2)")

@@ -34,6 +34,30 @@ def is_users(function: Any) -> bool:
     return scope.is_local(module) or scope.is_local(type(function).__module__)
 
 
+class Magics:
+    """The magics of IPython. Only those of the user are compared."""
+
+    def __init__(self, tables: dict[str, dict[str, Any]]) -> None:
+        self.tables = tables
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Magics):
+            return False
+        is_same = self.tables == other.tables
+        return is_same or self.list_users() == other.list_users()
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def list_users(self) -> dict[tuple[str, str], Any]:
+        """Return the magics that the user has registered."""
+        users = {}
+        for kind, table in self.tables.items():
+            for name, function in table.items():
+                if is_users(function):
+                    users[kind, name] = function
+        return users
+
+
 def take_shell(module: Any) -> Any:
     """Return the user's callbacks and magics, and the settings.
 
@@ -45,15 +69,13 @@ def take_shell(module: Any) -> Any:
         callbacks[event] = References(filter(is_users, functions))
     magics = {}
     for kind, table in shell.magics_manager.magics.items():
-        for name, function in table.items():
-            if is_users(function):
-                magics[kind, name] = function
+        magics[kind] = dict(table)
     transformers = {}
     for name in TRANSFORMERS:
         transformers[name] = References(filter(is_users, getattr(shell, name)))
     return {
         "callbacks": callbacks,
-        "magics": magics,
+        "magics": Magics(magics),
         "transformers": transformers,
         "extensions": set(shell.extension_manager.loaded),
         "options": [getattr(shell, name) for name in SHELL_OPTIONS],
@@ -71,11 +93,12 @@ def restore_shell(module: Any, state: Any) -> None:
     for name, references in state["transformers"].items():
         functions = getattr(shell, name)
         functions[:] = merge(functions, references)
+    magics = state["magics"].list_users()
     for kind, table in shell.magics_manager.magics.items():
         for name in [name for name in table if is_users(table[name])]:
-            if (kind, name) not in state["magics"]:
+            if (kind, name) not in magics:
                 del table[name]
-    for (kind, name), function in state["magics"].items():
+    for (kind, name), function in magics.items():
         shell.magics_manager.magics[kind][name] = function
     for name, option in zip(SHELL_OPTIONS, state["options"]):
         if getattr(shell, name) != option:

@@ -9,7 +9,12 @@ import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from stepper.kernels.in_kernel.undo import numpy_types, pandas_types, torch_types
+from stepper.kernels.in_kernel.undo import (
+    numpy_types,
+    pandas_types,
+    polars_types,
+    torch_types,
+)
 from stepper.kernels.in_kernel.undo.object_snapshots import (
     BYTE_SECONDS,
     Row,
@@ -109,6 +114,12 @@ ROWS: dict[str, dict[str, LibraryRow]] = {
     "pandas.core.generic": {"NDFrame": LibraryRow(pandas_types.FRAME)},
     "pandas._libs.arrays": {
         "NDArrayBacked": LibraryRow(pandas_types.BACKED, is_complete=False),
+    },
+    "polars": {
+        "DataFrame": LibraryRow(polars_types.FRAME),
+        "Series": LibraryRow(polars_types.SERIES),
+        "LazyFrame": PLAIN,
+        "Expr": PLAIN,
     },
     "torch": {
         "Tensor": LibraryRow(torch_types.TENSOR, is_complete=False),

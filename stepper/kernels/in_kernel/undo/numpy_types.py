@@ -20,6 +20,7 @@ from stepper.kernels.in_kernel.undo.object_snapshots import (
 )
 
 SAMPLES = 1000
+MAX_OWNER = 16 << 20  # bytes
 WORD = 8  # bytes
 LAYOUT = ("dtype", "shape", "strides")
 
@@ -61,18 +62,22 @@ def copy_content(view: Any) -> Any:
 def take_array(value: Any) -> ArrayState:
     view = view_array(value)
     is_writeable = view.flags.writeable
-    owner = None
-    if not is_writeable and issubclass(type(view.base), get_base_class()):
-        owner = find_owner(value)
+    owner = find_owner(value)
     content = None if owner is not None else copy_content(view)
     address = view.ctypes.data
     return ArrayState(address, get_layout(view), is_writeable, content, owner)
 
 
 def find_owner(value: Any) -> Any:
-    """Return the array that a read-only view looks at, or None."""
+    """Return the array that owns the memory of a view, or None.
+
+    The owner is copied in place of the view, because a cell may change the memory
+    through another view. Of a large owner, only the view is copied.
+    """
     owner = get_base_class().base.__get__(value)
-    return owner if issubclass(type(owner), get_base_class()) else None
+    if not issubclass(type(owner), get_base_class()):
+        return None
+    return owner if view_array(owner).nbytes <= MAX_OWNER else None
 
 
 def list_array_children(state: ArrayState) -> Any:
@@ -172,7 +177,7 @@ def is_sequence(item: Any) -> bool:
 
 def measure_array(value: Any) -> Any:
     view = view_array(value)
-    if not view.flags.writeable and find_owner(value) is not None:
+    if find_owner(value) is not None:
         return 0.0, 0
     if view.dtype.hasobject:
         return view.size * ITEM_SECONDS, view.nbytes
