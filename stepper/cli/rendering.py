@@ -114,6 +114,7 @@ def _format_list(notebooks: list[Response]) -> str:
 
 
 def _format_use(response: Response) -> str:
+    """Return which notebook is current now, and where its kernel runs."""
     notebook = response["notebook"]
     text = f"{notebook} is now the current notebook."
     if response["kernel"]:
@@ -138,6 +139,7 @@ def _format_wait(response: Response) -> str:
 
 
 def _format_kernels(backends: list[Response]) -> str:
+    """Return the backends, each with its details in indented lines."""
     lines = list[str]()
     width = max(len(backend["name"]) for backend in backends)
     indent = " " * (width + 4)
@@ -187,6 +189,7 @@ def _wrap(prefix: str, text: str) -> list[str]:
 
 
 def _format_history(runs: list[Response]) -> str:
+    """Return the table of runs, with times in the local time zone."""
     if not runs:
         return "No cell has run yet."
     from stepper.messages.notebook_list import format_table
@@ -199,6 +202,7 @@ def _format_history(runs: list[Response]) -> str:
 
 
 def _make_history_row(run: Response) -> Sequence[str]:
+    """Return the cells of a run's row in the table of runs."""
     from stepper.messages.notebook_list import NO_VALUE
     from stepper.messages.status_text import get_outcome_name
 
@@ -258,6 +262,7 @@ NOTHING_TO_RUN = {
 
 
 def _format_run(response: Response) -> str:
+    """Return the report on a run, and how many of the selected cells ran."""
     if response["cells"]:
         cells = format_count(response["cells"], "cell")
         summary = f"{response['ran']} of {cells} ran ok"
@@ -279,6 +284,7 @@ def _remove_text(response: Response) -> Response:
 
 
 def _format_output(response: Response) -> str:
+    """Return a page of a cell's output, or the end of a followed output."""
     if response["ended"]:
         return str(response["ended"])
     page = ""
@@ -299,6 +305,7 @@ def _format_restart(response: Response) -> str:
 
 
 def _format_shutdown(response: Response | None) -> str:
+    """Return what was stopped. The response is None if nothing was running."""
     if not response:
         return "Nothing to stop: neither a daemon nor a kernel is running."
     notebook = response["notebook"]
@@ -316,6 +323,7 @@ def _format_shutdown(response: Response | None) -> str:
 
 
 def _format_checks(checks: list[Any]) -> str:
+    """Return a line for each check of doctor, and a line on how to fix a problem."""
     from stepper.messages.error_hint import format_hint
 
     lines = []

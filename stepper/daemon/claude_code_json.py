@@ -312,6 +312,7 @@ def _require_path(data: dict[str, Any], key: str) -> str:
 
 
 def _is_possible_path(path: str) -> bool:
+    """Return whether the operating system may have a file with this path."""
     try:
         data = path.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:

@@ -31,7 +31,11 @@ MAX_BRACKETS = 100
 MAX_NUMBER = 1e9  # about thirty years in seconds
 SIZE = re.compile(r"(\d{1,9}(?:\.\d{1,3})?) ?([KMG])B", re.IGNORECASE)
 SIZE_UNITS = {"K": 10**3, "M": 10**6, "G": 10**9}
-MAX_KEY_CHARACTERS = 100  # the maximum length of a key in a message
+# The maximum lengths of a key, of the path of a nested key, and of a list of names in a
+# message.
+MAX_KEY_CHARACTERS = 100
+MAX_PATH_CHARACTERS = 300
+MAX_LIST_CHARACTERS = 500
 
 
 def _is_number(value: Any, minimum: float = 0, maximum: float = MAX_NUMBER) -> bool:
@@ -295,7 +299,7 @@ def _parse_kernels(
         values["kernels"] = backend_registry.parse_backends(values.get("kernels", {}))
     except kernel_config.BackendConfigError as error:
         path = ("kernels", *error.path)
-        key = one_line(".".join(path), 300)
+        key = one_line(".".join(path), MAX_PATH_CHARACTERS)
         raise UsageError(
             f"{file_name}, line {_find_line(node, path)}: `{key}` {error.reason}",
             error.hint,
@@ -304,9 +308,11 @@ def _parse_kernels(
     if name is None or name == kernel_config.LOCAL or name in values["kernels"]:
         return
     known_names = ", ".join([*values["kernels"], kernel_config.LOCAL])
+    short_name = one_line(name, MAX_KEY_CHARACTERS)
+    short_list = one_line(known_names, MAX_LIST_CHARACTERS)
     raise UsageError(
-        f"{file_name}, line {lines['kernel']}: `kernel: {one_line(name, 100)}` is not"
-        f" defined in `kernels:`; available: {one_line(known_names, 500)}"
+        f"{file_name}, line {lines['kernel']}: `kernel: {short_name}` is not"
+        f" defined in `kernels:`; available: {short_list}"
     )
 
 

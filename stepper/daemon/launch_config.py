@@ -52,9 +52,9 @@ def build_launch_config(
         if other is not backend
         for variable in other.description.secret_variables
     ]
-    hidden = [*limits.hide_env, *other_tokens]
+    hidden_variables = [*limits.hide_env, *other_tokens]
     env = paths.active_env
-    kernel_environ = build_kernel_environ(environ, python, env, hidden)
+    kernel_environ = build_kernel_environ(environ, python, env, hidden_variables)
     return LaunchConfig(
         python,
         cwd,

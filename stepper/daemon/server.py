@@ -510,11 +510,11 @@ def _explain_idle_shutdown(limits: Limits, idle_seconds: float, rank: int) -> st
             " (kernel_idle_hours)"
         )
     if rank >= limits.max_kernels:
-        others = format_count(rank, "idle kernel")
+        other_kernels = format_count(rank, "idle kernel")
         verb = "was" if rank == 1 else "were"
         return (
-            f"the kernel was shut down because {others} {verb} used more recently"
-            f" and max_kernels is {limits.max_kernels}"
+            f"the kernel was shut down because {other_kernels} {verb} used more"
+            f" recently and max_kernels is {limits.max_kernels}"
         )
     return ""
 

@@ -317,8 +317,10 @@ class Diagnoser:
         facts = execution.diagnosis_data
         command_warnings = self._list_command_warnings(facts)
         shell_errors = shell_warnings.format_shell_errors(execution.outputs)
-        reported = facts.get("warnings") or []
-        return run_warnings.format_warnings(reported, command_warnings + shell_errors)
+        kernel_warnings = facts.get("warnings") or []
+        return run_warnings.format_warnings(
+            kernel_warnings, command_warnings + shell_errors
+        )
 
     @return_on_error(lambda execution, run: [])
     def summarize_figures(self, execution: Execution, run: int) -> list[str]:

@@ -403,8 +403,8 @@ def _format_traces(groups: Sequence[plotly_summary.Traces]) -> str:
         texts.append(text)
     other_count = len(groups) - MAX_NAMES
     if other_count > 0:
-        others = _format_count(other_count, "other type")
-        texts.append(f"traces of {others}")
+        other_types = _format_count(other_count, "other type")
+        texts.append(f"traces of {other_types}")
     return ", ".join(texts)
 
 
@@ -489,6 +489,7 @@ def _list_contents(figure: Figure) -> list[str]:
 
 
 def _format_color_bars(labels: Sequence[str]) -> str:
+    """Return the number of color bars and their first labels."""
     if not labels:
         return ""
     text = _format_count(len(labels), "color bar")
@@ -591,6 +592,7 @@ def _format_axis(
 
 
 def _format_end(end: str | float | None) -> str:
+    """Return an end of a range: a number, a quoted text, or "?" if it is unknown."""
     if end is None:
         return "?"
     if isinstance(end, str):
@@ -618,6 +620,7 @@ def _format_count(count: int, noun: str, plural: str = "") -> str:
 
 
 def _format_size(size: int) -> str:
+    """Return a number of bytes in bytes, kB or MB."""
     if size < KILOBYTE:
         return _format_count(size, "byte")
     kilobytes = size / KILOBYTE

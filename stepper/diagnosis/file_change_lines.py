@@ -53,22 +53,22 @@ def format_file_lines(
     start = facts.began or since_ns - TICK
     sizes = _list_written_files(changes, unchanged, environment, start)
     by_cell, by_kernel = _find_writers(facts, changes, environment)
-    written = []
-    opened = []
-    others = []
+    written_by_cell = []
+    opened_by_kernel = []
+    other_files = []
     for path in sizes:
         if path in by_cell:
-            written.append(path)
+            written_by_cell.append(path)
         elif path in by_kernel:
-            opened.append(path)
+            opened_by_kernel.append(path)
         else:
-            others.append(path)
+            other_files.append(path)
 
     own_changes = [change for change in changes.values() if change.own]
-    cell_lines = _format_cell_changes(own_changes, written, sizes, environment)
+    cell_lines = _format_cell_changes(own_changes, written_by_cell, sizes, environment)
     other_lines = [
-        *_format_other_changes(BY_KERNEL, _add_sizes(opened, sizes)),
-        *_format_other_changes(UNKNOWN, _add_sizes(others, sizes)),
+        *_format_other_changes(BY_KERNEL, _add_sizes(opened_by_kernel, sizes)),
+        *_format_other_changes(UNKNOWN, _add_sizes(other_files, sizes)),
     ]
     return FileLines(
         [one_line(line, MAX_LINE) for line in cell_lines],

@@ -124,11 +124,11 @@ class NotebookNames:
 
     def list_other_cells(self) -> list[Cell]:
         """Return the runnable cells except the cell that failed."""
-        others = []
+        other_cells = []
         for cell in select_runnable(self.cells):
             if cell.id != self.cell.id:
-                others.append(cell)
-        return others
+                other_cells.append(cell)
+        return other_cells
 
     def describe_run(self, cell: Cell, line: int, name: str) -> RunStatus:
         """Return the reason why a name is undefined although a line binds it."""

@@ -28,7 +28,7 @@ def score_similar_names(wanted: str, names: Iterable[str]) -> dict[str, float]:
     folded_wanted = _fold(wanted)
     stem = _remove_extension(folded_wanted)
     scores = dict[str, float]()
-    others = []
+    remaining_names = []
     for name in names:
         folded = _fold(name)
         if name == wanted:
@@ -43,10 +43,10 @@ def score_similar_names(wanted: str, names: Iterable[str]) -> dict[str, float]:
             scores[name] = OTHER_EXTENSION
         else:
             # Compare without the extension: equal extensions do not make names similar.
-            others.append((_remove_extension(folded), name))
+            remaining_names.append((_remove_extension(folded), name))
     matcher = SequenceMatcher(b=stem, autojunk=False)
     deadline = time.monotonic() + SECONDS
-    for other_stem, name in others:
+    for other_stem, name in remaining_names:
         matcher.set_seq1(other_stem)
         # The quick ratios are upper bounds of the ratio, which is slow to compute.
         if (

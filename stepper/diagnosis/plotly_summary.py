@@ -145,6 +145,7 @@ def _group_traces(traces: list[dict[str, Any]]) -> Iterable[Traces]:
 
 
 def _get_type(trace: Mapping[str, Any]) -> str:
+    """Return the type of a trace, or "other" if it is not a possible type."""
     kind = trace.get("type", "scatter")
     if not isinstance(kind, str):
         return "other"
@@ -262,16 +263,16 @@ def _parse_axis(name: str, columns: list[Any], layout: Mapping[str, Any]) -> Axi
     return replace(axis, empty=bool(values))
 
 
-def _parse_range(ends: Any, scale: str) -> Range:
+def _parse_range(layout_range: Any, scale: str) -> Range:
     """Return the range that a layout sets, or an empty tuple if there is none.
 
     For a logarithmic range, the layout contains the exponents.
     """
-    if not isinstance(ends, list):
+    if not isinstance(layout_range, list):
         return ()
-    if len(ends) != 2:
+    if len(layout_range) != 2:
         return ()
-    first, last = ends
+    first, last = layout_range
     if isinstance(first, str) and isinstance(last, str):
         return first[:MAX_TEXT], last[:MAX_TEXT]
     if not _is_finite_number(first):
@@ -304,6 +305,7 @@ def _decode_values(column: Any) -> list[Any]:
 
 
 def _is_finite_number(value: Any) -> bool:
+    """Return whether a value is a finite number, and not too large for a float."""
     if isinstance(value, bool):
         return False
     if isinstance(value, int):

@@ -42,15 +42,15 @@ def format_warnings(facts: list[Any], first: Sequence[str] = ()) -> list[str]:
     `facts` are the helper's warnings. The lines in `first` precede them and count
     toward the three.
     """
-    reported = decode_valid_items(RunWarning, facts)
-    warnings = [warning for warning in reported if warning.kind in KINDS]
+    kernel_warnings = decode_valid_items(RunWarning, facts)
+    warnings = [warning for warning in kernel_warnings if warning.kind in KINDS]
     warnings.sort(key=lambda warning: KINDS.index(warning.kind))
     texts = list(first)
     for warning in warnings:
         text = one_line(warning.text, MAX_LENGTH)
         texts.append(text)
     shown = texts[:MAX_WARNINGS]
-    unreported = _count_unreported(reported)
+    unreported = _count_unreported(kernel_warnings)
     other_count = len(texts) - len(shown) + unreported.total
     if other_count:
         count = f"{other_count:,}"

@@ -340,6 +340,7 @@ def create_reader_check() -> "Callable[[bytes], None]":
     is_first = True
 
     def check_reader(_: bytes) -> None:
+        """Exit if Claude Code no longer reads the output."""
         nonlocal is_first
         # The first heartbeat arrives immediately: short cells skip the check.
         if is_first:

@@ -294,15 +294,15 @@ def _remove_our_handlers(groups: Json) -> Json:
     """
     if not isinstance(groups, list):
         return groups
-    remaining = []
+    remaining_groups = []
     for group in groups:
         handlers = _get_handlers(group)
-        others = [handler for handler in handlers if not _is_ours(handler)]
-        if len(others) == len(handlers):
-            remaining.append(group)
-        elif others:
-            remaining.append({**group, "hooks": others})
-    return remaining
+        other_handlers = [handler for handler in handlers if not _is_ours(handler)]
+        if len(other_handlers) == len(handlers):
+            remaining_groups.append(group)
+        elif other_handlers:
+            remaining_groups.append({**group, "hooks": other_handlers})
+    return remaining_groups
 
 
 # --- settings as text: a diff shows only the additions

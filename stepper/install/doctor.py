@@ -377,9 +377,9 @@ def _is_plugin_enabled_for_user() -> bool:
 
 def _check_handlers(paths: Paths, settings: claude_settings.Data) -> None:
     """Raise StepperError if the project's settings lack a handler of stepper."""
-    missing = claude_settings.list_missing_handlers(settings)
-    if missing:
-        names = ", ".join(missing)
+    missing_handlers = claude_settings.list_missing_handlers(settings)
+    if missing_handlers:
+        names = ", ".join(missing_handlers)
         raise StepperError(
             f"hooks missing or outdated in {SHARED_SETTINGS}: {names}",
             format_install_command(paths),

@@ -63,6 +63,11 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
+    """Parse the arguments, without the checks of their values.
+
+    Raises:
+        UsageError: An argument is unknown or has no value.
+    """
     parser = argparse.ArgumentParser(
         prog="install.sh", add_help=False, allow_abbrev=False, exit_on_error=False
     )
@@ -83,6 +88,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
 
 
 def _check_combinations(options: argparse.Namespace) -> None:
+    """Raise UsageError if options exclude each other."""
     if options.demo and options.uninstall:
         raise UsageError("--demo and --uninstall exclude each other", HELP)
     if not options.mcp_only:
@@ -95,6 +101,7 @@ def _check_combinations(options: argparse.Namespace) -> None:
 
 
 def _check_patterns(patterns: list[str]) -> None:
+    """Raise UsageError if a pattern of `--notebooks` is not valid."""
     for pattern in patterns:
         if os.path.isabs(pattern):
             raise UsageError(

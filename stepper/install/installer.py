@@ -294,9 +294,9 @@ def _print_notebooks(paths: Paths, limits: Limits) -> None:
     coverage = doctor.format_coverage(paths.project, limits.patterns)
     if coverage:
         print_line("notebooks", coverage)
-    missing = doctor.suggest_patterns(paths.project, limits.patterns)
-    if missing:
-        option = f" --notebooks {shlex.join(missing)}"
+    all_patterns = doctor.suggest_patterns(paths.project, limits.patterns)
+    if all_patterns:
+        option = f" --notebooks {shlex.join(all_patterns)}"
         command = doctor.format_install_command(paths, options=option)
         print_line("", f"To include them, run: {command}")
 

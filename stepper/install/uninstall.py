@@ -292,6 +292,7 @@ def _remove_client_entries(paths: Paths, record: Record) -> None:
 
 
 def _remove_user_script() -> None:
+    """Remove the script of `--link`, unless other projects need it."""
     message = user_script.remove_script()
     if message:
         print_line("kept", message)

@@ -93,8 +93,8 @@ def _remove_from_path(environ: dict[str, str]) -> None:
     """Remove this environment from the variables, because it may be deleted later."""
     own_folder = os.path.join(sys.prefix, "bin")
     folders = environ.get("PATH", "").split(os.pathsep)
-    others = [folder for folder in folders if folder != own_folder]
-    environ["PATH"] = os.pathsep.join(others)
+    other_folders = [folder for folder in folders if folder != own_folder]
+    environ["PATH"] = os.pathsep.join(other_folders)
     if environ.get("VIRTUAL_ENV") == sys.prefix:
         del environ["VIRTUAL_ENV"]
 

@@ -114,6 +114,7 @@ def require_key(app: ASGIApp, key: str) -> ASGIApp:
     expected_header = f"Bearer {key}".encode()
 
     async def check_key(scope: Scope, receive: Receive, send: Send) -> None:
+        """Call the application, or respond with the status 401."""
         headers = dict(scope.get("headers", ()))
         header = headers.get(b"authorization", b"")
         # Other types are events of the server itself, such as its start.

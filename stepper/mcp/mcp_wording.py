@@ -265,9 +265,12 @@ def _format_tool_call(tool_call: ToolCall) -> str:
     """Return a call such as "`run_notebook` with `which: all` and `notebook: a`"."""
     if not tool_call.arguments:
         return f"`{tool_call.name}`"
-    *others, last = [f"`{argument}`" for argument in tool_call.arguments]
-    arguments = f"{', '.join(others)} and {last}" if others else last
-    return f"`{tool_call.name}` with {arguments}"
+    *first_arguments, last_argument = tool_call.arguments
+    text = f"`{last_argument}`"
+    if first_arguments:
+        quoted = [f"`{argument}`" for argument in first_arguments]
+        text = f"{', '.join(quoted)} and {text}"
+    return f"`{tool_call.name}` with {text}"
 
 
 def _find_tool(verb: str, words: Sequence[str]) -> ToolCall:

@@ -191,8 +191,8 @@ async def _read_output(daemon: Daemon, request: Mapping[str, Any]) -> str:
         page = await daemon.ask("output", {**request, "page": number})
         texts.append(page["text"])
     if page_count > MAX_PAGES:
-        hidden = format_count(page_count - MAX_PAGES, "more page")
-        texts.append(f"… {hidden}")
+        omitted_pages = format_count(page_count - MAX_PAGES, "more page")
+        texts.append(f"… {omitted_pages}")
     return "\n".join(texts)
 
 

@@ -153,18 +153,18 @@ def add_undelivered(result: CallToolResult, text: str) -> CallToolResult:
     The data of the result contain the reports as `unheard`.
     """
     text = translate(text)
-    first, *others = result.content
-    if isinstance(first, TextContent):
+    first_content, *other_contents = result.content
+    if isinstance(first_content, TextContent):
         # The reports are not shortened. If they are long, only the notice of the
         # result's omitted characters is left.
         remaining_length = MAX_CHARACTERS - len(text) - len("\n")
         limit = max(remaining_length, NOTICE_CHARACTERS + 1)
-        rest = truncate(first.text, limit)
-        first = TextContent(text=f"{text}\n{rest}")
+        shortened_text = truncate(first_content.text, limit)
+        first_content = TextContent(text=f"{text}\n{shortened_text}")
     data = result.structured_content
     if data is not None:
         data = {**data, "unheard": text}
-    changes = {"content": [first, *others], "structured_content": data}
+    changes = {"content": [first_content, *other_contents], "structured_content": data}
     return result.model_copy(update=changes)
 
 

@@ -178,6 +178,7 @@ class Tool:
         return {name: available[name] for name in self.selected or available}
 
     def _list_argument_classes(self) -> list[type[Arguments]]:
+        """Return the classes that declare the arguments of the tool's commands."""
         if self.declaration:
             return [self.declaration]
         commands = [self.command] if self.command else []

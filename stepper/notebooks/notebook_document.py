@@ -224,6 +224,7 @@ def validate_notebook(raw: Any, name: str) -> None:
 
 
 def _is_valid_cell(cell: Any) -> bool:
+    """Return whether the parts of a cell that stepper uses have the right types."""
     if not isinstance(cell, dict):
         return False
     has_metadata = isinstance(cell.get("metadata", {}), dict)

@@ -256,15 +256,15 @@ class IpynbFile:
         document = self._change(get_changes)
         self._late_state = self._written_state
         deadline = time.monotonic() + LATE_OUTPUT_SECONDS
-        missing = set[CellVersion]()
+        missing_cells = set[CellVersion]()
         for target, cell_outputs in outputs.items():
             before = document.get_raw_cell(target)
             if before is None:
-                missing.add(target)
+                missing_cells.add(target)
             else:
                 late = LateOutputs(deadline, before.get("outputs"), cell_outputs)
                 self._late[target] = late
-        return missing
+        return missing_cells
 
     def pop_dropped_outputs(self) -> dict[CellVersion, Sequence[dict[str, Any]]]:
         """Return recent late outputs that another program has removed from the file.

@@ -101,6 +101,7 @@ def normalize_cell(cell: dict[str, Any]) -> dict[str, Any]:
 
 
 def _normalize_output(output: Any) -> Any:
+    """Return an output in the form in which nbformat writes outputs."""
     if not isinstance(output, dict):
         return output
     output_type = output.get("output_type")
@@ -134,6 +135,7 @@ def _normalize_data(mime_type: str, data: Any) -> Any:
 
 
 def _split_lines(text: Any) -> Any:
+    """Return a text as a list of lines; return other values unchanged."""
     text = _join_lines(text)
     if isinstance(text, str):
         return text.splitlines(keepends=True)
@@ -141,6 +143,7 @@ def _split_lines(text: Any) -> Any:
 
 
 def _join_lines(text: Any) -> Any:
+    """Return a list of lines as one string; return other values unchanged."""
     if not isinstance(text, list):
         return text
     for line in text:
@@ -363,8 +366,8 @@ def _change_parts(
         pieces.append(unchanged.encode())
         pieces.append(style.dumps(change(value), depth))
         position = end
-    rest = text[position:]
-    pieces.append(rest.encode())
+    last_part = text[position:]
+    pieces.append(last_part.encode())
     return b"".join(pieces)
 
 

@@ -28,18 +28,23 @@ def find_source_lines(text: str) -> dict[int, int]:
 
 
 def _find_lines(text: str) -> dict[int, int]:
+    """Return the line of each code cell's source, by the number of the cell.
+
+    Raise ValueError, IndexError or RecursionError if the text is not valid.
+    """
     lines: dict[int, int] = {}
     line = 1
     last_position = 0
     for start in _list_cells(text):
         positions = dict(_iterate_object(text, start))
         cell_type = _decode(text, positions.get("cell_type"))
-        source = positions.get("source", start)
         if cell_type != "code":
             continue
-        line += text.count("\n", last_position, source)
-        last_position = source
-        lines[len(lines) + 1] = line
+        source_position = positions.get("source", start)
+        line += text.count("\n", last_position, source_position)
+        last_position = source_position
+        cell_number = len(lines) + 1
+        lines[cell_number] = line
     return lines
 
 

@@ -84,6 +84,7 @@ class TableParser(HTMLParser):
         self.tables.append({"head": [], "body": [], "foot": "", "left": 0})
 
     def _start_row(self) -> None:
+        """Start a row. After MAX_CELLS cells, only count the row."""
         if not self.tables:
             return
         if self.cell_count > MAX_CELLS:
@@ -92,6 +93,7 @@ class TableParser(HTMLParser):
             self._get_rows().append([])
 
     def _start_cell(self, tag: str, attributes: dict[str, str | None]) -> None:
+        """Start a cell of the last row, with its spans."""
         rows = self._get_rows()
         if not rows or self.tables[-1]["left"]:
             return  # no row is open, or its cells are not parsed

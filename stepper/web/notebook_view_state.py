@@ -421,6 +421,7 @@ class NotebookView:
         return ShownCell(cell, raw, outputs)
 
     def _find_cell(self, cell_id: str) -> tuple[Cell | None, Mapping[str, Any]]:
+        """Return a cell in the file and its JSON, or None and an empty object."""
         if self.document is not None:
             for cell in self.document.cells:
                 if cell.id == cell_id:

@@ -141,12 +141,10 @@ def _render_image(data: Data, index: int) -> RenderedOutput | None:
     """
     alt = _join(data.get(PLAIN))[:MAX_ALT_CHARACTERS]
     raster_type = _find_raster_type(data)
-    if raster_type is not None:
-        width = height = 0
-        if raster_type == PNG:
-            width, height = _get_png_size(_decode_base64(data[PNG]))
+    if raster_type == PNG:
+        width, height = _get_png_size(_decode_base64(data[PNG]))
         return _make_image(data, index, alt, width, height)
-    if data.get(SVG):
+    if raster_type is not None or data.get(SVG):
         return _make_image(data, index, alt)
     figure = data.get(PLOTLY)
     if not isinstance(figure, dict):
@@ -171,6 +169,7 @@ def _make_image(
     width: int = 0,
     height: int = 0,
 ) -> RenderedOutput:
+    """Return the description of an image. Its width and height are 0 if unknown."""
     return {
         "kind": "picture",
         **_make_address(data, index),
@@ -283,6 +282,7 @@ def _render_text(
 
 
 def _format_traceback(output: Mapping[str, Any]) -> str:
+    """Return the traceback of an error, or its class and message without one."""
     lines = output.get("traceback")
     if isinstance(lines, list) and lines:
         traceback = "\n".join(map(str, lines))

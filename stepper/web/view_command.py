@@ -52,6 +52,7 @@ def view(
     server.on_key_used = lambda: remove_file(redirect_path)
 
     def announce() -> None:
+        """Print the address, and open it in the browser."""
         sys.stdout.write(
             f"stepper: serving {name or 'the current notebook'} at {server.address}\n"
             f"         The page is read-only and available only to you, on {HOST}."

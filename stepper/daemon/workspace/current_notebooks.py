@@ -49,8 +49,8 @@ class CurrentNotebooks:
         currents[PROJECT] = name
         if session:
             currents.pop(session, None)
-            others = [key for key in currents if key != PROJECT]
-            for oldest in others[:-MAX_SESSIONS]:
+            other_sessions = [key for key in currents if key != PROJECT]
+            for oldest in other_sessions[:-MAX_SESSIONS]:
                 del currents[oldest]
             currents[session] = name
         self._write(currents)

@@ -104,15 +104,15 @@ class ExternalChanges:
             notebooks = self._scan()
             was_incomplete = self._add_newly_covered(notebooks)
             postponed = self._report(notebooks, used_shell, lines)
-            reported = {}
+            still_reported = {}
             for path, state in self.reported.items():
                 # A notebook in a folder that the scan left out may still exist.
                 if was_incomplete and path not in notebooks:
-                    reported[path] = state
+                    still_reported[path] = state
             for path, state in notebooks.items():
                 if path not in postponed:
-                    reported[path] = state
-            self.reported = reported
+                    still_reported[path] = state
+            self.reported = still_reported
             self.is_started = True
             self._write_marker(notebooks)
         return _shorten_report(lines)
@@ -261,8 +261,8 @@ def _shorten_report(lines: list[str]) -> list[str]:
     other_count = len(lines) - MAX_NAMED
     if other_count <= 0:
         return lines
-    others = format_count(other_count, "more notebook")
-    return [*lines[:MAX_NAMED], f"stepper: {others} not listed here"]
+    other_notebooks = format_count(other_count, "more notebook")
+    return [*lines[:MAX_NAMED], f"stepper: {other_notebooks} not listed here"]
 
 
 def _select_older(notebooks: FileStates, time_ns: int) -> FileStates:

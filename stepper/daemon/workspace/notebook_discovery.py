@@ -276,8 +276,10 @@ class _Refresh:
         folder.entry_count += len(batch)
         subfolders = list[str]()
         unsearched = list[str]()
-        former = self.index.folders.get(path)
-        former_covered = frozenset(former.covered) if former else frozenset[str]()
+        former_folder = self.index.folders.get(path)
+        former_covered = (
+            frozenset(former_folder.covered) if former_folder else frozenset[str]()
+        )
         for entry in batch:
             if entry.name.endswith(".ipynb"):
                 self._add_notebook(folder, entry, former_covered)

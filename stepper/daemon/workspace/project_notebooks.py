@@ -532,6 +532,7 @@ def parse_plan(problem: str, steps: list[Any]) -> Plan:
 
 
 def _parse_step(number: int, step: Any) -> Step:
+    """Return the step of a plan; raise ValueError if it is not valid."""
     if not isinstance(step, dict):
         return plans.parse_step(number, str(step))
     return plans.make_checked_step(

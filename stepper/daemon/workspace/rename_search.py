@@ -129,8 +129,10 @@ class RenameSearch:
         best_path = None
         highest_count = 0
         notebooks = self.records.list_notebooks_with_journals()
-        missing = (notebook for notebook in notebooks if not os.path.lexists(notebook))
-        for notebook in itertools.islice(missing, MAX_MISSING_NOTEBOOKS):
+        missing_notebooks = (
+            notebook for notebook in notebooks if not os.path.lexists(notebook)
+        )
+        for notebook in itertools.islice(missing_notebooks, MAX_MISSING_NOTEBOOKS):
             run_cells = self.records.get_run_hashes(notebook)
             count = notebook_identity.count_unchanged(cells, run_cells)
             if count > highest_count:

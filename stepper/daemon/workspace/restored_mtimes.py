@@ -35,13 +35,14 @@ class RestoredMtimes:
         self._remove([notebook])
 
     def _remove(self, notebooks: list[str]) -> None:
+        """Remove notebooks from the file, and the file if it lists no others."""
         owners = self._file.read()
-        remaining = {
+        remaining_owners = {
             notebook: session
             for notebook, session in owners.items()
             if notebook not in notebooks
         }
-        if remaining:
-            self._file.write(remaining)
+        if remaining_owners:
+            self._file.write(remaining_owners)
         else:
             self._file.remove()

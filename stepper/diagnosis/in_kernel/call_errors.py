@@ -22,6 +22,9 @@ from stepper.kernels.in_kernel.exception_facts import get_message
 from stepper.kernels.in_kernel.safe_inspect import is_a, shorten
 from stepper.kernels.in_kernel.signatures import describe_callable
 
+# Characters of a name or expression, and of a signature.
+NAME_LIMIT = 80
+SIGNATURE_LIMIT = 300
 # Messages about the number or the names of arguments, not about their types.
 SIGNATURE_WORDS = re.compile(
     r"signature|argument(?! \d)(?!.*not support)|positional|keyword"
@@ -66,8 +69,8 @@ def explain_call_error(
         signature = describe_callable(function)
         if signature is None:
             return None
-        expression = shorten(ast.unparse(node.func), 80)
-        sentence = expression + shorten(signature.text, 300)
+        expression = shorten(ast.unparse(node.func), NAME_LIMIT)
+        sentence = expression + shorten(signature.text, SIGNATURE_LIMIT)
         if unexpected_name:
             names = signature.parameter_names
             sentence += describe_similar_parameters(unexpected_name, names)
@@ -94,7 +97,7 @@ def describe_similar_parameters(name: str, parameters: list[str]) -> str:
     similar = find_close_names(name, parameters)
     if not similar:
         return ""
-    short_name = shorten(name, 80)
+    short_name = shorten(name, NAME_LIMIT)
     alternatives = ", ".join(similar)
     return f"; closest to `{short_name}`: {alternatives}"
 

@@ -145,20 +145,20 @@ class CriterionValues(Values):
             self.compared[expression] = shorten(repr(value), TEXT_LIMIT)
         if len(node.ops) > 1:
             return Evaluator.__getitem__(self, node)
-        left = self[node.left]
-        right = self[node.comparators[0]]
+        left_value = self[node.left]
+        right_value = self[node.comparators[0]]
         comparison = node.ops[0]
         is_membership = isinstance(comparison, (ast.In, ast.NotIn))
-        if is_membership and is_pandas_object(right):
-            of_standard_types(left, **CHECK_ALL_ITEMS)
-            check_labels(right)
-            is_label = bool(left in right)  # of a column or a row
+        if is_membership and is_pandas_object(right_value):
+            of_standard_types(left_value, **CHECK_ALL_ITEMS)
+            check_labels(right_value)
+            is_label = bool(left_value in right_value)  # of a column or a row
             if isinstance(comparison, ast.NotIn):
                 return not is_label
             return is_label
         compare_items = COMPARISONS.get(type(comparison))
-        if compare_items and is_numeric(left) and is_number(right):
-            return compare_items(left, right)
+        if compare_items and is_numeric(left_value) and is_number(right_value):
+            return compare_items(left_value, right_value)
         return Evaluator.__getitem__(self, node)
 
     def call(self, node: ast.Call) -> Any:

@@ -42,6 +42,8 @@ from stepper.kernels.in_kernel.safe_inspect import (
 SECONDS = 0.6  # for all searches together
 MAX_FINDINGS = 12
 MAX_LOCAL_NAMES = 400
+NAME_LIMIT = 80  # characters
+PATH_LIMIT = 400
 Explainer = Callable[[BaseException, "list[UserFrame]"], Any]
 
 
@@ -110,7 +112,7 @@ def find_facts(error: BaseException) -> dict[str, Any]:
     program_facts = call_safely(describe_missing_program, error) or {}
     return {
         "findings": findings[:MAX_FINDINGS],
-        "path": shorten(path, 400),
+        "path": shorten(path, PATH_LIMIT),
         **program_facts,
     }
 
@@ -148,7 +150,7 @@ def list_local_names(frames: list[UserFrame]) -> list[str]:
         if frame.frame.f_locals is shell.user_ns:
             break
         for name in frame.frame.f_locals:
-            short_name = shorten(name, 80)
+            short_name = shorten(name, NAME_LIMIT)
             names.append(short_name)
         if not frame.frame.f_code.co_name.startswith("<"):
             break

@@ -49,6 +49,11 @@ MAX_SOURCES = 3
 MAX_ITEMS = 20_000
 MAX_DEPTH = 4
 MAX_CELLS = 500_000
+# Characters of an expression, a path, a label or the name of a class, and a line.
+TEXT_LIMIT = 60
+PATH_LIMIT = 80
+LABEL_LIMIT = 40
+LINE_LIMIT = 250
 # Attributes of an exception that contain the output of a process or server.
 OUTPUT_ATTRIBUTES = ("stderr", "output", "stdout", "body", "response", "reason")
 SEQUENCES = (list, tuple)
@@ -137,7 +142,7 @@ def build_rows(user_frames: list[UserFrame], message: str) -> list[Row]:
             if not is_row_value(value, node, callables):
                 continue
             rows[text] = Row(
-                text=shorten(text, 60),
+                text=shorten(text, TEXT_LIMIT),
                 value=value,
                 node=node,
                 user_frame=user_frame,
@@ -199,7 +204,7 @@ def find_error_outputs(error: BaseException, message: str) -> Iterator[Finding]:
             continue
         line = find_last_line(name, value)
         if line and line not in message:
-            short_line = shorten(line, 250)
+            short_line = shorten(line, LINE_LIMIT)
             yield make_finding(f"the error's {name} ends with: {short_line}")
 
 
@@ -243,22 +248,22 @@ def describe_rows(
     values and on the first value after an IndexError or StopIteration.
     """
     message = get_message(error)
-    mentioned = []
-    others = []
+    mentioned_rows = []
+    other_rows = []
     for row in rows:
         if is_mentioned(row.value, message):
-            mentioned.append(row)
+            mentioned_rows.append(row)
         else:
-            others.append(row)
+            other_rows.append(row)
     # `a.b` says more than `a`.
     all_texts = " ".join(row.text for row in rows)
-    others.sort(key=lambda row: f"{row.text}." in all_texts)
-    selected = mentioned + others
+    other_rows.sort(key=lambda row: f"{row.text}." in all_texts)
+    selected_rows = mentioned_rows + other_rows
     is_lookup_error = is_a(error, (IndexError, StopIteration))
-    for row in selected[:MAX_DESCRIBED_ROWS]:
+    for row in selected_rows[:MAX_DESCRIBED_ROWS]:
         is_empty = get_length(row.value) == 0
-        is_looked_up = is_lookup_error and row is selected[0]
-        if row in mentioned or is_empty or is_looked_up:
+        is_looked_up = is_lookup_error and row is selected_rows[0]
+        if row in mentioned_rows or is_empty or is_looked_up:
             yield describe_row_with_sources(row)
             continue
         description = describe_row(row)
@@ -314,7 +319,7 @@ def describe_sources(node: ast.AST, user_frame: UserFrame, excluded: str = "") -
         if value is None or text == excluded:
             continue
         if is_data(value):
-            short_text = shorten(text, 60)
+            short_text = shorten(text, TEXT_LIMIT)
             description = describe_source(value)
             descriptions[text] = f"`{short_text}`: {description}"
     for part in nodes:
@@ -322,7 +327,7 @@ def describe_sources(node: ast.AST, user_frame: UserFrame, excluded: str = "") -
         head = find_pattern_folder(pattern)
         folder = describe_folder(head)
         if folder:
-            short_head = shorten(head, 80)
+            short_head = shorten(head, PATH_LIMIT)
             descriptions[head] = f"{short_head} is {folder}"
     return ", ".join(descriptions.values())
 
@@ -481,7 +486,7 @@ def list_series_children(series: Any) -> list[Item]:
         label = key
         if type(key) is not str:
             label = format_label(key)
-        short_label = shorten(label, 40)
+        short_label = shorten(label, LABEL_LIMIT)
         path = f" at {short_label}"
         child = Item(path, "[]", item)
         children.append(child)
@@ -521,7 +526,7 @@ def format_item(item: Item) -> str:
 
     The text follows an opening backtick and the expression of the container.
     """
-    path = shorten(item.path, 80)
+    path = shorten(item.path, PATH_LIMIT)
     text = format_plain_value(item.value, 60, 1)
     if text is None:
         return f"{path}` is of type {item.kind}"
@@ -545,7 +550,7 @@ def find_odd_item(value: Any, message: str) -> str:
             continue
         odd_items = [item for item in items if item.kind in odd_kinds]
         text = format_item(odd_items[0])
-        usual_kind = shorten(kinds[0], 40)
+        usual_kind = shorten(kinds[0], LABEL_LIMIT)
         usual_count = sum(item.kind == kinds[0] for item in items)
         verb = "is" if usual_count == 1 else "are"
         return (

@@ -21,11 +21,16 @@ HEAD_SIZE = 4096
 MAX_FILE_SIZE = 50_000_000
 MAX_GUESS_SIZE = 1_000_000
 CONTEXT_SIZE = 12  # before and after a position
+SHOWN_SIZE = 40  # of the start of a file or text
 SEARCHED_SIZE = 200  # before a position, to find it in a file
 # Characters before a position in a quoted line: if there are more than the first
 # number, only the second number of characters is quoted.
 MAX_LINE_START = 60
 SHOWN_LINE_START = 40
+# Characters of a line or a path, of a part of a text, and of a decoded text.
+LINE_LIMIT = 120
+PART_LIMIT = 80
+DECODED_LIMIT = 40
 # With fewer non-ASCII bytes, the encoding is uncertain.
 MIN_HIGH_BYTES = 6
 # First bytes of files that are not text, and the type of these files.
@@ -49,6 +54,7 @@ BYTE_ORDER_MARKS = (
 SURROGATES = range(0xD800, 0xE000)
 # The surrogates that `errors="surrogateescape"` uses for bytes.
 ESCAPED_BYTES = range(0xDC80, 0xDD00)
+FIRST_ESCAPED_BYTE = 0xDC00  # the surrogate for the byte 0
 # Names of exception classes.
 TEXT_ERRORS = "Unicode|Parser|JSON"
 READ_ERRORS = (
@@ -107,7 +113,7 @@ def describe_character(text: str, position: int, encoding: Any) -> str:
     if code in SURROGATES:
         sentence += ", which is a surrogate"
         if code in ESCAPED_BYTES:
-            byte = code - 0xDC00
+            byte = code - FIRST_ESCAPED_BYTE
             sentence += f", as errors='surrogateescape' makes of the byte 0x{byte:02x}"
         return sentence
     return f"{sentence}; utf-8 can"
@@ -116,7 +122,7 @@ def describe_character(text: str, position: int, encoding: Any) -> str:
 def escape_surrogates(text: str) -> str:
     """Return the literal of a string, in which surrogates are escaped."""
     # `repr` escapes surrogates, which `shorten` would replace.
-    return shorten(repr(text), 80)
+    return shorten(repr(text), PART_LIMIT)
 
 
 def quote_line(path: str, number: int) -> Iterator[str]:
@@ -126,8 +132,8 @@ def quote_line(path: str, number: int) -> Iterator[str]:
     if number > len(lines):
         return
     line = lines[number - 1].decode("utf-8", "replace")
-    text = shorten(line.strip(), 120)
-    name = shorten(path, 120)
+    text = shorten(line.strip(), LINE_LIMIT)
+    name = shorten(path, LINE_LIMIT)
     yield f"line {number} of `{name}` is `{text}`"
 
 
@@ -195,7 +201,7 @@ def describe_file(path: str, head: bytes | None) -> str:
 
     `head` is None if the file cannot be read.
     """
-    name = shorten(path, 120)
+    name = shorten(path, LINE_LIMIT)
     if head is None:
         return f"`{name}` cannot be read"
     if not head:
@@ -207,7 +213,7 @@ def describe_file(path: str, head: bytes | None) -> str:
         size_text = f" ({size:,} {unit})"
     file_type = find_file_type(head)
     verb = f" is {file_type}:" if file_type else ":"
-    first_bytes = repr(head[:40])
+    first_bytes = repr(head[:SHOWN_SIZE])
     start = shorten(first_bytes)
     return f"`{name}`{size_text}{verb} it begins with {start}"
 
@@ -231,7 +237,7 @@ def describe_document_position(text: str, position: int) -> str:
     text_above = text[:line_start].rstrip()
     if text_above:
         lines = text_above.splitlines()
-        previous = shorten(lines[-1].strip(), 80)
+        previous = shorten(lines[-1].strip(), PART_LIMIT)
         sentence += f", after `{previous}`"
     return sentence
 
@@ -252,7 +258,7 @@ def describe_byte(data: bytes, position: int, files: list[str]) -> str:
     end = position + CONTEXT_SIZE
     context = data[start:end]
     if encoding in ("utf-16", "utf-8-sig"):
-        context = data[:40]  # with the byte order mark
+        context = data[:SHOWN_SIZE]  # with the byte order mark
     guess = describe_encodings(encodings, context)
     sentence = f"{byte}; {guess}"
     if encoding.startswith("utf-16"):
@@ -260,7 +266,7 @@ def describe_byte(data: bytes, position: int, files: list[str]) -> str:
     for path in files:
         line = find_byte_line(path, data, position)
         if line is not None:
-            name = shorten(path, 120)
+            name = shorten(path, LINE_LIMIT)
             return f"{sentence}; the byte is on line {line:,} of `{name}`"
     return sentence
 
@@ -270,7 +276,7 @@ def describe_encodings(encodings: list[str], context: bytes) -> str:
     texts = []
     for encoding in encodings:
         decoded = context.decode(encoding, "replace")
-        text = shorten(decoded, 40)
+        text = shorten(decoded, DECODED_LIMIT)
         texts.append(repr(text))
     if len(encodings) == 1:
         return f"the bytes look like {encodings[0]} ({texts[0]})"

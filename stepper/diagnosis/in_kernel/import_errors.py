@@ -40,6 +40,10 @@ from stepper.kernels.in_kernel.safe_inspect import (
 
 MAX_NAMES = 800
 MAX_FILES = 1500
+# Characters of a name, of a path, and of a list of names.
+NAME_LIMIT = 80
+PATH_LIMIT = 200
+LIST_LIMIT = 240
 MAX_FOLDERS = 3
 MAX_FILE_SIZE = 600_000  # bytes that are read of a file
 SECONDS = 0.25  # for the search in source files
@@ -98,7 +102,7 @@ def explain_import_error(
     )
     owner = format_name(module_name)
     kind = "module " if is_module else ""
-    short_name = shorten(str(missing_name), 80)
+    short_name = shorten(str(missing_name), NAME_LIMIT)
     intro = f"`{owner}` has no {kind}`{short_name}`"
     text = "; ".join([intro, *sentences])
     return make_finding(text)
@@ -115,7 +119,7 @@ def describe_plain_module(module: Any, module_name: str) -> str:
         return ""
     if is_user_file(path):
         path = os.path.relpath(path)
-    short_path = shorten(path, 200)
+    short_path = shorten(path, PATH_LIMIT)
     return f"`{module_name}` is the file {short_path}, not a package"
 
 
@@ -159,7 +163,7 @@ def describe_alternatives(
         similar: list[str] = []
         if not modules:
             modules, similar = search_sources(package, name, known_names)
-        short_name = shorten(name, 80)
+        short_name = shorten(name, NAME_LIMIT)
         for dotted_name in modules[:2]:
             sentences.append(f"`{short_name}` is in {dotted_name}")
         if similar and not has_same_letters:
@@ -170,7 +174,7 @@ def describe_alternatives(
         sentences.append(f"closest names: {joined_names}")
     if sentences or not names:
         return sentences
-    all_names = join_items(names, 240)
+    all_names = join_items(names, LIST_LIMIT)
     return [f"all names: {all_names}"]
 
 
@@ -254,7 +258,7 @@ def explain_changed_file(module_name: str, name: str) -> str:
     if definition is None:
         return ""
     number = text.count("\n", 0, definition.start()) + 1
-    file = shorten(os.path.relpath(path), 200)
+    file = shorten(os.path.relpath(path), PATH_LIMIT)
     return (
         f"line {number} of {file} defines `{name}`, but the imported module does not,"
         " and the file changed after the kernel started: to load the new version, use"
@@ -293,7 +297,7 @@ def search_sources(package: str, name: str, known_names: set[str]) -> SourceName
     deadline = clock() + SECONDS
     pattern = compile_definition(name)
     defining: dict[str, None] = {}
-    others: dict[str, str] = {}  # name → its module
+    modules_by_name: dict[str, str] = {}  # name → its module
     for dotted_name, path in iterate_sources(package):
         if clock() > deadline:
             break
@@ -302,12 +306,12 @@ def search_sources(package: str, name: str, known_names: set[str]) -> SourceName
             defining[dotted_name] = None
         for other in ANY_DEFINITION.findall(text):
             if other not in known_names:
-                others.setdefault(other, dotted_name)
+                modules_by_name.setdefault(other, dotted_name)
     if defining:
         modules = list(defining)
         return SourceNames(modules[:3], [])
-    close_names = find_close_names(name, others, 4)
-    similar = [f"{others[other]}.{other}" for other in close_names]
+    close_names = find_close_names(name, modules_by_name, 4)
+    similar = [f"{modules_by_name[other]}.{other}" for other in close_names]
     return SourceNames([], similar)
 
 

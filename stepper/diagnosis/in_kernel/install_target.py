@@ -290,8 +290,8 @@ def list_requirements(words: list[str]) -> list[str]:
         elif option not in OPTIONS_WITH_VALUE and not is_option_or_folder(word):
             requirements.append(word)
         option = word
-    shown = requirements[:MAX_REQUIREMENTS]
-    return [requirement[:REQUIREMENT_LIMIT] for requirement in shown]
+    first_requirements = requirements[:MAX_REQUIREMENTS]
+    return [requirement[:REQUIREMENT_LIMIT] for requirement in first_requirements]
 
 
 def is_option_or_folder(word: str) -> bool:

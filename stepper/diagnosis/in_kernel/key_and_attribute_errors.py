@@ -67,6 +67,10 @@ from stepper.kernels.in_kernel.safe_inspect import (
 
 MAX_LISTED = 30  # attributes that are all listed
 MAX_LABELS = 5000
+# Characters of a name or expression, of a list of keys, and of a nested list.
+NAME_LIMIT = 80
+LIST_LIMIT = 300
+NESTED_LIST_LIMIT = 60
 MAX_ATTRIBUTES = 800
 # Names of variables in library functions that may refer to the object without the key.
 HOLDERS = ("self", "obj", "frame", "df", "data", "left", "right", "mapping", "cls")
@@ -315,7 +319,7 @@ def describe_lost_label(
     owner = describe_owner(lookup)
     count = count_labels(lookup, labels)
     all_labels = list(map(format_label, labels))
-    shown = join_items(all_labels, 300)
+    shown = join_items(all_labels, LIST_LIMIT)
     notes = "; ".join([shown, *describe_axis_names(lookup)])
     finding = make_finding(f"{owner} has {count}: {notes}")
     finding["lost"] = lost
@@ -338,7 +342,7 @@ def describe_missing_key(
         text = f"{owner} has {count}; most similar: {similar_text}"
     elif labels:
         descriptions = describe_labels(lookup.value, labels)
-        shown = join_items(descriptions, 300)
+        shown = join_items(descriptions, LIST_LIMIT)
         text = f"{owner} has {count}: {shown}"
     else:
         text = f"{owner} is empty"
@@ -375,7 +379,7 @@ def describe_owner(lookup: Lookup) -> str:
         kind = f"{kind} of {index.dtype}"
     if not lookup.expression:
         return f"the {kind}"
-    expression = shorten(lookup.expression, 80)
+    expression = shorten(lookup.expression, NAME_LIMIT)
     return f"`{expression}` ({kind})"
 
 
@@ -413,7 +417,7 @@ def describe_labels(value: Any, labels: list[Any]) -> list[str]:
         text = format_label(label)
         if text in nested:
             nested_labels = list(map(format_label, nested[text]))
-            keys = join_items(nested_labels, 60)
+            keys = join_items(nested_labels, NESTED_LIST_LIMIT)
             text += f" (dict: {keys})"
         texts.append(text)
     return texts
@@ -476,17 +480,17 @@ def find_lost_label(value: Any, names: list[str]) -> dict[str, Any] | None:
     if not is_pandas(value, "DataFrame"):
         return None
     variable = find_variable_name(value)
-    present = value.columns[:MAX_LABELS].tolist()
+    current_labels = value.columns[:MAX_LABELS].tolist()
     old_labels = frame_labels.get(variable, ())
     removed = removed_labels.get(variable, {})
     for name in names:
-        if contains_label(present, name):
+        if contains_label(current_labels, name):
             continue
         is_removed_now = name in old_labels
         if is_removed_now or name in removed:
             return {
                 "name": variable,
-                "label": shorten(repr(name), 80),
+                "label": shorten(repr(name), NAME_LIMIT),
                 "cell": 0 if is_removed_now else removed[name],
                 "now": is_removed_now,
             }
@@ -497,7 +501,7 @@ def find_variable_name(value: Any) -> str:
     """Return the name of a variable with this value, or an empty string."""
     for name, candidate in list_user_variables():
         if candidate is value:
-            return shorten(name, 80)
+            return shorten(name, NAME_LIMIT)
     return ""
 
 
@@ -628,7 +632,7 @@ def explain_owner(
         description = describe_value(value) + describe_missing_call(value)
     parts = [description, *alternatives]
     if bound and assigned is not None and not alternatives:
-        expression = shorten(ast.unparse(owner), 80)
+        expression = shorten(ast.unparse(owner), NAME_LIMIT)
         sources = describe_sources(assigned, user_frame, expression)
         if sources:
             parts.append(f"`{expression}` comes from {sources}")
@@ -659,7 +663,7 @@ def describe_other_owners(value: Any, name: str) -> list[str]:
         if not is_a(member, type):
             continue
         if find_stored_attribute(member, name) is not None:
-            short_name = shorten(attribute, 80)
+            short_name = shorten(attribute, NAME_LIMIT)
             sentences.append(f"`{owner_name}.{short_name}` has `{name}`")
             break
     return sentences
@@ -728,7 +732,7 @@ def list_attributes(value: Any) -> list[str]:
     attributes = set()
     for name in names:
         if type(name) is str and not name.startswith("__"):
-            short_name = shorten(name, 80)
+            short_name = shorten(name, NAME_LIMIT)
             attributes.add(short_name)
     return sorted(attributes)[:MAX_ATTRIBUTES]
 

@@ -25,6 +25,7 @@ COMPREHENSIONS = (
 )
 MAX_EARLIER_CELLS = 80
 LINE_LIMIT = 160  # characters
+NAME_LIMIT = 80
 END_OF_FILE = 1 << 30  # a line number below all lines
 # A line of code as a JSON object: `cell` (its execution count, 0 for a file), `file`,
 # `line` and `text`. Optional keys: `name`, the assigned expression; `argument`, true if
@@ -294,5 +295,5 @@ def format_function_name(function: Any) -> str:
     name = getattr(function, "name", "")
     if not name:
         return "a lambda"
-    short_name = shorten(name, 80)
+    short_name = shorten(name, NAME_LIMIT)
     return f"`{short_name}`"

@@ -41,6 +41,9 @@ MAX_CELLS = 2_000_000  # of an array or table whose values are inspected
 MAX_COLUMNS = 400
 MAX_VALUE = 60  # characters of a value
 MAX_LIST = 90  # characters of a list of names or values
+MAX_NAME = 80  # characters of a name or label
+MAX_SHORT_NAME = 40  # characters of a name in a list
+MAX_LONG_TEXT = 120  # characters of a call, a dtype or the contents of a folder
 MAX_KEYS = 20  # of a dict that are inspected
 MAX_ITEMS = 1000  # of a container that are inspected
 MAX_LISTED_CELLS = 8  # of an array whose values are all shown
@@ -111,8 +114,8 @@ def format_name(name: str) -> str:
     name must not look like a line of stepper's report.
     """
     if re.fullmatch(r"[\w.<>]+", name):
-        return shorten(name, 80)
-    quoted = repr(shorten(name, 60))
+        return shorten(name, MAX_NAME)
+    quoted = repr(shorten(name, MAX_VALUE))
     return quoted.replace(".", "·")
 
 
@@ -226,13 +229,13 @@ def format_label(value: Any) -> str:
     """
     kind = type(value)
     if is_one_of(kind, PLAIN_LABELS):
-        return shorten(repr(value), 80)
+        return shorten(repr(value), MAX_NAME)
     if kind is tuple:
         labels = [format_label(part) for part in value[:6]]
         content = ", ".join(labels)
         return f"({content})"
     if get_top_module(kind) in LABEL_MODULES:
-        return shorten(str(value), 80)
+        return shorten(str(value), MAX_NAME)
     return format_class_name(kind)
 
 
@@ -290,7 +293,7 @@ def describe_function(value: Any) -> str:
     if not signature or not name:
         return f"a {noun}"
     call = format_name(name) + signature.text
-    short_call = shorten(call, 120)
+    short_call = shorten(call, MAX_LONG_TEXT)
     return f"the {noun} {short_call}"
 
 
@@ -327,7 +330,7 @@ def describe_folder(path: str) -> str:
         return "a folder that cannot be read"
     if not names:
         return "an empty folder"
-    contents = join_items(names, 120)
+    contents = join_items(names, MAX_LONG_TEXT)
     return f"a folder that contains {contents}"
 
 
@@ -355,7 +358,7 @@ def add_key_part(value: Any, parts: list[str]) -> None:
     texts = []
     for key in keys[:MAX_KEYS]:
         if is_one_of(type(key), (str, int)):
-            text = shorten(repr(key), 40)
+            text = shorten(repr(key), MAX_SHORT_NAME)
             texts.append(text)
     if texts:
         joined = join_items(texts, MAX_LIST)
@@ -368,7 +371,7 @@ def add_item_parts(items: Any, parts: list[str]) -> None:
     lengths: set[Any] = set()
     for item in items:
         kind = type(item)
-        name = shorten(get_qualname(kind), 40)
+        name = shorten(get_qualname(kind), MAX_SHORT_NAME)
         names.add(name)
         if is_one_of(kind, CONTAINERS) or is_library_object(item):
             length = get_length(item)
@@ -402,7 +405,7 @@ def add_array_parts(value: Any, parts: list[str]) -> None:
     parts[0] += f" {shape_text}"
     dtype_text = str(dtype)
     if dtype is not None:
-        short_dtype = shorten(dtype_text, 120)
+        short_dtype = shorten(dtype_text, MAX_LONG_TEXT)
         parts.append(short_dtype)
     if cell_count > MAX_CELLS:
         return
@@ -459,7 +462,7 @@ def describe_columns(frame: Any) -> list[str]:
     noted = []
     plain = []
     for column, dtype, count in zip(frame.columns, dtypes, missing_counts):
-        name = shorten(str(column), 40)
+        name = shorten(str(column), MAX_SHORT_NAME)
         if count:
             noted.append(f"{name} ({count:,} NaN)")
         elif str(dtype) in TEXT_DTYPES:

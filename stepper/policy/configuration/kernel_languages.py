@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 
 from stepper.policy.commands.command_lines import CommandLines
-from stepper.policy.configuration.kernel_config import NAME
 
 # Patterns of kernelspec names, and languages as in `language_info.name`.
 KERNEL_NAMES = (
@@ -65,6 +64,9 @@ def format_kernel_hint(notebook: str, language: str, kernelspec_name: str) -> st
     """
     commands = CommandLines(notebook)
     # The name comes from the notebook, and becomes a part of a command.
+    # Not imported above: the daemon needs this module, but usually no backend.
+    from stepper.policy.configuration.kernel_config import NAME
+
     if not NAME.fullmatch(kernelspec_name):
         command = commands.shell("use --kernel NAME")
         return f"{command}  # a backend from `kernels:` in .stepper/config.yaml"
