@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
 
-from stepper.policy.dataflow.partial_replay import find_cell, select_skipped
+from stepper.policy.dataflow import partial_replay
+from stepper.policy.dataflow.partial_replay import find_cell, plan_replay
 from stepper.policy.model import Cell
-from tests.conftest import Notebook, code
+from tests.conftest import Notebook, Project, code, reuse_project
 from tests.test_session import UNCLOSED, Quick
 from tests.test_session import project as project  # noqa: PLC0414  (a fixture)
 
 pytestmark = UNCLOSED
-SLOW = "import time; time.sleep(1.05)"
+SLOW = "import time; time.sleep(0.55)"
+
+
+@pytest.fixture
+def half_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make `SLOW` cells slow."""
+    monkeypatch.setattr(partial_replay, "QUICK_SECONDS", 0.5)
+
+
+uses_slow_cells = pytest.mark.usefixtures("half_second")
 
 
 def make_cells(count: int) -> list[Cell]:
@@ -39,13 +50,13 @@ def test_skipped_cells(
 ) -> None:
     """Cells are numbered from 1; the replay starts at cell 4 of 5."""
     cells = make_cells(5)
-    by_id = {
-        f"c{reader}": {f"c{number}" for number in numbers}
+    reads = {
+        f"c{reader}": {f"x{number}": f"c{number}" for number in numbers}
         for reader, numbers in providers.items()
     }
     seconds = {f"c{number}": duration for number, duration in durations.items()}
-    skipped = select_skipped(cells, cells[3], by_id, seconds)
-    assert [cell.number for cell in skipped] == expected
+    plan = plan_replay(cells, cells[3], reads, seconds)
+    assert [cell.number for cell in plan.skipped] == expected and not plan.loads
 
 
 def test_cell_by_id_or_number() -> None:
@@ -72,6 +83,7 @@ def list_verdicts(document: Any) -> str:
     return " ".join(cell["verdict"] for cell in document["cells"])
 
 
+@uses_slow_cells
 def test_partial_replay(project: Quick) -> None:
     sources = ("a = 1", f"{SLOW}\nslow = 5", "slow + 1", "print(a)", "print(a + 1)")
     notebook = make_notebook(project, *sources)
@@ -97,6 +109,7 @@ def test_partial_replay(project: Quick) -> None:
     assert xml.stdout.count('<skipped message="skipped (--from)"/>') == 2
 
 
+@uses_slow_cells
 def test_replay_is_not_partial_if_all_cells_are_needed(project: Quick) -> None:
     make_notebook(project, f"{SLOW}\nslow = 5", "print(slow)", "print(slow + 1)")
     text = project.stepper("verify", "a", "--from", "3").stdout
@@ -109,3 +122,150 @@ def test_usage_errors(project: Quick) -> None:
     assert "--from: there is no code cell '2'" in missing
     several = project.stepper("verify", "a", "b", "--from", "1", check=2).stderr
     assert "--from can't be used with several notebooks" in several
+
+
+@pytest.mark.parametrize(
+    ("reads", "durations", "loadable", "skipped", "loads"),
+    [
+        # A slow cell: its value is loaded, if possible.
+        ({4: [3]}, {3: 9}, [3], [1, 2, 3], {3: {"x3"}}),
+        ({4: [3]}, {3: 9}, [], [1, 2], {}),
+        # A quick cell is replayed, unless the cells that it needs are slow.
+        ({4: [3]}, {3: 0.1}, [3], [1, 2], {}),
+        ({4: [3], 3: [2]}, {2: 9, 3: 0.1}, [3], [1, 2, 3], {3: {"x3"}}),
+        ({4: [3], 3: [2]}, {2: 9, 3: 0.1}, [2], [1, 2], {2: {"x2"}}),
+        # Cell 2 must be replayed for cell 5, so cell 4 needs no copy of its value.
+        ({4: [2], 5: [3], 3: [2]}, {2: 9, 3: 0.1}, [], [1], {}),
+        # A quick cell that is not needed runs if its names are loaded.
+        ({4: [1], 2: [1]}, {1: 9, 2: 0.1, 3: 9}, [1], [1, 3], {1: {"x1"}}),
+    ],
+)
+def test_loaded_values(
+    reads: dict[int, list[int]],
+    durations: dict[int, float],
+    loadable: list[int],
+    skipped: list[int],
+    loads: dict[int, set[str]],
+) -> None:
+    cells = make_cells(5)
+    by_id = {
+        f"c{reader}": {f"x{number}": f"c{number}" for number in numbers}
+        for reader, numbers in reads.items()
+    }
+    seconds = {f"c{number}": duration for number, duration in durations.items()}
+    plan = plan_replay(
+        cells, cells[3], by_id, seconds, lambda cell_id, _: int(cell_id[1:]) in loadable
+    )
+    assert [cell.number for cell in plan.skipped] == skipped
+    assert plan.loads == {f"c{number}": names for number, names in loads.items()}
+
+
+@uses_slow_cells
+def test_values_of_the_live_kernel(project: Quick) -> None:
+    sources = (
+        "def grow(model):\n    model['weights'].append(3)",
+        f"{SLOW}\nmodel, other = {{'weights': [1, 2]}}, (x for x in 'ab')",
+        "grow(model)",
+        "print(model['weights'])",
+    )
+    notebook = make_notebook(project, *sources)
+    names = project.stepper("eval", "sorted(globals())", "--notebook", "a").stdout
+    lines = project.stepper("verify", "a", "--from", "4", "--checkpoint").stdout
+    first_line, *others = lines.splitlines()
+    assert first_line.startswith(
+        "notebooks/a.ipynb: PARTIAL (cells 1, 4 of 4, from a checkpoint of cell 3):"
+        " REPRODUCES · 2 of 2 replayed cells as recorded · "
+    )
+    assert first_line.endswith("; the live kernel only saved the checkpoint")
+    assert others == [
+        "  · cell 2: skipped; by their sources, the replayed cells do not need them",
+        "  · cell 3: not replayed; `model` loaded from the live kernel",
+    ]
+    after = project.stepper("eval", "sorted(globals())", "--notebook", "a").stdout
+    assert after == names, "the live kernel has the same names"
+    assert not os.listdir(project.paths.verify)
+    # The value after cell 3 is lost: cell 4 changed it.
+    notebook.replace("d", "model['weights'].append(4); print(model['weights'])")
+    document = project.json("verify", "a", "--from", "4", "--checkpoint")
+    assert list_verdicts(document) == "same same same same" and not document["partial"]
+
+
+@uses_slow_cells
+@pytest.mark.nightly_after(1)
+@pytest.mark.parametrize(
+    ("source", "is_partial"),
+    [
+        ("data.append(3)", False),
+        ("data = 'rebound'", True),
+        ("data += [3]", False),
+        ("other = data", True),
+    ],
+)
+def test_values_that_share_objects(
+    project: Quick, source: str, is_partial: bool
+) -> None:
+    """A change of `data` in the live kernel also changes `view`."""
+    sources = (f"{SLOW}\ndata = [1, 2]\nview = data", "print(len(view))", source)
+    make_notebook(project, *sources)
+    document = project.json("verify", "a", "--from", "2", "--checkpoint", check=None)
+    assert document["partial"] is is_partial and document["reproduces"]
+
+
+@pytest.mark.nightly
+@uses_slow_cells
+def test_values_that_cannot_be_pickled_are_computed(project: Quick) -> None:
+    make_notebook(
+        project,
+        f"{SLOW}\nletters = (x for x in 'ab')",
+        f"{SLOW}\ndata = [1, 2]",
+        "print(data)",
+        "print(type(letters).__name__)",
+    )
+    shown = project.stepper("verify", "a", "--from", "3", "--checkpoint").stderr
+    assert "cell 1 (id a) is replayed: its values can't be saved (TypeError: " in shown
+    document = project.json("verify", "a", "--from", "3", "--checkpoint")
+    assert list_verdicts(document) == "same skipped same same"
+    assert document["cells"][1]["difference"] == "`data` loaded from the live kernel"
+
+
+@pytest.mark.nightly
+@uses_slow_cells
+def test_values_of_changed_cells_are_computed(project: Quick) -> None:
+    notebook = make_notebook(project, "a = 1", f"{SLOW}\nb = [a]", "print(b)")
+    text = notebook.path.read_text()
+    notebook.path.write_text(text.replace("a = 1", "a = 2"))
+    document = project.json("verify", "a", "--from", "3", "--checkpoint", check=1)
+    assert not document["partial"] and document["cells"][2]["lines"] == [
+        "- [1]",
+        "+ [2]",
+    ]
+
+
+def test_checkpoint_needs_a_live_kernel(project: Quick) -> None:
+    make_notebook(project, "1")
+    alone = project.stepper("verify", "a", "--checkpoint", check=2).stderr
+    assert "--checkpoint needs --from CELL" in alone
+    project.stepper("shutdown", "a")
+    dead = project.stepper("verify", "a", "--from", "1", "--checkpoint", check=2).stderr
+    assert "--checkpoint: notebooks/a.ipynb has no live kernel" in dead
+
+
+@pytest.mark.nightly
+def test_instances_of_the_notebooks_classes(module_project: Project) -> None:
+    project = next(reuse_project(module_project))
+    cells = [
+        code("class Model:\n    def __init__(self):\n        self.x = [1]", "a"),
+        code("import time\ntime.sleep(1.1)\nmodel = Model()\ncopies = [model.x]", "b"),
+        code("model.x.append(2)\nprint(model.x, copies)", "c"),
+    ]
+    project.notebook("a.ipynb", cells)
+    project.stepper("run", "a")
+    # Cell 3 changed the values in place: they are computed again.
+    document = project.json("verify", "a", "--from", "3", "--checkpoint")
+    assert list_verdicts(document) == "same same same"
+    cells[2] = code("print(model.x, copies, model.x is copies[0])", "c")
+    project.notebook("b.ipynb", cells)
+    project.stepper("run", "b")
+    text = project.stepper("verify", "b", "--from", "3", "--checkpoint").stdout
+    assert "PARTIAL (cells 1, 3 of 3, from a checkpoint of cell 2): REPRODUCES" in text
+    assert "cell 2: not replayed; `copies`, `model` loaded from the live" in text

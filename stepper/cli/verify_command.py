@@ -155,6 +155,8 @@ def verify(as_json: bool, **options: Any) -> int:
     )
     if options["from_cell"] and len(call.notebooks) > 1:
         raise UsageError("--from can't be used with several notebooks")
+    if options["checkpoint"] and (project is None or not options["from_cell"]):
+        raise UsageError("--checkpoint needs --from CELL and a live kernel")
     if project is None:
         _run_standalone(call)
     elif options["python"]:

@@ -355,7 +355,7 @@ ROWS = (
         " compare the outputs with the recorded ones. The live kernel and the notebook"
         " file do not change. Call this before you say that the work is done.",
         command="verify",
-        selected=("notebook", "once", "scratch", "place", "from_cell"),
+        selected=("notebook", "once", "scratch", "place", "from_cell", "checkpoint"),
         destroys=True,
         open_world=True,
     ),

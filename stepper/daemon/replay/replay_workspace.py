@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 RECORD = "kernel.json"
 COPY = "notebook.ipynb"
 SCRATCH = "scratch"
+CHECKPOINT = "checkpoint"
 MAX_SCRATCH_BYTES = 1 << 30
 # The marker in outputs that were truncated at `max_output_bytes`.
 TRUNCATION_MARKER = b"left out by stepper (max_output_bytes)"
@@ -216,6 +217,11 @@ def _check_backend(
             " a new kernel",
             f"{command}  # `stepper kernels` lists the names",
         )
+    if options.checkpoint and not backend.description.is_local:
+        raise UsageError(
+            "--checkpoint can't be used with a kernel on another machine: the values"
+            " are saved on this machine"
+        )
     if options.scratch and not backend.description.is_local:
         raise UsageError(
             "--scratch can't be used with a kernel on another machine: the copy of the"
@@ -265,6 +271,9 @@ def _build_options(
         conditions.append(f"in {launch.backend.name}")
     if options.scratch:
         conditions.append("in a copy of its folder")
+    checkpoint_folder = ""
+    if options.checkpoint:
+        checkpoint_folder = os.path.join(replay_workspace.folder, CHECKPOINT)
     configured_seed = launch.environ.get(HASH_SEED, "")
 
     first_seed = int(configured_seed) if configured_seed.isdecimal() else 0
@@ -286,6 +295,7 @@ def _build_options(
         seed=first_seed,
         is_scratch=options.scratch,
         from_cell=options.from_cell or "",
+        checkpoint_folder=checkpoint_folder,
     )
 
 

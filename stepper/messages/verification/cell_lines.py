@@ -130,12 +130,20 @@ def _format_not_run(all_cells: Sequence[CellVerdict]) -> list[Entry]:
 
 
 def _format_skipped(all_cells: Sequence[CellVerdict]) -> list[Entry]:
-    """Return the line on the cells that a partial replay skipped."""
-    cells = _select(all_cells, ReplayVerdict.SKIPPED)
-    if not cells:
-        return []
-    text = ": skipped; by their sources, the replayed cells do not need them"
-    return [_create_entry(NOTE_MARK, cells, text)]
+    """Return the lines on the cells that a partial replay skipped."""
+    entries = []
+    not_needed = []
+    for cell in _select(all_cells, ReplayVerdict.SKIPPED):
+        if cell.difference:
+            source = one_line(cell.difference, DIFFERENCE_CHARACTERS)
+            text = f": not replayed; {source}"
+            entries.append(_create_entry(NOTE_MARK, [cell], text))
+        else:
+            not_needed.append(cell)
+    if not_needed:
+        text = ": skipped; by their sources, the replayed cells do not need them"
+        entries.append(_create_entry(NOTE_MARK, not_needed, text))
+    return entries
 
 
 def _format_close(all_cells: Sequence[CellVerdict]) -> list[Entry]:

@@ -44,6 +44,8 @@ def is_skipped(cell: CellVerdict) -> bool:
 def describe_cell(cell: CellVerdict) -> str:
     """Return the verdict on a cell and the difference, on one line."""
     if cell.verdict is ReplayVerdict.SKIPPED:
+        if cell.difference:
+            return f"not replayed (--from); {one_line(cell.difference, 400)}"
         return "skipped (--from)"
     if is_skipped(cell):
         reason = one_line(cell.difference, 400) or "a cell above failed"

@@ -27,7 +27,9 @@ def format_verify(result: VerifyResult, is_installed: bool = True) -> str:
     kernel nor commands.
     """
     verdict = format_verdict(result)
-    if is_installed:
+    if result.loaded_cells:
+        verdict += "; the live kernel only saved the checkpoint"
+    elif is_installed:
         verdict += "; the live kernel was not touched"
     lines = [verdict, *format_cells(result, is_installed)]
     files = [_format_file(file) for file in result.files]
@@ -54,8 +56,7 @@ def format_verdict(result: VerifyResult) -> str:
     """Return the line with the verdict on a replay."""
     verdict = "REPRODUCES" if result.reproduces else "DOES NOT REPRODUCE"
     if result.partial:
-        cells = format_cell_names([cell.number for cell in result.replayed_cells])
-        verdict = f"PARTIAL ({cells} of {len(result.cells)}): {verdict}"
+        verdict = f"PARTIAL ({_format_replayed(result)}): {verdict}"
     if result.failing:
         verdict += f"; {_format_failing(result)}"
     if result.reproduces and result.open_steps:
@@ -73,6 +74,16 @@ def format_verdict(result: VerifyResult) -> str:
     return (
         f"{notebook}: {verdict} · {recorded} · {result.duration_s:.1f} s in {kernels}"
     )
+
+
+def _format_replayed(result: VerifyResult) -> str:
+    """Return which cells a partial replay ran, and the cells of its checkpoint."""
+    numbers = [cell.number for cell in result.replayed_cells]
+    text = f"{format_cell_names(numbers)} of {len(result.cells)}"
+    loaded_numbers = [cell.number for cell in result.loaded_cells]
+    if loaded_numbers:
+        text += f", from a checkpoint of {format_cell_names(loaded_numbers)}"
+    return text
 
 
 def _format_failing(result: VerifyResult) -> str:

@@ -274,6 +274,12 @@ class Verify(
         metavar="CELL",
         min_length=1,
     )
+    checkpoint: bool = option(
+        "With --from: load values that take a second or more to compute from the live"
+        " kernel, if it still has them. The live kernel pickles them; this executes"
+        " code of the values' classes.",
+        default=False,
+    )
     python: str | None = option(
         "The interpreter for the notebook, where stepper is not installed. Default: the"
         " active environment, or the nearest .venv.",

@@ -87,6 +87,15 @@ class VerifyResult:
         ]
 
     @property
+    def loaded_cells(self) -> list[CellVerdict]:
+        """The skipped cells whose results were loaded from the live kernel."""
+        return [
+            cell
+            for cell in self.cells
+            if cell.verdict is ReplayVerdict.SKIPPED and cell.difference
+        ]
+
+    @property
     def as_recorded(self) -> int:
         """The number of cells that reproduce their recorded outputs."""
         return sum(cell.verdict.reproduces for cell in self.cells)

@@ -405,6 +405,8 @@ class Dependencies:
     hidden: Sequence[MarkedCell] = ()
     # Cell id → ids of the cells above that it reads from.
     providers: Mapping[str, set[str]] = field(default_factory=dict)
+    # Cell id → name that the cell reads → id of the cell above that provides it.
+    reads: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
 def ran_in_order(cells: Cells, ran: Cells, history: History) -> bool:
@@ -477,6 +479,7 @@ class _DependencySearch:
         stale = []
         hidden = []
         providers = {}
+        reads = {}
         for index, cell in enumerate(self.cells):
             record = self._find_last_run(index)
             is_current = record is not None and self._is_current(record, index)
@@ -485,11 +488,11 @@ class _DependencySearch:
                 bound_before = record.bound.keys()
             usage = self.history.analyze(cell.source)
             above = table.apply(index, usage, bound_before=bound_before)
-            provider_ids = set()
-            for binding in above.values():
-                provider = self.cells[binding.origin]
-                provider_ids.add(provider.id)
-            providers[cell.id] = provider_ids
+            read_from = {
+                name: self.cells[binding.origin].id for name, binding in above.items()
+            }
+            reads[cell.id] = read_from
+            providers[cell.id] = set(read_from.values())
             if record is None or not is_current:
                 continue
             stale_causes, hidden_causes = self._find_causes(index, record, above)
@@ -499,7 +502,7 @@ class _DependencySearch:
             if hidden_causes:
                 marked_cell = MarkedCell(cell, hidden_causes)
                 hidden.append(marked_cell)
-        return Dependencies(stale, hidden, providers)
+        return Dependencies(stale, hidden, providers, reads)
 
     def _find_last_run(self, index: int) -> RunRecord | None:
         key = self.keys[index]

@@ -1,58 +1,178 @@
-"""Select the cells of a partial replay: a cell, the cells below, and what they need.
+"""Plan a partial replay: a cell, the cells below, and what they need.
 
 Cells above that took long and are not needed are skipped. Cells above that took less
 than QUICK_SECONDS are replayed, because they may set options or seeds, which the
-sources of other cells do not mention.
+sources of other cells do not mention. With a checkpoint, values that would take long to
+compute are loaded from the live kernel instead.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from stepper.policy.changed_cells import select_runnable
+from stepper.policy.dataflow.cell_dependencies import (
+    History,
+    RunRecord,
+    get_cell_key,
+)
+from stepper.policy.dataflow.name_effects import VALUE
 from stepper.policy.model import Cell
 
 QUICK_SECONDS = 1.0
-# Cell id → ids of the cells above that it reads from, as in `Dependencies`.
-Providers = Mapping[str, Collection[str]]
+# Cell id → name that the cell reads → id of the cell above that provides it.
+Reads = Mapping[str, Mapping[str, str]]
+# Cell id → seconds of its last run, as far as they are known.
+Durations = Mapping[str, float]
+# Called with the id of a cell and a name. Returns whether the name has in the live
+# kernel the value that the cell gave it.
+IsLoadable = Callable[[str, str], bool]
 
 
-def select_skipped(
+@dataclass(frozen=True)
+class ReplayPlan:
+    """The cells that a partial replay skips, in order.
+
+    `loads` are the names to load at the place of a skipped cell, by its id.
+    """
+
+    skipped: Sequence[Cell]
+    loads: Mapping[str, set[str]] = field(default_factory=dict)
+
+
+def plan_replay(
     cells: Sequence[Cell],
     first: Cell,
-    providers: Providers,
-    durations: Mapping[str, float],
-) -> list[Cell]:
-    """Return the cells above `first` that a partial replay skips, in order.
-
-    `durations` are the seconds of the last runs, by cell id, as far as they are known.
-    """
-    runnable = select_runnable(cells)
-    needed = _find_needed(runnable, first, providers)
-    replayed = set[str]()
-    skipped = []
-    for cell in runnable:
-        if cell.index >= first.index:
-            break
-        is_quick = durations.get(cell.id, QUICK_SECONDS) < QUICK_SECONDS
-        # A cell that reads from a skipped cell would fail.
-        is_complete = replayed.issuperset(providers.get(cell.id, ()))
-        if cell.id in needed or (is_quick and is_complete):
-            replayed.add(cell.id)
-        else:
-            skipped.append(cell)
-    return skipped
+    reads: Reads,
+    durations: Durations,
+    is_loadable: IsLoadable = lambda cell_id, name: False,
+) -> ReplayPlan:
+    """Return the plan of a partial replay that starts at the cell `first`."""
+    return _Planner(cells, first, reads, durations, is_loadable).plan()
 
 
-def _find_needed(cells: Sequence[Cell], first: Cell, providers: Providers) -> set[str]:
-    """Return the ids of the cells from `first` on, and of those that they read from."""
-    pending = [cell.id for cell in cells if cell.index >= first.index]
-    needed = set(pending)
+class _Planner:
+    """Finds the cells to replay and the names to load."""
+
+    def __init__(
+        self,
+        cells: Sequence[Cell],
+        first: Cell,
+        reads: Reads,
+        durations: Durations,
+        is_loadable: IsLoadable,
+    ) -> None:
+        runnable = select_runnable(cells)
+        self.above = [cell for cell in runnable if cell.index < first.index]
+        self.replayed = {cell.id for cell in runnable if cell.index >= first.index}
+        self.reads = reads
+        self.durations = durations
+        self.is_loadable = is_loadable
+        self.loads: dict[str, set[str]] = {}
+
+    def plan(self) -> ReplayPlan:
+        """Return the plan."""
+        self._add_needed()
+        skipped = []
+        for cell in self.above:
+            if cell.id in self.replayed:
+                continue
+            if self._is_quick(cell.id) and self._is_complete(cell.id):
+                self.replayed.add(cell.id)
+            else:
+                skipped.append(cell)
+        return ReplayPlan(skipped, self.loads)
+
+    def _add_needed(self) -> None:
+        """Add the cells that the replayed cells need, or the names to load."""
+        pending = [*self.replayed]
+        while pending:
+            for name, provider in self._get_reads(pending.pop()).items():
+                if provider in self.replayed:
+                    continue
+                is_quick = self._sum_durations(provider) < QUICK_SECONDS
+                if not is_quick and self.is_loadable(provider, name):
+                    self.loads.setdefault(provider, set()).add(name)
+                else:
+                    self.replayed.add(provider)
+                    pending.append(provider)
+        for cell_id in self.replayed:
+            self.loads.pop(cell_id, None)
+
+    def _get_reads(self, cell_id: str) -> Mapping[str, str]:
+        return self.reads.get(cell_id, {})
+
+    def _is_quick(self, cell_id: str) -> bool:
+        return self.durations.get(cell_id, QUICK_SECONDS) < QUICK_SECONDS
+
+    def _is_complete(self, cell_id: str) -> bool:
+        """Return whether the replay provides all names that a cell reads.
+
+        A cell whose names are loaded does not run.
+        """
+        if cell_id in self.loads:
+            return False
+        return all(
+            provider in self.replayed or name in self.loads.get(provider, ())
+            for name, provider in self._get_reads(cell_id).items()
+        )
+
+    def _sum_durations(self, cell_id: str) -> float:
+        """Return how long a cell and all cells that it needs take together."""
+        needed = find_needed(self.reads, [cell_id])
+        return sum(self.durations.get(other, QUICK_SECONDS) for other in needed)
+
+
+def find_needed(reads: Reads, cell_ids: Iterable[str]) -> set[str]:
+    """Return the ids of cells, and of all cells that they need."""
+    needed = {*cell_ids}
+    pending = [*needed]
     while pending:
-        new_ids = set(providers.get(pending.pop(), ())) - needed
-        needed |= new_ids
-        pending += new_ids
+        providers = {*reads.get(pending.pop(), {}).values()} - needed
+        needed |= providers
+        pending += providers
     return needed
+
+
+def find_current_run(
+    history: History, cell: Cell, source_hash: str
+) -> RunRecord | None:
+    """Return the last run of a cell if it succeeded and had the current source.
+
+    `source_hash` is the hash of the current source.
+    """
+    record = history.last_runs.get(get_cell_key(cell.id, source_hash))
+    if record is None or not record.succeeded:
+        return None
+    return record if record.source_hash == source_hash else None
+
+
+def has_value_of_run(history: History, record: RunRecord, name: str) -> bool:
+    """Return whether a name has in the live kernel the value that a run gave it."""
+    binding = history.table.bindings.get(name)
+    if binding is None:
+        return False
+    # Modules, functions and classes are not saved by value.
+    return binding.kind == VALUE and binding.origin == record.run
+
+
+def are_values_intact(history: History, records: Sequence[RunRecord]) -> bool:
+    """Return whether only these runs changed values that these runs bound.
+
+    A later change of one value may have changed another one that shares objects with
+    it. A later run that bound a name to another value changed nothing.
+    """
+    runs = {record.run for record in records}
+    for record in records:
+        for name in record.bound:
+            binding = history.table.bindings.get(name)
+            if binding is None or binding.origin in runs:
+                continue
+            changed_by = history.records.get(binding.origin)
+            if changed_by is None or name in changed_by.reads:
+                return False
+    return True
 
 
 def find_cell(cells: Sequence[Cell], selection: str) -> Cell | None:

@@ -55,8 +55,9 @@ def _create_verdict(
     session: Session, findings: ReplayFindings, cell: Cell, sources: Sources
 ) -> CellVerdict:
     """Return the verdict on a cell."""
-    if cell.index in findings.skipped:
-        return CellVerdict(cell.id, cell.number, ReplayVerdict.SKIPPED)
+    if cell.index in findings.partial.skipped:
+        source = findings.partial.describe_source(cell.index)
+        return CellVerdict(cell.id, cell.number, ReplayVerdict.SKIPPED, source)
     first = findings.first
     difference = findings.differences.get(cell.index)
     is_random = difference and difference.verdict is ReplayVerdict.UNSTABLE

@@ -26,6 +26,7 @@ from stepper.policy.comparison.rerun_comparison import remove_pager_text
 from stepper.policy.comparison.verify_results import PackageChange
 from stepper.policy.model import Cell, Outcome
 from stepper.session.session import Session
+from stepper.session.verification.partial_replays import FULL_REPLAY, PartialReplay
 from stepper.session.verification.recorded_output_changes import DRAWING_PACKAGES
 from stepper.session.verification.replay import ReplayResult
 
@@ -45,8 +46,7 @@ class ReplayFindings:
     sources: Sources
     first: ReplayResult = field(default_factory=ReplayResult)
     others: list[ReplayResult] = field(default_factory=list)
-    # The indexes of the cells that a partial replay skips.
-    skipped: frozenset[int] = frozenset()
+    partial: PartialReplay = FULL_REPLAY
     # By cell index.
     differences: dict[int, Difference] = field(default_factory=dict)
 
@@ -78,7 +78,8 @@ class ReplayFindings:
     @property
     def replayed_cells(self) -> list[Cell]:
         """The cells that are not skipped."""
-        return [cell for cell in self.cells if cell.index not in self.skipped]
+        skipped = self.partial.skipped
+        return [cell for cell in self.cells if cell.index not in skipped]
 
     def select_differing(self) -> list[Cell]:
         """Return the cells that differ from the recording."""

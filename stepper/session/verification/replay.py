@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,6 +23,8 @@ from stepper.session import progress_events
 from stepper.session.caller import Caller
 from stepper.session.cells.cell_run import run_cell
 from stepper.session.session import Session
+from stepper.session.verification.checkpoints import load_values
+from stepper.session.verification.partial_replays import FULL_REPLAY, PartialReplay
 from stepper.session.verification.random_seeds import seed_generators
 
 LATE_SECONDS = 0.3  # for the outputs of threads after the end of the last cell
@@ -64,14 +66,14 @@ async def replay(
     caller: Caller,
     progress: Callable[[Cell], None],
     seed: int = 0,
-    skipped: Collection[int] = (),
+    partial: PartialReplay = FULL_REPLAY,
 ) -> ReplayResult:
     """Replay the cells up to `last_index`, or to the failure that ended the recording.
 
     `fresh` is a session on a copy of the notebook, and `progress` is called before each
-    cell. `seed` is for the random generators of Python and NumPy, and `skipped` are the
-    indexes of cells that do not run. Raise StepperError if the replay was interrupted
-    or no kernel started.
+    cell. `seed` is for the random generators of Python and NumPy. `partial` says which
+    cells do not run, and which values are loaded instead. Raise StepperError if the
+    replay was interrupted, a value could not be loaded or no kernel started.
     """
     result = ReplayResult()
     # Each cell has its own deadline.
@@ -90,7 +92,10 @@ async def replay(
             for cell in changed_cells.select_runnable(cells):
                 if cell.index > last_index:
                     break
-                if cell.index in skipped:
+                if cell.index in partial.skipped:
+                    checkpoint = partial.checkpoints.get(cell.index)
+                    if checkpoint is not None:
+                        await load_values(fresh, cell, checkpoint, caller)
                     continue
                 progress(cell)
                 caller.timeout = recording.deadlines[cell.index]

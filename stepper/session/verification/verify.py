@@ -31,7 +31,6 @@ from stepper.session import progress_events
 from stepper.session.caller import Caller
 from stepper.session.session import Session
 from stepper.session.session_state.notebook_journal import format_now
-from stepper.session.verification import partial_replays
 from stepper.session.verification.cell_verdicts import (
     count_failing,
     create_verdicts,
@@ -40,6 +39,10 @@ from stepper.session.verification.findings import (
     ReplayFindings,
     find_changed_packages,
     update_differences,
+)
+from stepper.session.verification.partial_replays import (
+    PartialReplay,
+    PartialReplayPlanner,
 )
 from stepper.session.verification.replay import (
     ReplayProgress,
@@ -62,7 +65,8 @@ class ReplayOptions:
     PYTHONHASHSEED. With `once`, the notebook is replayed only once. `seed` is the value
     for the first replay. `is_scratch` says whether each replay has its own copy of the
     folder. `from_cell` is the id or the number of the cell at which a partial replay
-    starts, or empty.
+    starts, or empty. `checkpoint_folder` is the folder for values of the live kernel;
+    if it is empty, no values are taken from there.
     """
 
     open_session: Callable[[int], AbstractAsyncContextManager[Session]]
@@ -72,6 +76,7 @@ class ReplayOptions:
     seed: int = 0
     is_scratch: bool = False
     from_cell: str = ""
+    checkpoint_folder: str = ""
 
 
 async def verify(
@@ -90,8 +95,8 @@ async def verify(
     started = time.monotonic()
     findings = ReplayFindings.from_document(session, document)
     if options.from_cell:
-        findings.skipped = partial_replays.find_skipped(
-            session, document, options.from_cell
+        findings.partial = await _plan_partial_replay(
+            session, document, options, caller, progress
         )
     file_changes = await _replay_until_clear(
         session, findings, options, caller, progress, list_file_changes
@@ -116,12 +121,27 @@ async def verify(
         failing=count_failing(findings, verdicts),
         open_steps=len(session.state.open_steps),
         warnings=len(with_warnings),
-        partial=bool(findings.skipped),
+        partial=bool(findings.partial.skipped),
     )
     result = replace(result, text=verify_report.format_verify(result))
     if not result.partial:  # the last full verdict remains
         _record_verdict(session, document, result)
     return result
+
+
+async def _plan_partial_replay(
+    session: Session,
+    document: Document,
+    options: ReplayOptions,
+    caller: Caller,
+    progress: progress_events.ProgressCallback,
+) -> PartialReplay:
+    """Return the cells that the replays skip, and the values that they load instead."""
+    planner = PartialReplayPlanner(session, document, options.from_cell)
+    folder = options.checkpoint_folder
+    if not folder:
+        return planner.plan()
+    return await planner.plan_with_checkpoint(folder, caller, progress)
 
 
 def _do_all_reproduce(verdicts: Sequence[CellVerdict]) -> bool:
@@ -181,7 +201,7 @@ async def _replay_until_clear(
                 caller,
                 replay_progress.report_cell,
                 seed,
-                findings.skipped,
+                findings.partial,
             )
 
     async def update(compared: Sequence[Cell]) -> None:
