@@ -57,4 +57,6 @@ def save(
 def load(namespace: Dict[str, Any], path: str) -> None:  # noqa: UP006
     """Bind the values in a file to their names."""
     with open(path, "rb") as stream:
-        namespace.update(pickle.load(stream))  # noqa: S301  # this user's kernel wrote it
+        # A kernel of this user wrote the file.
+        values = pickle.load(stream)  # noqa: S301
+    namespace.update(values)
