@@ -48,7 +48,7 @@ async def _place_slim_copy(workspace: Workspace, path: str, caller: Caller) -> N
     session = workspace.open_session(path)
     document = await asyncio.to_thread(slim_copies.read_large_file, session.file)
     if document is None or caller.disconnected.is_set():
-        return  # without the hook process, the client has already read the notebook
+        return  # the hook process gave up, and the client reads the notebook as it is
     if not await asyncio.to_thread(copies.place, session.file.path, document):
         copies.unplaced.add(path)
         return

@@ -291,9 +291,9 @@ class Diagnoser:
         Return True if this is unknown.
         """
         if run.fault is not None:
-            missing_file = run.fault.attributes.get("filename")
-            # The walk through the project may not reach that file.
-            path = os.path.join(namespace.cwd, str(missing_file))
+            missing_file = str(run.fault.attributes.get("filename") or "")
+            path = os.path.join(namespace.cwd, missing_file)
+            # Checked here because the walk through the project may not reach the file.
             if missing_file and os.path.lexists(path):
                 return True
         started = parse_moment(run.started_at).timestamp()

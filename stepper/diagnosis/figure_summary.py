@@ -410,14 +410,14 @@ def _format_traces(groups: Sequence[plotly_summary.Traces]) -> str:
 
 def _format_plotly_axis(axis: plotly_summary.Axis) -> str:
     """Return the description of an axis, or an empty string if nothing is known."""
-    text = _format_axis(axis.name, axis.title, axis.ends, axis.scale)
-    name = text or axis.name
+    description = _format_axis(axis.name, axis.title, axis.ends, axis.scale)
+    subject = description or axis.name
     if axis.categories:
         count = _format_count(axis.categories, "category", "categories")
-        return f"{name} {count}"
+        return f"{subject} {count}"
     if axis.empty:
-        return f"{name} has no finite values"
-    return text
+        return f"{subject} has no finite values"
+    return description
 
 
 def _join_parts(

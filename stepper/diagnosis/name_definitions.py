@@ -425,7 +425,7 @@ def find_source_line(source: str, line: int, name: str) -> int:
     while removed_count < len(lines) and lines[removed_count].startswith("%%"):
         removed_count += 1
         if line == 0:
-            line = -1  # bound by the magic line itself
+            line = -1  # the magic binds the name: search from the line of the magic
     first_candidate = max(line + removed_count, 1)
     first_candidate = min(first_candidate, len(lines))
     word = re.compile(rf"\b{re.escape(name)}\b")

@@ -286,23 +286,27 @@ def find_similar_defined_name(
     similar: Sequence[str],
     notebook: NotebookNames,
 ) -> str:
-    """Return a phrase on a similar name that a cell defines and the kernel lacks.
+    """Return a phrase on the most similar name that only a cell defines.
 
-    Return an empty string if there is no such name, or if one of the kernel's names in
-    `similar` is as similar.
+    `similar` are the similar names in the kernel. Return an empty string if the first
+    of them is at least as similar, or if no cell defines a similar name.
     """
-    min_similarity = 0.0
+    live_names = notebook.namespace.names
+    undefined_names = [
+        other for other in notebook.list_bound_names() if other not in live_names
+    ]
+    closest_names = find_close_names(name, undefined_names, 1)
+    if not closest_names:
+        return ""
+    closest_name = closest_names[0]
     if similar:
-        min_similarity = compute_similarity(similar[0], name)
-    live = notebook.namespace.names
-    undefined = [other for other in notebook.list_bound_names() if other not in live]
-    for other in find_close_names(name, undefined, 1):
-        if similar and compute_similarity(other, name) <= min_similarity:
-            continue
-        definitions = notebook.list_definitions(other)
-        if definitions:
-            return f"`{other}`, by {definitions[0].text}"
-    return ""
+        similarity = compute_similarity(closest_name, name)
+        if similarity <= compute_similarity(similar[0], name):
+            return ""
+    definitions = notebook.list_definitions(closest_name)
+    if not definitions:
+        return ""
+    return f"`{closest_name}`, by {definitions[0].text}"
 
 
 def compute_similarity(first: str, second: str) -> float:

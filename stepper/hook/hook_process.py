@@ -313,9 +313,11 @@ def can_notify(parent: int) -> bool:
         poll = select.poll()
         poll.register(stdin, select.POLLIN)
         mode = posix.fstat(stdin).st_mode
-        # A file, a device such as /dev/null, and a closed pipe are no stream.
         is_device = _stat.S_ISCHR(mode) and not posix.isatty(stdin)
         is_closed = any(events & select.POLLHUP for _, events in poll.poll(0))
+        posix.close(stdin)
+        # Messages can't arrive from a file, from a device such as /dev/null, or from a
+        # closed pipe.
         if _stat.S_ISREG(mode) or is_device or is_closed:
             return False
     except OSError:

@@ -386,10 +386,10 @@ def _split_members(source: str) -> dict[Json, str]:
     """Return the texts of the members of a JSON object or array, by key or index."""
     decoder = json.JSONDecoder()
     parts: dict[Json, str] = {}
-    start = _skip_separators(source, 1)
+    start = _skip_separators(source, 1)  # after the opening bracket
     while source[start] not in "]}":
         name: Json = len(parts)
-        if source[0] == "{":
+        if source[0] == "{":  # an object: the name of the member comes first
             name, start = decoder.raw_decode(source, start)
             start = _skip_separators(source, start)
         _, end = decoder.raw_decode(source, start)

@@ -279,13 +279,10 @@ def _check_ipykernel(paths: Paths) -> str:
 
 
 def _check_hook_script(paths: Paths) -> str:
-    """Check the hook script and the environment that the script uses.
-
-    `link` is `.stepper/env` of the checkout that has the environment. It should lead to
-    the environment in the user's state folder.
-    """
+    """Check the hook script and the environment that the script uses."""
     description = _check_script_file(paths)
     env = paths.active_env
+    # `.stepper/env`, which should lead to the environment in the user's state folder.
     link = Paths(paths.environment_checkout).env_link
     if os.path.lexists(link) and not paths.is_env_recorded():
         raise StepperError(

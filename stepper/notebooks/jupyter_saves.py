@@ -131,8 +131,8 @@ def _read_server(path: Path) -> JupyterServer | None:
 def _parse_server(path: Path) -> JupyterServer:
     """Return the server of a runtime file, such as `jpserver-1234.json`.
 
-    The exceptions that it raises for an invalid file or a process that does not exist
-    are those that `_read_server` handles.
+    Raise OSError if the process does not exist. For an invalid file, raise one of the
+    exceptions that `_read_server` handles.
     """
     _, _, pid_text = path.stem.partition("-")
     pid = int(pid_text)

@@ -71,9 +71,10 @@ class RenamesFile:
         self._is_read = False
 
     def _merge_new_names(self, renamed: Mapping[str, str]) -> dict[str, str]:
-        """Return the new name for each former name, with the names of `renamed` last.
+        """Return the new names of all renamed notebooks, by former name.
 
-        If a notebook is renamed again, all its former names get the newest name.
+        The notebooks in `renamed` come last. If one of them was renamed before, all its
+        former names get the newest name.
         """
         new_names = {}
         for former_name, name in self._new_names.items():

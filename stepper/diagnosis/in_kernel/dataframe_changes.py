@@ -469,8 +469,8 @@ class FrameComparison:
             operands = format_operands(counts)
             text = f"{short_name} has 0 rows: no row matched in the merge of {operands}"
             return create_fact("emptied", text)
-        filled = {operand: count for operand, count in counts.items() if count}
-        text = describe_empty_frame(name, filled)
+        filled_counts = {operand: count for operand, count in counts.items() if count}
+        text = describe_empty_frame(name, filled_counts)
         return create_fact("empty", text)
 
     def _was_emptied_in_place(self, name: str, state: FrameState) -> bool:
@@ -572,9 +572,10 @@ class FrameComparison:
         return False not in had_values and True in had_values
 
     def _may_lose_values_on_purpose(self, value: str) -> bool:
-        """Return whether it may be correct that an expression's columns are blank.
+        """Return whether blank columns may be the correct result of an expression.
 
-        This is only wrong for mappings and for merges that keep unmatched rows.
+        Blank columns are suspicious only in the results of mappings, and of merges that
+        keep unmatched rows.
         """
         code = STRING.sub("''", value)
         if ROW_SELECTION.search(code):

@@ -51,6 +51,8 @@ OPTIONS_WITH_VALUE = {
 EXPLICIT_TARGET_OPTIONS = {"--target", "-t", "--root", "--dry-run"}
 MAX_REQUIREMENTS = 10
 REQUIREMENT_LIMIT = 100  # characters
+HEAD_SIZE = 1000  # bytes of a script in which its first lines are searched
+MAX_CONFIG = 4000  # characters of pyvenv.cfg
 
 
 class Installer(NamedTuple):
@@ -312,7 +314,7 @@ def find_interpreter(program: str, python: str) -> str:
         return shutil.which(python) or ""
     try:
         with open(program, "rb") as stream:
-            head = stream.read(1000)
+            head = stream.read(HEAD_SIZE)
     except OSError:
         return ""
     if not head.startswith(b"#!"):
@@ -359,7 +361,7 @@ def includes_system_packages() -> bool:
     path = os.path.join(sys.prefix, "pyvenv.cfg")
     try:
         with open(path, encoding="utf-8") as stream:
-            text = stream.read(4000)
+            text = stream.read(MAX_CONFIG)
     except OSError:
         return False
     match = SYSTEM_PACKAGES.search(text)
