@@ -14,10 +14,12 @@ from stepper.daemon import config
 from stepper.policy import undo
 from stepper.policy.changed_cells import hash_source
 from stepper.policy.dataflow.binding_table import BindingTable
+from stepper.policy.dataflow.cell_dependencies import History
 from stepper.policy.dataflow.name_analysis import analyze_source
 from stepper.policy.journal_events import RunEnded
 from stepper.policy.model import Cell, Outcome, Verdict
 from stepper.policy.undo import undone_runs
+from stepper.policy.undo.recomputation import select_cells
 from stepper.policy.undo_model import (
     CHANGED,
     NEW,
@@ -258,6 +260,24 @@ def test_names_that_the_kernel_will_remove(
     ]
     request = RestoreRequest(tuple(sorted(undone, reverse=True)), frozenset({"x"}))
     assert undone_runs.find_removed_names(request, runs) == removed
+
+
+def test_recomputation_includes_cells_whose_changes_only_the_kernel_sees() -> None:
+    cells = make_cells("count = make()\ngen = f()", "times = count()", "next(gen)")
+    runs = [
+        make_run(1, cells[0], count=NEW, gen=NEW),
+        make_run(2, cells[1], times=NEW, count=CHANGED),
+    ]
+    bound = [{"count": "", "gen": ""}, {"times": ""}]
+    runs = [
+        replace(run, bound=names, undo_reach=1)
+        for run, names in zip(runs, bound, strict=True)
+    ]
+    history = History(analyze_source)
+    sources = {hash_source(cell.source): cell.source for cell in cells}
+    history.catch_up(runs, sources)
+    selected = select_cells(cells, cells[2], {"gen"}, history)
+    assert selected == cells[:2]
 
 
 def test_undo_settings() -> None:

@@ -13,7 +13,6 @@ from stepper.policy.changed_cells import hash_source, select_runnable
 from stepper.policy.dataflow.binding_table import ResolvedUsage
 from stepper.policy.dataflow.cell_dependencies import (
     History,
-    RunRecord,
     get_cell_key,
 )
 from stepper.policy.journal_events import RunEnded
@@ -23,16 +22,16 @@ from stepper.policy.undo_model import NEW, REBOUND, MentionedNames, RestoreReque
 
 @dataclass(frozen=True)
 class _Candidate:
-    """A cell above, its last run, and the names that it uses now."""
+    """A cell above, the names that it uses now, and those that it changed last."""
 
     cell: Cell
-    record: RunRecord
     usage: ResolvedUsage
     is_current: bool  # it succeeded, and its source has not changed since
+    changed: frozenset[str]  # the names that the last run bound or changed
 
     def changes(self, name: str) -> bool:
         """Return whether the last run of the cell bound or changed a name."""
-        return name in self.record.bound
+        return name in self.changed
 
     def creates(self, name: str) -> bool:
         """Return whether the cell binds a name without reading it."""
@@ -105,7 +104,9 @@ def _list_candidates(
             continue
         usage = history.table.resolve_usage(history.analyze(other.source))
         is_current = record.succeeded and record.source_hash == source_hash
-        candidates.append(_Candidate(other, record, usage, is_current))
+        reported = history.undo.reported.get(record.run, {})
+        changed = frozenset(record.bound.keys() | reported.keys())
+        candidates.append(_Candidate(other, usage, is_current, changed))
     return candidates
 
 
@@ -129,7 +130,6 @@ def _find_creators(candidates: Sequence[_Candidate], name: str) -> set[int]:
 def _add_undone_cells(candidates: Sequence[_Candidate], selected: set[int]) -> None:
     """Add the cells below selected cells whose changes are undone when these run."""
     for position, candidate in enumerate(candidates):
-        bound = candidate.record.bound.keys()
         above = [other for other in selected if other < position]
-        if any(candidates[other].uses_any(bound) for other in above):
+        if any(candidates[other].uses_any(candidate.changed) for other in above):
             selected.add(position)
