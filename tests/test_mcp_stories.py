@@ -345,7 +345,9 @@ def test_run_is_undone_by_request(shared: Project) -> None:
         assert "| [1]" in await call_ok(client, "execute_code", code="rows")
         await call_ok(client, "run_notebook", which="stale")
         assert "| [1, 2]" in await call_ok(client, "execute_code", code="rows")
-        refused = await client.call_tool("kernel", {"action": "undo", "cell": "9"})
-        assert refused.is_error
+        refused = await client.call_tool("kernel", {"action": "undo", "cell": 9})
+        assert "has no code cell '9'" in text(refused)
+        undone = await call_ok(client, "kernel", action="undo", cell=1)
+        assert "What cells 1 and 2 changed in the kernel was undone" in undone
 
     run_scenario(shared, story)

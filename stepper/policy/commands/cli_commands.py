@@ -582,7 +582,7 @@ class Undo(
     that other clients or `stepper eval` executed, are not undone.
     """
 
-    cell: str | None = positional(
+    cell: str | int | None = positional(
         "The code cell: its number or its id. Default: the cell that ran last.", None
     )
     notebook: str | None = declare_notebook_option()

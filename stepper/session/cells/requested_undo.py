@@ -27,7 +27,7 @@ from stepper.session.session_state.notebook_journal import format_now
 
 
 async def undo(
-    session: Session, cell_name: str | None, caller: Caller
+    session: Session, cell_name: str | int | None, caller: Caller
 ) -> responses.UndoResponse:
     """Undo the last run, or all runs since a cell ran first; report what was restored.
 
@@ -36,15 +36,15 @@ async def undo(
     keep the state.
     """
     _check_ready(session, caller)
-    cell = None
-    if cell_name is not None:
-        cell = status_queries.find_code_cell(session, cell_name)
     next_run = session.state.next_run
     async with session.take_turn(caller=caller):
         kernel = await _get_kernel(session)
         if session.state.next_run != next_run:
             raise StepperError("nothing was undone: a cell ran in the meantime")
         cells = session.read().cells
+        cell = None
+        if cell_name is not None:
+            cell = status_queries.find_code_cell(session, str(cell_name))
         selected = _select_runs(session, kernel, cells, cell)
         facts = await _undo_runs(session, kernel, selected)
         return _record(session, kernel, cells, selected, facts, caller)
