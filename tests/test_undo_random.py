@@ -48,6 +48,10 @@ SEEDS = [
     *range(12),
     *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(12, 400)),
 ]
+COMMAND_SEEDS = [
+    *range(3),
+    *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(3, 400)),
+]
 
 
 def make_source(generator: random.Random) -> str:
@@ -167,6 +171,41 @@ def test_kernel_has_the_state_of_a_run_from_the_top(
     assert list_values(project.kernel().names) == replay(sources), (sources, reports)
 
 
+@pytest.mark.parametrize("seed", COMMAND_SEEDS)
+def test_undo_command_returns_to_the_state_before_a_cell(
+    project: Quick,  # noqa: F811
+    seed: int,
+) -> None:
+    generator = random.Random(seed)
+    notebook, sources = make_notebook(project, generator)
+    sources, reports = change_at_random(project, notebook, generator, sources)
+    names = project.kernel().names
+    done = dict(sources)  # the cells whose runs are not undone
+    while done:
+        cell_id = generator.choice(list(done))
+        above = {}
+        for other_id, source in sources.items():
+            if other_id == cell_id:
+                break
+            above[other_id] = source
+        response = project.json("undo", cell_id)
+        case = (cell_id, sources, reports, response)
+        assert list_values(names) == replay(above), case
+        stale = {mark["cell_id"] for mark in response["stale"]}
+        assert stale == set(sources) - set(above), case
+        done = above
+        if generator.random() < 0.5:
+            continue
+        if generator.random() < 0.5:
+            project.json("run", "--stale")
+            project.json("undo")  # the last run
+        project.json("run", "--stale")
+        assert list_values(names) == replay(sources), case
+        if generator.random() < 0.5:
+            break
+        done = dict(sources)
+
+
 # It binds no name in the kernel.
 PRINT_VALUES = (
     "print(repr((lambda space: (exec({source!r}, space),"
@@ -185,9 +224,20 @@ def test_real_kernel_has_the_state_of_a_run_from_the_top(
     name = notebook.path.stem
     code_of_function = f"from typing import Any\n{inspect.getsource(list_values)}"
     source = PRINT_VALUES.format(source=code_of_function)
-    output = module_project.json("eval", source, "--notebook", name)["output"]
+
+    def read_values() -> Any:
+        output = module_project.json("eval", source, "--notebook", name)["output"]
+        return ast.literal_eval(output.strip())
+
+    assert read_values() == replay(sources), (sources, reports)
+    cell_id = generator.choice(list(sources))
+    above = list(sources)[: list(sources).index(cell_id)]
+    response = module_project.json("undo", cell_id, "--notebook", name)
+    expected = replay({other_id: sources[other_id] for other_id in above})
+    assert read_values() == expected, (cell_id, sources, reports, response)
+    module_project.json("run", name, "--stale")
+    assert read_values() == replay(sources), (cell_id, sources, reports, response)
     module_project.stepper("shutdown", name)
-    assert ast.literal_eval(output.strip()) == replay(sources), (sources, reports)
 
 
 def test_name_that_only_a_failed_version_bound_is_missing_in_a_real_kernel(
