@@ -97,6 +97,7 @@ def test_repository_is_unchanged(tmp_path: Path) -> None:
     assert '"source": "1 / 0"' in lines[int(case.get("line") or 0) - 1]
     assert "sub/good.ipynb: REPRODUCES · 2 of 2 cells as recorded" in result.stderr
     assert "live kernel" not in result.stderr
+    assert f"  · the notebook ran in {sys.executable} (to use" in result.stderr
     assert sorted(folder.parent.rglob("*")) == before
     assert git("status", "--short", cwd=folder) == "?? ./\n"
     assert not [*temporary.iterdir()]

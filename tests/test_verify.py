@@ -87,6 +87,7 @@ def test_reproducible_notebook(project: Quick) -> None:
         "verdict",
         "difference",
         "lines",
+        "duration_s",
     ]
     assert notebook.path.read_bytes() == before and project.json("history") == journal
     text = project.stepper("verify", "a").stdout

@@ -30,7 +30,7 @@ def make_outcome(
     *verdicts: ReplayVerdict, notebook: str = "a.ipynb", text: str = "-1 +1"
 ) -> NotebookOutcome:
     cells = [
-        CellVerdict(f"c{number}", number, verdict, text, (f"- {text}", "+ 1"))
+        CellVerdict(f"c{number}", number, verdict, text, (f"- {text}", "+ 1"), 0.25)
         for number, verdict in enumerate(verdicts, 1)
     ]
     reproduces = all(verdict.reproduces for verdict in verdicts)
@@ -62,6 +62,7 @@ def test_junit_has_a_suite_for_each_notebook_and_a_case_for_each_cell() -> None:
         "name": "cell 4",
         "file": "a.ipynb",
         "line": "40",
+        "time": "0.250",
     }
     failure = cases[3][0]
     assert failure.attrib == {"type": "changed", "message": "changed: -1 +1"}

@@ -75,7 +75,7 @@ class StandaloneReplays:
             options = parse_arguments(Verify, {**vars(self.options), "kernel": kernel})
             result = await replay_workspace.verify_notebook(request, session, options)
         # There is no live kernel, and no command that runs cells.
-        text = verify_report.format_verify(result, is_installed=False)
+        text = verify_report.format_verify(result, kernelspec or python)
         return replace(result, text=text)
 
     def _find_kernelspec(

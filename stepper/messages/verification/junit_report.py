@@ -64,10 +64,12 @@ def _format_suite(outcome: NotebookOutcome) -> str:
 
 def _format_cell(outcome: NotebookOutcome, cell: CellVerdict) -> str:
     """Return the test case of a cell."""
-    line = ""
+    attributes = ""
     if cell.number in outcome.source_lines:
-        line = f" line={_quote(outcome.source_lines[cell.number])}"
-    start = _format_case_start(outcome, f"cell {cell.number}", line)
+        attributes += f" line={_quote(outcome.source_lines[cell.number])}"
+    if cell.duration_s is not None:
+        attributes += f" time={_quote(f'{cell.duration_s:.3f}')}"
+    start = _format_case_start(outcome, f"cell {cell.number}", attributes)
     if cell.verdict.reproduces:
         return f"{start}/>"
     message = _quote(describe_cell(cell))
@@ -89,13 +91,14 @@ def _format_error(outcome: NotebookOutcome) -> str:
     )
 
 
-def _format_case_start(outcome: NotebookOutcome, name: str, line: str) -> str:
-    """Return the start of a test case's tag. `line` is its attribute, or empty.
+def _format_case_start(outcome: NotebookOutcome, name: str, attributes: str) -> str:
+    """Return the start of a test case's tag. `attributes` are further attributes.
 
     GitLab shows `classname` and `name`, and links `file`.
     """
     notebook = _quote(outcome.notebook)
-    return f"<testcase classname={notebook} name={_quote(name)} file={notebook}{line}"
+    names = f"classname={notebook} name={_quote(name)}"
+    return f"<testcase {names} file={notebook}{attributes}"
 
 
 def _escape(text: str) -> str:

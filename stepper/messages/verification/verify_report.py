@@ -20,12 +20,14 @@ FILE_TEXTS = {
 }
 
 
-def format_verify(result: VerifyResult, is_installed: bool = True) -> str:
+def format_verify(result: VerifyResult, interpreter: str = "") -> str:
     """Return the report on a replay, for users and agents.
 
-    If stepper is not installed in the project, the report mentions neither the live
-    kernel nor commands.
+    If stepper is not installed in the project, `interpreter` is the interpreter or
+    kernelspec that ran the notebook. Then the report mentions neither the live kernel
+    nor commands, and names the interpreter if the notebook does not reproduce.
     """
+    is_installed = not interpreter
     verdict = format_verdict(result)
     if result.loaded_cells:
         verdict += "; the live kernel only saved the checkpoint"
@@ -36,6 +38,12 @@ def format_verify(result: VerifyResult, is_installed: bool = True) -> str:
     lines += _limit_lines(files, "file", MAX_LINES)
     packages = [_format_package(package) for package in result.packages]
     lines += _limit_lines(packages, "package", MAX_LINES)
+    if interpreter and not result.reproduces:
+        name = one_line(interpreter, 300)
+        lines.append(
+            f"  {NOTE_MARK} the notebook ran in {name} (to use another interpreter:"
+            " --python PATH)"
+        )
     return "\n".join(lines)
 
 

@@ -28,6 +28,7 @@ class CellVerdict:
     verdict: ReplayVerdict
     difference: str = ""
     lines: Sequence[str] = ()
+    duration_s: float | None = None  # in the first replay; None if the cell did not run
 
 
 @dataclass(frozen=True)

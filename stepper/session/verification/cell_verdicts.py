@@ -33,9 +33,12 @@ def create_verdicts(
     """
     names = [change.name for change in file_changes if change.change in CHANGES]
     sources = replace(findings.sources, changed_files=names)
-    return [
-        _create_verdict(session, findings, cell, sources) for cell in findings.cells
-    ]
+    verdicts = []
+    for cell in findings.cells:
+        verdict = _create_verdict(session, findings, cell, sources)
+        duration = findings.first.durations.get(cell.index)
+        verdicts.append(replace(verdict, duration_s=duration))
+    return verdicts
 
 
 def count_failing(findings: ReplayFindings, verdicts: Sequence[CellVerdict]) -> int:

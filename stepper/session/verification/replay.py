@@ -51,6 +51,7 @@ class ReplayResult:
     shown: dict[int, CellOutputs] = field(default_factory=dict)
     # Runs that failed, but not with the recorded error.
     failures: dict[int, RunSummary] = field(default_factory=dict)
+    durations: dict[int, float] = field(default_factory=dict)  # in seconds
     # Errors of cells that failed as recorded.
     faults: dict[int, str] = field(default_factory=dict)
     # The run after which the replay ended, if there are cells below that cell.
@@ -102,6 +103,7 @@ async def replay(
                 summary = await run_cell(fresh, cells, cell, caller, keep_time=False)
                 _check_usable(summary)
                 cells_run.append(cell)
+                result.durations[cell.index] = summary.run.duration_s
                 figure_facts.update(fresh.state.runs[-1].figures)
                 if summary.run.verdict is Verdict.FINE:
                     continue
