@@ -102,6 +102,7 @@ class VerifyCall:
         self._add(index, outcome)
 
     def _add(self, index: int, outcome: NotebookOutcome) -> None:
+        """Keep the outcome of a notebook; report it if the format allows this now."""
         self.outcomes[index] = outcome
         if self.output_format == "text":
             print_text(format_outcome(outcome))
@@ -111,7 +112,7 @@ class VerifyCall:
             print_text(format_outcome(outcome), err=True)
 
     def print_end(self) -> None:
-        """Print what is printed after all notebooks have been replayed."""
+        """Print the rest of the report after the replay of all notebooks."""
         outcomes = self.list_outcomes()
         if self.output_format == "json":
             documents = [_make_document(outcome) for outcome in outcomes]
@@ -221,6 +222,10 @@ def _find_below(folder: str) -> list[str]:
 
 
 def _is_searched(root: str, name: str) -> bool:
+    """Return whether notebooks are searched in the folder `name` of `root`.
+
+    Hidden folders, virtual environments and the like are left out.
+    """
     if name.startswith(".") or name in SKIPPED_FOLDERS:
         return False
     return not os.path.exists(os.path.join(root, name, "pyvenv.cfg"))

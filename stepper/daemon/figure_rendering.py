@@ -73,11 +73,11 @@ async def render_figures(
         os.chmod(path, 0o600, follow_symlinks=False)
         lines.append(f"Figure {number}: {request.workspace.paths.relpath(path)}")
     return responses.OutputPage(
-        session.name,
-        cell.id,
-        1,
-        1,
-        "\n".join(lines),
+        notebook=session.name,
+        cell_id=cell.id,
+        page=1,
+        pages=1,
+        text="\n".join(lines),
         figures=rendered,
     )
 

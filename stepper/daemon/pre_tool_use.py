@@ -150,6 +150,7 @@ def _find_insert_refusal(
     failed_step = edit_gate.check_failed_step(session.state, cells, index)
     if failed_step:
         return failed_step
+    # The check uses neither the ID nor the number, which the cell does not have yet.
     new_cell = Cell("", index, 0, "code", change.source)
     return edit_gate.check_cell_count([*cells, new_cell], session.limits())
 

@@ -62,7 +62,7 @@ def main() -> int:
         sys.stderr.write(f"{NAME}: {error}\n")
         return getattr(error, "exit_code", 1)
     except KeyboardInterrupt:  # install.sh was interrupted too
-        return 130
+        return 130  # a shell's exit code after SIGINT
 
 
 def install(arguments: list[str]) -> int:

@@ -569,7 +569,10 @@ def _read(name: str, folder: int) -> bytes:
 
 
 def _replace(folder: int, name: str, status: os.stat_result, data: bytes) -> bool:
-    """Replace a file unless it has changed since `status`; return whether it was."""
+    """Replace a file unless it has changed since `status`.
+
+    Return whether the file was replaced.
+    """
     new_name = make_temporary_name(name + ".merged")
     remove_file(new_name, folder)
     try:

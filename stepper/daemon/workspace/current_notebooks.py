@@ -61,11 +61,11 @@ class CurrentNotebooks:
         `new_names` maps former names to new names.
         """
         currents = self.get_all()
-        renamed = {
+        renamed_currents = {
             session: new_names.get(name, name) for session, name in currents.items()
         }
-        if renamed != currents:
-            self._write(renamed)
+        if renamed_currents != currents:
+            self._write(renamed_currents)
 
     def restore(self, previous: Mapping[str, str], name: str, session: str) -> None:
         """Restore the previous current notebooks after a refused call.

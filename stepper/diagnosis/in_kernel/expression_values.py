@@ -134,13 +134,15 @@ def check_labels(value: Any) -> None:
         inferred = getattr(labels, "inferred_type", "")
         may_be_mixed = "mixed" in inferred
         if inferred == "string" and str(labels.dtype) == "object":
-            # Subclasses of str are inferred as strings, too.
+            # Subclasses of str are inferred as strings, too. Many labels are trusted,
+            # because checking them would take too long.
             is_short = len(labels) <= MAX_CHECKED_LABELS
             may_be_mixed = may_be_mixed or is_short
         if not may_be_mixed:
             continue
         if len(labels) > MAX_CHECKED_LABELS:
             raise CannotEval
+        # Raises CannotEval for an object of any other class.
         of_standard_types(labels.tolist(), check_dict_values=True, deep=True)
 
 
@@ -190,6 +192,7 @@ class UserFrame:
         self.tree: Any = executing.source.tree
         if self.tree is None:
             self.tree = ast.Module([], [])
+        # The innermost statement on the line has the fewest lines.
         self.statement: Any = min(
             executing.statements or (),
             key=lambda node: node.end_lineno - node.lineno,

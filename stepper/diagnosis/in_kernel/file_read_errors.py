@@ -169,8 +169,9 @@ def get_path(value: Any) -> str:
     elif is_one_of(kind, PATHS):
         return str(value)
     elif kind is str:
-        has_invalid = "\n" in value or "\0" in value
-        return "" if has_invalid else str(value)
+        # A string with a line break is the content of a file rather than its path.
+        is_no_path = "\n" in value or "\0" in value
+        return "" if is_no_path else str(value)
     if type(value) is not str:
         return ""
     return str(value)

@@ -384,6 +384,7 @@ def hash_file(path: str, size: int) -> bytes | None:
     except OSError:
         return None
     try:
+        # One more byte: the hash also differs if the file is growing.
         content = read(descriptor, size + 1)
         return hashlib.blake2b(content, digest_size=16).digest()
     except OSError:

@@ -283,15 +283,16 @@ def find_active_python() -> str:
 def list_requirements(words: list[str]) -> list[str]:
     """Return the requirements of an install command, including `-r` and its file."""
     requirements: list[str] = []
-    option = ""
+    previous_word = ""
     for word in words[1:]:
         if REDIRECTION.match(word):
             break
-        if option in ("-r", "--requirement"):
+        is_value = previous_word in OPTIONS_WITH_VALUE
+        if previous_word in ("-r", "--requirement"):
             requirements += ["-r", word]
-        elif option not in OPTIONS_WITH_VALUE and not is_option_or_folder(word):
+        elif not is_value and not is_option_or_folder(word):
             requirements.append(word)
-        option = word
+        previous_word = word
     first_requirements = requirements[:MAX_REQUIREMENTS]
     return [requirement[:REQUIREMENT_LIMIT] for requirement in first_requirements]
 
