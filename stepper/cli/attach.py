@@ -37,10 +37,13 @@ def attach(
     connection_file = response["file"]
     if connection_file is None:
         url = response["url"]
+        hint = ""
+        if url:
+            hint = f"To attach to the kernel, open JupyterLab at {url}"
         raise StepperError(
             "a console can't attach to this kernel: the kernel has no connection file"
             " on this machine",
-            f"To attach to the kernel, open JupyterLab at {url}" if url else "",
+            hint,
         )
     program = _find_console(response["python"])
     if program is None:

@@ -190,7 +190,9 @@ def format_command_name(command: Command) -> str:
     """Return the name and the alias of a command, for the help."""
     if command.name in SUBCOMMAND_GROUPS:
         return f"{command.name} show"
-    return f"{command.name}, {command.alias}" if command.alias else command.name
+    if command.alias:
+        return f"{command.name}, {command.alias}"
+    return command.name
 
 
 def format_epilog(examples: Iterable[str], program: str = PROGRAM) -> str:

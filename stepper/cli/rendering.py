@@ -268,7 +268,9 @@ def _format_run(response: Response) -> str:
         summary = f"{response['ran']} of {cells} ran ok"
     else:
         summary = f"nothing to run: {NOTHING_TO_RUN[response['which']]}"
-    stop = f"stepper: {response['stop']}" if response["stop"] else ""
+    stop = ""
+    if response["stop"]:
+        stop = f"stepper: {response['stop']}"
     return _join_lines(
         [
             response["report"],
@@ -348,7 +350,9 @@ def _has_live_kernel(response: Response) -> bool:
 
 
 def _get_optional_text(response: Response | None) -> str:
-    return str(response["text"]) if response else ""
+    if response:
+        return str(response["text"])
+    return ""
 
 
 RUN_RENDERING = Rendering(_format_run, succeeded=lambda response: bool(response["ok"]))

@@ -40,7 +40,8 @@ def print_text(
         path = os.environ.get("PATH", os.defpath)
         program = find_program_in_folder(get_current_folder(), path)
         text = replace_program(text, program)
-    color = wants_color(sys.stderr if err else sys.stdout)
+    stream = sys.stderr if err else sys.stdout
+    color = wants_color(stream)
     text = clean(text)
     if color:
         text = color_marks(text)
@@ -51,7 +52,9 @@ def print_text(
 def find_program_in_folder(folder: str, path: str) -> str:
     """Return the command for stepper in a shell with the given PATH and folder."""
     project = resolve_project(folder, sys.prefix)
-    return find_program(Paths(project), path, folder) if project else PROGRAM
+    if project:
+        return find_program(Paths(project), path, folder)
+    return PROGRAM
 
 
 def write_text(

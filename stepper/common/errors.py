@@ -22,7 +22,9 @@ class StepperError(Exception):
         self.hint = hint
 
     def __str__(self) -> str:
-        return f"{self.message}\n{self.hint}" if self.hint else self.message
+        if self.hint:
+            return f"{self.message}\n{self.hint}"
+        return self.message
 
 
 class UsageError(StepperError):

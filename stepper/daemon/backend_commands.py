@@ -39,7 +39,9 @@ async def get_metadata(request: Request, name: str) -> KernelMetadata:
             "stepper kernels  # lists the backends",
         )
     backend = limits.kernels.get(name)
-    description = backend.description if backend is not None else None
+    description = None
+    if backend is not None:
+        description = backend.description
     if description and not description.is_local and not description.is_python:
         # The backend is contacted, so it must be accepted.
         workspace.get_launch_config(

@@ -227,10 +227,11 @@ class Event:
         """
         offset = self.tool_input.get("offset")
         limit = self.tool_input.get("limit")
-        return (
-            offset if isinstance(offset, int) else 1,
-            limit if isinstance(limit, int) and limit > 0 else None,
-        )
+        if not isinstance(offset, int):
+            offset = 1
+        if not isinstance(limit, int) or limit <= 0:
+            limit = None
+        return offset, limit
 
     @property
     def tool_error(self) -> str:
@@ -392,7 +393,9 @@ def format_user_line(line: str) -> bytes:
 
     If the line is empty, the output is empty too.
     """
-    return encode_json({"systemMessage": line}) if line else SILENT
+    if line:
+        return encode_json({"systemMessage": line})
+    return SILENT
 
 
 def format_decision(decision: str, reason: str, line: str = "") -> bytes:

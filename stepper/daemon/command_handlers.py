@@ -340,7 +340,8 @@ async def _yield_to_requests(request: Request, seconds: float) -> None:
     """
     sessions = request.workspace.sessions.values()
     is_running = any(session.requests.is_locked for session in sessions)
-    await asyncio.sleep(seconds if is_running else 0)
+    delay = seconds if is_running else 0
+    await asyncio.sleep(delay)
 
 
 async def _create_notebook(
@@ -556,7 +557,9 @@ async def _shut_down_kernel(session: Session) -> responses.ShutdownResponse:
     location.
     """
     kernel = await session.kernel_manager.find_or_attach()
-    info = kernel.describe() if kernel is not None else None
+    info = None
+    if kernel is not None:
+        info = kernel.describe()
     was_running = await notebook_commands.shutdown(session, SHUTDOWN_REASON)
     external_location = None
     if info and info.is_external:

@@ -76,7 +76,9 @@ def _parse_size(value: Any) -> int | None:
     """Return a size such as `536870912` or `512 MB` in bytes, or None if invalid."""
     if _is_whole_number(value):
         return int(value)
-    match = SIZE.fullmatch(value) if isinstance(value, str) else None
+    match = None
+    if isinstance(value, str):
+        match = SIZE.fullmatch(value)
     if match is None:
         return None
     return int(float(match[1]) * SIZE_UNITS[match[2].upper()])
@@ -228,7 +230,9 @@ def _load_yaml(text: str, file_name: str) -> tuple[yaml.Node | None, Any]:
         _check_duplicate_keys(node, file_name)
         data = loader.construct_document(node) if node else {}
     except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        line = 1
+        if error.problem_mark:
+            line = error.problem_mark.line + 1
         raise UsageError(
             f"{file_name}, line {line}: not valid YAML: {error.problem}"
         ) from None

@@ -201,7 +201,9 @@ def _parse_gpu(name: str, percent: str, used_mib: str, total_mib: str) -> GpuUsa
 def _parse_mib(text: str) -> int | None:
     """Return a number of MiB in bytes, or None if the text is not a number."""
     number = _parse_number(text)
-    return None if number is None else int(number * MIB)
+    if number is None:
+        return None
+    return int(number * MIB)
 
 
 def _parse_number(text: str) -> float | None:

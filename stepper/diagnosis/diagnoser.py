@@ -464,7 +464,9 @@ def describe_assignment(bound: Bound, text: str, notebook: NotebookNames) -> str
     line = f"line {bound.line} of {cell}: `{bound.text}`"
     if bound.verb:
         return f"{bound.verb} {line}"
-    subject = f"`{bound.name}`" if bound.name else "the value"
+    subject = "the value"
+    if bound.name:
+        subject = f"`{bound.name}`"
     if bound.argument:
         return f"{subject} is an argument, passed by {line}"
     verb = f"{subject} was last assigned by"

@@ -524,7 +524,9 @@ def explain_file_error(
     path = str(filename or error.path or find_quoted(fault.evalue))
     if error.program:
         findings = [finding.text for finding in error.findings]
-        return findings + kernel_folder if "/" in path else findings
+        if "/" in path:
+            return findings + kernel_folder
+        return findings
     if fault.ename == "IsADirectoryError":
         folder = _describe_folder(os.path.join(cwd, path))
         return [f"{path!r} is {folder}", *kernel_folder]

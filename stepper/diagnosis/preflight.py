@@ -200,7 +200,9 @@ def _may_be_magic(code: str, namespace: Namespace) -> bool:
         return True
     if word in namespace.names or word in vars(builtins):
         return False
-    magics = namespace.lasting.magics if namespace.lasting else None
+    magics = None
+    if namespace.lasting:
+        magics = namespace.lasting.magics
     return magics is None or word in magics
 
 

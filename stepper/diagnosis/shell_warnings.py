@@ -89,7 +89,9 @@ def _format_warning(command: Command, environment: ProjectEnvironment) -> str:
         install = environment.build_install_command(command.own, *command.wanted)
     if install:
         parts.append(f"to install for this kernel, run: {install}")
-    location = f"line {command.line}: " if command.line else ""
+    location = ""
+    if command.line:
+        location = f"line {command.line}: "
     text = one_line(command.text, MAX_COMMAND)
     details = "; ".join(parts)
     return one_line(f"{location}`{text}` {details}", MAX_WARNING)

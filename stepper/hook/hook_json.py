@@ -26,14 +26,22 @@ NEW_NOTEBOOK = re.compile(r"new\s+notebook\s+(\S.*)", re.IGNORECASE | re.DOTALL)
 
 def get_object(data: Any, key: str) -> dict[str, Any]:
     """Return the object at a key, or an empty object if the value is not an object."""
-    value = data.get(key) if isinstance(data, dict) else None
-    return value if isinstance(value, dict) else {}
+    value = None
+    if isinstance(data, dict):
+        value = data.get(key)
+    if isinstance(value, dict):
+        return value
+    return {}
 
 
 def get_text(data: Any, key: str) -> str:
     """Return the string at a key, or an empty string if the value is not a string."""
-    value = data.get(key) if isinstance(data, dict) else None
-    return value if isinstance(value, str) else ""
+    value = None
+    if isinstance(data, dict):
+        value = data.get(key)
+    if isinstance(value, str):
+        return value
+    return ""
 
 
 def encode_json(data: dict[str, Any]) -> bytes:
@@ -143,4 +151,6 @@ def _get_edited_notebook(data: bytes, project: str) -> str:
     except ValueError:
         return ""
     path = get_text(arguments, "notebook_path") or get_text(arguments, "file_path")
-    return posixpath.relpath(path, project) if posixpath.isabs(path) else path
+    if posixpath.isabs(path):
+        return posixpath.relpath(path, project)
+    return path

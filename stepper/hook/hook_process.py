@@ -45,7 +45,9 @@ def hook() -> None:
     client if it ran before, the project's folder and the name of the event.
     """
     *client_results, root, event = sys.argv[2:]
-    client_result = client_results[0] if client_results else ""
+    client_result = ""
+    if client_results:
+        client_result = client_results[0]
     payload_bytes = b""
     response: bytes | None
     try:
@@ -57,7 +59,8 @@ def hook() -> None:
         paths = HookPaths(posix.getcwd())
         if event in NOTIFIERS:
             notified = notify_agent(paths, event, payload_bytes, client_result)
-            posix._exit(2 if notified else 0)
+            exit_code = 2 if notified else 0
+            posix._exit(exit_code)
         response = _get_response(paths, event, payload_bytes, client_result)
         if event in READS:
             end_read_time()

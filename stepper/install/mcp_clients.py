@@ -103,7 +103,9 @@ def _make_codex_entry(project: str) -> Entry:
 def _get_state_variable() -> Entry:
     """Return the part of an entry that sets XDG_STATE_HOME, if the user has set it."""
     state = os.environ.get("XDG_STATE_HOME")
-    return {"env": {"XDG_STATE_HOME": state}} if state else {}
+    if state:
+        return {"env": {"XDG_STATE_HOME": state}}
+    return {}
 
 
 def _bind_workspace_entry(**options: Any) -> Callable[[str], Entry]:

@@ -74,7 +74,9 @@ def restore_status_line(data: Data, record: Data) -> Data:
     if not is_ours(data.get(KEY)):
         return data
     recorded = record.get("statusline")
-    replaced = recorded.get("before") if isinstance(recorded, dict) else None
+    replaced = None
+    if isinstance(recorded, dict):
+        replaced = recorded.get("before")
     restored = {}
     for name, value in data.items():
         if name != KEY:
@@ -122,4 +124,6 @@ def _read_user_setting() -> dict[str, Any]:
         raise StepperError(
             f"{path} can't be read: {error}", f"fix {path}, then install again"
         ) from None
-    return setting if isinstance(setting, dict) else {}
+    if isinstance(setting, dict):
+        return setting
+    return {}

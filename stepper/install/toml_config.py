@@ -149,7 +149,9 @@ def _make_value(tomlkit: Any, value: Any) -> Any:
 
 def _to_plain(value: Any) -> Any:
     """Return a value of tomlkit as plain Python data."""
-    return value.unwrap() if hasattr(value, "unwrap") else value
+    if hasattr(value, "unwrap"):
+        return value.unwrap()
+    return value
 
 
 def _parse(tomlkit: Any, text: str) -> Entry | None:

@@ -169,13 +169,15 @@ def examine(paths: Paths) -> Offer:
     for path in filter(None, (python, env, *env_files)):
         check_ownership(path)
     hooks = os.path.join(paths.project, SCRIPT)
+    if not os.path.lexists(hooks):
+        hooks = ""
     return Offer(
         python,
         bool(configured_python),
         env,
         tuple(env_files),
         kernels,
-        hooks if os.path.lexists(hooks) else "",
+        hooks,
         _get_changed_settings(limits),
         read_install_record(paths.project),
     )
@@ -189,7 +191,9 @@ def _find_environment(paths: Paths) -> str:
     if not os.path.exists(paths.env_link):
         return ""
     is_installed = os.path.isdir(paths.env) and not os.path.islink(paths.env)
-    return paths.env if is_installed else paths.env_link
+    if is_installed:
+        return paths.env
+    return paths.env_link
 
 
 def _get_changed_settings(limits: Limits) -> dict[str, Any]:

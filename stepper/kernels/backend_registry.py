@@ -148,7 +148,9 @@ def parse_backends(section: Any) -> dict[str, BackendConfig]:
         kinds += [kind for kind in other_kinds if kind not in BUILT_IN]
 
     def find_parser(kind: str) -> SettingsParser | None:
-        return _create_parser(kind) if kind in kinds else None
+        if kind in kinds:
+            return _create_parser(kind)
+        return None
 
     return kernel_config.parse_backends(section, find_parser, kinds)
 
@@ -291,7 +293,9 @@ def read_record(path: str) -> Mapping[str, Any]:
         record = json.loads(secure_files.read(path))
     except (OSError, ValueError, RecursionError):
         return {}
-    return record if isinstance(record, dict) else {}
+    if isinstance(record, dict):
+        return record
+    return {}
 
 
 def kill_recorded_kernel(path: str) -> bool:

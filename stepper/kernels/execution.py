@@ -167,7 +167,9 @@ class RunningExecution:
             "stop_on_error": False,
         }
         environment = self.kernel.environment
-        known_mark = environment.mark if environment else None
+        known_mark = None
+        if environment:
+            known_mark = environment.mark
         channels = self.kernel.channels
         process = self.kernel.process
         disconnect_count = process.disconnect_count
@@ -246,10 +248,8 @@ class RunningExecution:
             if message["msg_type"] == "status":
                 last_status_header = message["header"]
         has_failed = self.error is not None or "fault" in self.result.diagnosis_data
-        reply = {
-            "status": "error" if has_failed else "ok",
-            "payload": record["payload"],
-        }
+        status = "error" if has_failed else "ok"
+        reply = {"status": status, "payload": record["payload"]}
         self.handle_message(_build_message("execute_reply", reply, last_status_header))
         result = await self.finish()
         if lost_bytes:
@@ -264,7 +264,8 @@ class RunningExecution:
         self.is_cell = True
         self.area = earlier.area
         self.error = earlier.error
-        self.reply = {"status": "error" if earlier.error else "ok", "payload": []}
+        status = "error" if earlier.error else "ok"
+        self.reply = {"status": status, "payload": []}
         result = await self.finish()
         if not (earlier.is_finished or self.kernel.interrupt_reason):
             result.outcome = Outcome.ERROR
@@ -554,7 +555,9 @@ class RunningExecution:
         has_fault = "fault" in self.result.diagnosis_data
         if self.error is None and self.has_captured_error:
             has_fault = False
-        return Outcome.OK if status == "ok" and not has_fault else Outcome.ERROR
+        if status == "ok" and not has_fault:
+            return Outcome.OK
+        return Outcome.ERROR
 
 
 def _build_message(

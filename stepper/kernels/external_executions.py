@@ -85,7 +85,9 @@ class ExternalExecutions:
         """Update an execution from one of its messages."""
         message_type = message["msg_type"]
         content = message["content"]
-        state = content.get("execution_state") if message_type == "status" else None
+        state = None
+        if message_type == "status":
+            state = content.get("execution_state")
         # The execution may have started before this daemon.
         if state != "idle" and request not in self.finished:
             self.busy.setdefault(request, time.monotonic())

@@ -42,7 +42,9 @@ class NotebookLauncher:
     @property
     def queue_status(self) -> QueueStatus | None:
         """The queue status of the current start, or None if it is not in a queue."""
-        return self.current.queue_status if self.current else None
+        if self.current:
+            return self.current.queue_status
+        return None
 
     async def start(self, config: LaunchConfig) -> Kernel:
         """Start a kernel and return it when it is ready.
@@ -147,4 +149,6 @@ class NotebookLauncher:
             return LOCAL
         from stepper.kernels import sealed_kernel_records
 
-        return kind if sealed_kernel_records.is_sealed(self.record, record) else ""
+        if sealed_kernel_records.is_sealed(self.record, record):
+            return kind
+        return ""

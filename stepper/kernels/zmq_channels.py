@@ -104,7 +104,9 @@ class Inbox:
             except zmq.Again:
                 return
             frames = self._verify(parts)
-            message = read_message(frames) if frames else None
+            message = None
+            if frames:
+                message = read_message(frames)
             if message is None:
                 self.unreadable_count += 1
                 size = sum(map(len, parts))
@@ -123,7 +125,9 @@ class Inbox:
         if len(frames) < 4:
             return []
         expected = self.session.sign(frames[:4])
-        return frames if hmac.compare_digest(signature, expected) else []
+        if hmac.compare_digest(signature, expected):
+            return frames
+        return []
 
 
 class Channels:

@@ -63,4 +63,6 @@ def _coerce_text(schema_type: str, text: str) -> Any:
         value = json.loads(stripped)
     except (ValueError, RecursionError):
         return text
-    return value if isinstance(value, container) else text
+    if isinstance(value, container):
+        return value
+    return text

@@ -144,7 +144,9 @@ def _can_ask(ctx: Context) -> bool:
     A client that supports elicitation and names no mode supports forms.
     """
     capabilities = ctx.session.client_capabilities
-    modes = capabilities.elicitation if capabilities else None
+    modes = None
+    if capabilities:
+        modes = capabilities.elicitation
     if modes is None:
         return False
     return modes.form is not None or modes.url is None

@@ -58,7 +58,9 @@ def format_deadline(timeout: float, left: float | None) -> str:
     Both are in seconds; `left` is None if there is no estimate.
     """
     text = f"deadline {format_span(timeout)}"
-    return text if left is None else f"{text}, ≈ {format_estimate(left)} left"
+    if left is None:
+        return text
+    return f"{text}, ≈ {format_estimate(left)} left"
 
 
 def format_still_running(
@@ -84,7 +86,9 @@ def format_still_running(
     cell's `wake=` pattern, `kernel` the location of a remote kernel; both may be empty.
     """
     took = format_seconds(seconds)
-    step_name = format_step(plan, step) if step else ""
+    step_name = ""
+    if step:
+        step_name = format_step(plan, step)
     details = f"{step_name}, {deadline}" if step_name else deadline
     parts = [
         f"stepper: {capitalize_first(cell.label)} is still running after {took}"
@@ -126,7 +130,9 @@ def format_session_start(
     `running` names the cell and `deadline` is the text from `format_deadline`.
     `is_notified` says whether the new session is notified of the report.
     """
-    printed = f" The last line that it printed:\n| {last_line}" if last_line else ""
+    printed = ""
+    if last_line:
+        printed = f" The last line that it printed:\n| {last_line}"
     return (
         f"stepper: {running} of {one_line(name)} is still running after"
         f" {format_seconds(seconds)} ({deadline}): {_format_recipient(is_notified)}."
@@ -150,7 +156,9 @@ def format_queue_state(reason: str, until: str) -> str:
     `until` is the condition under which the cell runs, or an empty string if the cell
     will not run.
     """
-    when = f"has NOT run; it runs when {until}" if until else "does NOT run"
+    when = "does NOT run"
+    if until:
+        when = f"has NOT run; it runs when {until}"
     return f"queued: {one_line(reason, QUEUE_LIMIT)}: the cell {when}"
 
 
@@ -174,7 +182,9 @@ def format_queued(
     that a stop withdraws, such as `job`; it may be empty. `queue` says whether code
     cells may wait in line.
     """
-    effect = f"withdraws the {request}" if request else "cancels the cell"
+    effect = "cancels the cell"
+    if request:
+        effect = f"withdraws the {request}"
     state = format_queue_state(reason, until)
     text = (
         f"stepper: {state}. You are notified with the report when the cell has run, so"

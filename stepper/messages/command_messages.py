@@ -84,7 +84,9 @@ class ResumeCommand:
     @property
     def line(self) -> str:
         """The command with its argument."""
-        return f"{self.command} [{self.argument}]" if self.argument else self.command
+        if self.argument:
+            return f"{self.command} [{self.argument}]"
+        return self.command
 
 
 def list_resume_commands(state: State) -> list[ResumeCommand]:
@@ -193,7 +195,9 @@ def describe_variable(variable: Variable) -> str:
     type_name = variable.type.rsplit(".", 1)[-1]
     if variable.shape is not None:
         return f"{type_name} {' × '.join(map(str, variable.shape))}".strip()
-    return type_name if variable.len is None else f"{type_name} of {variable.len}"
+    if variable.len is None:
+        return type_name
+    return f"{type_name} of {variable.len}"
 
 
 def format_largest(before: Namespace, after: Namespace) -> list[str]:
@@ -211,7 +215,9 @@ def format_largest(before: Namespace, after: Namespace) -> list[str]:
         return []
     entries = []
     for name in large:
-        growth = _format_growth(name, before, after) if after else ""
+        growth = ""
+        if after:
+            growth = _format_growth(name, before, after)
         entries.append(f"{one_line(name, 60)} {_format_megabytes(sizes[name])}{growth}")
     when = "after this run" if after else "as last seen before this run"
     return [f"the largest variables {when}: {', '.join(entries)}"]
@@ -239,7 +245,9 @@ def _format_megabytes(size: int) -> str:
 def _join_names(names: Sequence[str]) -> str:
     shown = ", ".join(one_line(name, 120) for name in names[:MAX_NAMES])
     hidden = len(names) - MAX_NAMES
-    return f"{shown} and {hidden} more" if hidden > 0 else shown
+    if hidden > 0:
+        return f"{shown} and {hidden} more"
+    return shown
 
 
 def format_context(
@@ -363,7 +371,9 @@ def format_stop(state: State, stop: Stopped) -> StopTexts:
         if earlier.key == stop.key:
             run = earlier
             break
-    where = f" at cell {run.number} (id {one_line(run.cell_id, 100)})" if run else ""
+    where = ""
+    if run:
+        where = f" at cell {run.number} (id {one_line(run.cell_id, 100)})"
     lines = [f"Stopped{where}: {one_line(stop.error)}"]
     if question:
         lines.append(f"The agent asks: {one_line(question)}")
@@ -399,7 +409,9 @@ def format_journaled_run(run: Run, text: str | None, stop: Stopped | None) -> Re
             " daemon exited before it recorded the full report; the outputs are in the"
             " notebook."
         )
-    block = clean(stop.block) if stop and not is_fine else ""
+    block = ""
+    if stop and not is_fine:
+        block = clean(stop.block)
     return Report(limit_report(clean(text)), line, block, ok=is_fine)
 
 
@@ -563,7 +575,9 @@ def format_answer(stop: Stopped | None, answer: str) -> list[str]:
     text = " ".join(clean(answer).split())[:ANSWER_LIMIT]
     if not text:
         return []
-    question = error_classification.extract_question(stop.error) if stop else ""
+    question = ""
+    if stop:
+        question = error_classification.extract_question(stop.error)
     if question:
         return [f'The user\'s answer to "{question}": {text}']
     return [f"The user's hint: {text}"]
@@ -590,7 +604,9 @@ def format_command_line(name: str, command: str, response: str) -> str:
 
 def format_still_stopped(name: str, state: State) -> str:
     """Return a message on a restore that did not resume the notebook."""
-    error = one_line(state.stop.error, 300) if state.stop else ""
+    error = ""
+    if state.stop:
+        error = one_line(state.stop.error, 300)
     return (
         f"stepper: the variables of {one_line(name)} are restored, and the notebook is"
         f" still stopped ({error}): restoring does not resume it."
@@ -712,7 +728,9 @@ def format_skip(name: str, state: State, key: Key | None, reason: str) -> str:
     """Return the response of `skip`: the skipped step and the next one."""
     if key is None:
         return f"stepper: there is nothing to skip in {one_line(name)}."
-    because = f" ({one_line(reason, 200)})" if reason else ""
+    because = ""
+    if reason:
+        because = f" ({one_line(reason, 200)})"
     target = _format_target(state, key)
     return (
         f"stepper: {target} in {one_line(name)} is skipped{because}."
@@ -746,7 +764,9 @@ def _format_failure(run: Run) -> str:
 
 
 def _format_target(state: State, key: Key) -> str:
-    step = state.plan.find_step(key) if isinstance(key, int) else None
+    step = None
+    if isinstance(key, int):
+        step = state.plan.find_step(key)
     if step is None:
         return f"cell {one_line(str(key), 100)}"
     return format_step(state.plan, step)
@@ -789,7 +809,9 @@ def format_completion(
 
 def _format_retries(state: State) -> str:
     retries = sum(state.get_progress(step.id).retries for step in state.plan.steps)
-    return "1 retry" if retries == 1 else f"{retries} retries"
+    if retries == 1:
+        return "1 retry"
+    return f"{retries} retries"
 
 
 def format_completion_line(state: State) -> str:

@@ -30,7 +30,9 @@ def format_changed(
     parts = [f"{format_cells(changed)} changed"]
     if new:
         parts.append(f"{format_cells(new)} never ran")
-    outputs = f"; the outputs of {format_cells(stale)} are stale" if stale else ""
+    outputs = ""
+    if stale:
+        outputs = f"; the outputs of {format_cells(stale)} are stale"
     return (
         f"stepper: {one_line(name)} was changed outside the notebook tools:"
         f" {', '.join(parts)}. stepper did NOT run these cells{outputs}."

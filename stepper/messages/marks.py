@@ -78,4 +78,6 @@ def get_run_mark(outcome: str, is_fine: bool) -> str:
     """Return the mark of a run, by its `Outcome` and by whether it succeeded."""
     if is_fine:
         return OK_MARK
-    return INTERRUPTED_MARK if outcome == "cancelled" else FAILED_MARK
+    if outcome == "cancelled":
+        return INTERRUPTED_MARK
+    return FAILED_MARK

@@ -53,7 +53,9 @@ def _join_names(names: Sequence[str]) -> str:
     shown = [one_line(name, 100) for name in names[:MAX_MODULES]]
     hidden = len(names) - MAX_MODULES
     text = ", ".join(shown)
-    return f"{text} and {hidden} more" if hidden > 0 else text
+    if hidden > 0:
+        return f"{text} and {hidden} more"
+    return text
 
 
 def _format_not_reloaded(module: OldModule, run_all: str) -> str:

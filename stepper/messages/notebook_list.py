@@ -39,13 +39,15 @@ def format_notebooks(notebooks: Sequence[Row], max_rows: int = NO_LIMIT) -> str:
 def _make_row(notebook: Row) -> Sequence[str]:
     kernel = notebook["kernel"]
     memory = kernel["rss_bytes"]
+    mark = CURRENT_MARK if notebook["current"] else ""
+    memory_text = format_bytes(memory) if memory else NO_VALUE
     return (
-        CURRENT_MARK if notebook["current"] else "",
+        mark,
         one_line(notebook["notebook"], PATH_LIMIT),
         notebook["state"],
         _format_progress(notebook["progress"]),
         kernel["state"],
-        format_bytes(memory) if memory else NO_VALUE,
+        memory_text,
         format_age(notebook["age_s"]),
     )
 

@@ -292,7 +292,9 @@ def _join_text(value: Any, separator: str = "") -> str:
     """Return a multi-line string of nbformat, which may be stored as a list."""
     if isinstance(value, list):
         return separator.join(map(str, value))
-    return value if isinstance(value, str) else ""
+    if isinstance(value, str):
+        return value
+    return ""
 
 
 def get_output_text(output: Mapping[str, Any]) -> str:

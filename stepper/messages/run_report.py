@@ -134,7 +134,9 @@ def format_step(plan: Plan, step: Step) -> str:
 def _limit_words(text: str, count: int) -> str:
     words = one_line(text, 120).split()
     shown = " ".join(words[:count])
-    return shown if len(words) <= count else f"{shown} …"
+    if len(words) <= count:
+        return shown
+    return f"{shown} …"
 
 
 def format_seconds(value: float) -> str:
@@ -193,7 +195,9 @@ def format_stop_block(summary: RunSummary, retries: int, suggestion: str = "") -
     """
     run = summary.run
     name, message = get_error(summary)
-    title = one_line(summary.step.title, 200) if summary.step else "(no step)"
+    title = "(no step)"
+    if summary.step:
+        title = one_line(summary.step.title, 200)
     hint = one_line(suggestion)
     if not hint:
         hint = stop_suggestion.suggest_action(
@@ -216,7 +220,9 @@ def format_question(summary: RunSummary) -> str:
     if summary.run.fault is None:
         return ""
     asked = error_classification.extract_question(summary.run.fault.evalue)
-    return f"The agent asks: {asked}" if asked else ""
+    if asked:
+        return f"The agent asks: {asked}"
+    return ""
 
 
 def join_reports(reports: Sequence[Report]) -> Report:
@@ -309,7 +315,9 @@ def format_kernel(where: str) -> list[str]:
 
     `where` is empty for a local kernel.
     """
-    return [f"Kernel: {where.removeprefix('kernel ')}."] if where else []
+    if where:
+        return [f"Kernel: {where.removeprefix('kernel ')}."]
+    return []
 
 
 def _format_notes(summary: RunSummary) -> list[str]:
@@ -319,7 +327,9 @@ def _format_notes(summary: RunSummary) -> list[str]:
 
 
 def _format_unmet(summary: RunSummary) -> list[str]:
-    return [f"Warning: the step's criterion {summary.unmet}"] if summary.unmet else []
+    if summary.unmet:
+        return [f"Warning: the step's criterion {summary.unmet}"]
+    return []
 
 
 def format_run(summary: RunSummary) -> Report:
@@ -339,7 +349,8 @@ def format_run(summary: RunSummary) -> Report:
         parts += _format_fault(summary, run.fault)
         output_limit = FAILURE_OUTPUT_LIMIT
     parts += _format_unmet(summary)
-    parts += _format_warnings(summary, "Warning" if is_fine else "Note")
+    label = "Warning" if is_fine else "Note"
+    parts += _format_warnings(summary, label)
     # A cell that calls `run_cell` may show an error and succeed.
     shows_errors = run.outcome is Outcome.OK
     parts += format_outputs(
@@ -379,7 +390,8 @@ def _format_warnings(summary: RunSummary, label: str) -> list[str]:
     lines = []
     for warning in summary.warnings:
         is_count = OMITTED_WARNINGS.fullmatch(warning)
-        lines.append(warning if is_count else f"{label}: {warning}")
+        text = warning if is_count else f"{label}: {warning}"
+        lines.append(text)
     return lines
 
 
@@ -457,7 +469,9 @@ def _format_traceback(fault: Fault) -> list[str]:
         text = line.strip()
         if text != "Traceback:" and text not in error:
             lines.append(line)
-    return ["Traceback:\n" + quote("\n".join(lines), 800)] if lines else []
+    if lines:
+        return ["Traceback:\n" + quote("\n".join(lines), 800)]
+    return []
 
 
 def limit_report(text: str, limit: int = REPORT_LIMIT) -> str:
@@ -515,7 +529,9 @@ def format_line(
     if summary.completion:
         parts.append(summary.completion)
     line = f"{mark} {' · '.join(parts)}"
-    return f"{line} | {output}" if output else line
+    if output:
+        return f"{line} | {output}"
+    return line
 
 
 def _find_output_line(outputs: Sequence[Mapping[str, Any]]) -> str:

@@ -184,7 +184,9 @@ def _describe_origin(origin: _Origin) -> str:
 
 
 def _describe_changer(origin: _Origin) -> str:
-    return f"cell {origin.number}" if origin.number else "a deleted cell"
+    if origin.number:
+        return f"cell {origin.number}"
+    return "a deleted cell"
 
 
 def _group_names(causes: Sequence[Cause]) -> list[tuple[str, _Origin]]:
@@ -198,7 +200,9 @@ def _group_names(causes: Sequence[Cause]) -> list[tuple[str, _Origin]]:
 
 def _format_name(cause: Cause) -> str:
     name = f"`{one_line(cause.name, 60)}`"
-    return f"{name} (imported by `{one_line(cause.via, 60)}`)" if cause.via else name
+    if cause.via:
+        return f"{name} (imported by `{one_line(cause.via, 60)}`)"
+    return name
 
 
 def _group_cells(marked: Sequence[MarkedCell]) -> list[_CellGroup]:
@@ -216,7 +220,9 @@ def _group_cells(marked: Sequence[MarkedCell]) -> list[_CellGroup]:
 def _join_clauses(clauses: Sequence[str]) -> str:
     hidden = len(clauses) - MAX_GROUPS
     text = "; ".join(clauses[:MAX_GROUPS])
-    return f"{text}; and {hidden} more" if hidden > 0 else text
+    if hidden > 0:
+        return f"{text}; and {hidden} more"
+    return text
 
 
 def format_order(

@@ -125,7 +125,9 @@ def _explain_status(step: Document) -> str:
     if status == "doubted":  # the reason names the criterion and its values
         return reason
     label = REASON_LABELS.get(status)
-    return f"{label}: {reason}" if label else note
+    if label:
+        return f"{label}: {reason}"
+    return note
 
 
 def _format_details(details: Sequence[str]) -> str:

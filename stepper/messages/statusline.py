@@ -86,7 +86,9 @@ def _format_progress(state: State, running: str, clock: str, queued: str) -> _Pr
         reason = one_line(queued, MESSAGE_LIMIT)
         return _Progress(WAITING_MARK, [_format_next(state), reason])
     if clock:
-        key = state.running.key if state.running else None
+        key = None
+        if state.running:
+            key = state.running.key
         name = _format_step_name(state, key) or running
         return _Progress(RUNNING_MARK, [name, clock])
     if state.stop:
@@ -117,7 +119,9 @@ def _format_step_name(state: State, key: Key | None) -> str:
     if not isinstance(key, int):
         return ""
     step = state.plan.find_step(key)
-    return _format_step(state, step) if step else ""
+    if step:
+        return _format_step(state, step)
+    return ""
 
 
 def _format_complete(state: State) -> str:

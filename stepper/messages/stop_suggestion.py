@@ -85,7 +85,8 @@ def suggest_action(
     labels = error_classification.list_labels(fault)
     if verdict is Verdict.TRANSIENT:
         is_busy = "HTTP 429" in labels
-        return fill_commands(SERVER_BUSY if is_busy else NETWORK, commands)
+        template = SERVER_BUSY if is_busy else NETWORK
+        return fill_commands(template, commands)
     if outcome is Outcome.TIMEOUT:
         return fill_commands(TIMEOUT, commands, comment=comment)
     all_labels = labels | error_classification.list_cause_labels(fault)
@@ -107,7 +108,9 @@ def _get_printable_filename(fault: Fault) -> str:
     Return "the file" if the name is unknown.
     """
     name = str(fault.attributes.get("filename") or "the file")
-    return name if name.isprintable() else ascii(name)
+    if name.isprintable():
+        return name
+    return ascii(name)
 
 
 def fill_commands(text: str, commands: CommandLines = UNNAMED, **values: str) -> str:

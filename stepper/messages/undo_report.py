@@ -62,7 +62,9 @@ def format_next_start(
     if actions:
         text = "the next version starts from the state before this cell ran: "
         text += ", ".join(actions)
-        return [f"{text}; not restored: {unrestored}" if shown else text]
+        if shown:
+            text = f"{text}; not restored: {unrestored}"
+        return [text]
     if exceptions:
         return [f"not restored before the next version of this cell runs: {unrestored}"]
     return []
@@ -83,7 +85,9 @@ def format_restore(result: RestoreResult) -> list[str]:
     The list is empty if nothing had to be restored.
     """
     text = _describe_result(result)
-    return [f"before this run, {text}"] if text else []
+    if text:
+        return [f"before this run, {text}"]
+    return []
 
 
 def format_deletion(number: int, result: RestoreResult) -> str:
@@ -229,4 +233,6 @@ def _is_name(name: str) -> bool:
 def _quote(name: str) -> str:
     """Return a variable in backticks, or the name of a global state as it is."""
     short = one_line(name, NAME_LIMIT)
-    return f"`{short}`" if _is_name(name) else short
+    if _is_name(name):
+        return f"`{short}`"
+    return short

@@ -188,7 +188,9 @@ def _parse_event(line: bytes) -> Event | None:
         event = load_json_exact(line)
     except ValueError:
         return None
-    return event if isinstance(event, dict) else None
+    if isinstance(event, dict):
+        return event
+    return None
 
 
 def _serialize_event(event: Event) -> bytes:

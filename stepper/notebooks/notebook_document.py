@@ -90,7 +90,9 @@ class Document:
         if not raw.get("outputs"):
             return None
         count = raw.get("execution_count")
-        return count if isinstance(count, int) else None
+        if isinstance(count, int):
+            return count
+        return None
 
     def get_recorded_outputs(self, cell: Cell) -> list[dict[str, Any]] | None:
         """Return the outputs of a code cell, or None if the file records no run."""
@@ -188,7 +190,9 @@ def _as_object(value: Any) -> dict[str, Any]:
 
     An untrusted notebook may contain any value.
     """
-    return value if isinstance(value, dict) else {}
+    if isinstance(value, dict):
+        return value
+    return {}
 
 
 def validate_notebook(raw: Any, name: str) -> None:

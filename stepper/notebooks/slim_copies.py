@@ -107,7 +107,9 @@ def read_large_file(file: IpynbFile) -> Document | None:
     if size <= CLIENT_BYTES:
         return None
     document = file.read_uncached()
-    return document if is_too_large(document.raw) else None
+    if is_too_large(document.raw):
+        return document
+    return None
 
 
 def estimate_size(raw: Mapping[str, Any]) -> Estimate:
@@ -128,7 +130,9 @@ def _measure_outputs(outputs: Any) -> int:
         return CELL_OUTPUT_BYTES
     size = 0
     for output in outputs:
-        text = output.get("text") if isinstance(output, dict) else None
+        text = None
+        if isinstance(output, dict):
+            text = output.get("text")
         if isinstance(text, list) and len(text) > CELL_OUTPUT_BYTES:
             return CELL_OUTPUT_BYTES
         size += _measure(output)
@@ -512,7 +516,9 @@ class SlimCopies:
             values = load_json(secure_files.read(record_path))
             record = decode(Record, values)
             path = self._get_path(record)
-            return record if key == _make_key(path) else None
+            if key == _make_key(path):
+                return record
+            return None
         return None
 
     def _remove(self, key: str, reads: int) -> None:

@@ -37,8 +37,12 @@ async def interrupt(session: Session) -> responses.InterruptResponse:
     running = session.state.running
     scratch_run = session.requests.scratch_run
     is_interrupted = await session.interrupt()
-    problem = manager.kernel.unreachable_reason if manager.kernel is not None else ""
-    target = f"cell {running.number or '?'}" if running else "the code"
+    problem = ""
+    if manager.kernel is not None:
+        problem = manager.kernel.unreachable_reason
+    target = "the code"
+    if running:
+        target = f"cell {running.number or '?'}"
     if problem and (is_interrupted or running):
         raise KernelUnreachableError(
             interrupts.format_disconnected(target, one_line(problem, TROUBLE_LIMIT))
@@ -82,7 +86,9 @@ def _describe_interrupted_run(
     """
     if not has_finished:
         return interrupts.format_pending(target)
-    run = session.state.find_run(running.run) if running and running.run else None
+    run = None
+    if running and running.run:
+        run = session.state.find_run(running.run)
     has_kernel = session.kernel_manager.kernel is not None
     return interrupts.format_finished(target, run, has_kernel)
 

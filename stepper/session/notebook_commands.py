@@ -308,14 +308,16 @@ async def _run_cells(
     skipped_count = sum(
         cell.is_code and changed_cells.SKIP_TAG in cell.tags for cell in cells
     )
+    failure_text = failure.text if failure else ""
+    results = [_create_result(summary) for summary in summaries]
     return responses.RunResponse(
         notebook=session.name,
         ok=is_ok,
         ran=success_count,
         cells=len(to_run),
         skipped=skipped_count,
-        report=failure.text if failure else "",
-        results=[_create_result(summary) for summary in summaries],
+        report=failure_text,
+        results=results,
         follows=lines,
         which=which,
         stop=stop_text,
@@ -756,7 +758,8 @@ async def change_plan(
     # A change of the plan does not wait for a background run. It is safe without a
     # turn, because there is no `await` between the changes of the journal and the file.
     in_background = session.runs_in_background
-    async with contextlib.nullcontext() if in_background else session.take_turn():
+    turn = contextlib.nullcontext() if in_background else session.take_turn()
+    async with turn:
         try:
             changed_plan = change(session.state)
         except ValueError as error:

@@ -66,7 +66,9 @@ async def _report_until_finished(
     change_count = -1
     while session.state.running is run and not caller.disconnected.is_set():
         kernel = session.kernel_manager.kernel
-        partial = kernel.partial_output if kernel else None
+        partial = None
+        if kernel:
+            partial = kernel.partial_output
         if partial is not None and partial.change_count != change_count:
             change_count = partial.change_count
             outputs = partial.get_outputs()

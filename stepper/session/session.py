@@ -185,7 +185,9 @@ class Session:
             return None
         if running.tool_use_id != reconnecting.call_id or not kernel.unreachable_reason:
             return None
-        return kernel if await kernel.check_death() is None else None
+        if await kernel.check_death() is None:
+            return kernel
+        return None
 
     async def do_maintenance(self) -> None:
         """Write late and pending outputs; handle an unfinished run or a dead kernel.
@@ -450,7 +452,9 @@ class Session:
         error.
         """
         kernel = self.kernel_manager.kernel
-        python = kernel.describe().python if kernel else ""
+        python = ""
+        if kernel:
+            python = kernel.describe().python
         return await asyncio.to_thread(
             self.language.diagnosis.add_suggestion,
             fault,
@@ -508,7 +512,9 @@ class Session:
         """
         # Cancel the background runs that wait behind the running cell.
         running = self.state.running
-        running_call_id = running.tool_use_id if running else None
+        running_call_id = None
+        if running:
+            running_call_id = running.tool_use_id
         for call in self.background_calls:
             if call.in_background and call.id != running_call_id:
                 call.caller.disconnected.set()
@@ -523,7 +529,9 @@ class Session:
         """Cancel the run or the retry of a caller that disconnected."""
         caller.disconnected.set()
         running = self.state.running
-        call_id = running.tool_use_id if running else None
+        call_id = None
+        if running:
+            call_id = running.tool_use_id
         if self.requests.waits_for_run(caller, call_id):
             self.requests.cancel_retry()
             await self.kernel_manager.interrupt("client disconnected")

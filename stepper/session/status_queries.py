@@ -165,7 +165,9 @@ def get_running(session: Session) -> responses.RunningCell | None:
     started = session.state.running or session.requests.scratch_run
     if started is None:
         return None
-    step = started.key if isinstance(started.key, int) else None
+    step = None
+    if isinstance(started.key, int):
+        step = started.key
     if step is not None:
         name = f"step {step}"
     elif started.number:
@@ -174,7 +176,9 @@ def get_running(session: Session) -> responses.RunningCell | None:
         name = started.cell_id
     seconds = _compute_age(started.at)
     kernel = session.kernel_manager.kernel
-    partial = kernel.partial_output if kernel else None
+    partial = None
+    if kernel:
+        partial = kernel.partial_output
     last_line = ""
     left_seconds = None
     if partial:
@@ -184,10 +188,11 @@ def get_running(session: Session) -> responses.RunningCell | None:
         )
     if left_seconds is not None:
         left_seconds = round(left_seconds)
+    cell_id = started.cell_id if session.state.running else None
     return responses.RunningCell(
         name=name,
         step=step,
-        cell_id=started.cell_id if session.state.running else None,
+        cell_id=cell_id,
         seconds=round(seconds, 1),
         timeout=started.timeout,
         line=last_line,
@@ -339,7 +344,9 @@ def _get_cell_step_status(session: Session, cell: Cell) -> StepStatus:
         preflight_hash = state.get_progress(key).preflight_hash
         if source_hash in (last_hash, preflight_hash):
             return state.get_step_status(key)
-    return StepStatus.PENDING if last_hash is None else StepStatus.CHANGED
+    if last_hash is None:
+        return StepStatus.PENDING
+    return StepStatus.CHANGED
 
 
 def _get_step_status(session: Session, step: Step) -> responses.StepStatus:
@@ -395,6 +402,7 @@ def list_history(session: Session) -> list[responses.HistoryEntry]:
         )
         rows.append((run.run, entry))
     for execution in session.state.external_executions:
+        outcome = "error" if execution.error else "ok"
         entry = responses.HistoryEntry(
             notebook=session.name,
             run=0,
@@ -402,7 +410,7 @@ def list_history(session: Session) -> list[responses.HistoryEntry]:
             step=None,
             started_at=execution.at,
             duration_s=execution.duration_s,
-            outcome="error" if execution.error else "ok",
+            outcome=outcome,
             by="elsewhere",
             source=execution.code,
             bound=[*execution.bound],

@@ -52,10 +52,14 @@ async def take_snapshot(
     requested, and if the notebook can be read and its language is Python.
     """
     kernel = await session.kernel_manager.find_or_attach()
-    partial = kernel.partial_output if kernel else None
+    partial = None
+    if kernel:
+        partial = kernel.partial_output
     running = session.state.running
     run = running.run if running else 0
-    change_count = partial.change_count if partial else 0
+    change_count = 0
+    if partial:
+        change_count = partial.change_count
     outputs = None
     is_new = (run, change_count) != (request.run, request.changes)
     if running is not None and partial is not None and is_new:
@@ -74,13 +78,16 @@ async def take_snapshot(
     for other in others:
         if other.kernel_manager.kernel:
             kernels[other.name] = await other.kernel_manager.get_status()
+    running_cell = status_queries.get_running(session)
+    queue_text = queued.text if queued else ""
+    kernel_status = await session.kernel_manager.get_status()
     return ViewSnapshot(
         run=run,
         changes=change_count,
         outputs=outputs,
-        running=status_queries.get_running(session),
-        waits=queued.text if queued else "",
-        kernel=await session.kernel_manager.get_status(),
+        running=running_cell,
+        waits=queue_text,
+        kernel=kernel_status,
         kernels=kernels,
         stale=stale,
         hidden=hidden,

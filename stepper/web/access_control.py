@@ -207,7 +207,9 @@ class ViewHandler(web.RequestHandler):
         """Return the address of the page with all arguments except the key."""
         arguments = self.request.query_arguments
         pairs = [(name, arguments[name][0]) for name in arguments if name != "key"]
-        return f"/?{urlencode(pairs)}" if pairs else "/"
+        if pairs:
+            return f"/?{urlencode(pairs)}"
+        return "/"
 
     def log_exception(
         self,

@@ -68,7 +68,9 @@ class DaemonClient:
         if kind != wire_format.OK:
             return None
         snapshot = json.loads(body)
-        return snapshot if isinstance(snapshot, dict) else None
+        if isinstance(snapshot, dict):
+            return snapshot
+        return None
 
     def _exchange(self, request: bytes) -> tuple[bytes, bytes] | None:
         """Return the kind and body of the response, or None if no daemon is running."""

@@ -112,12 +112,13 @@ class EventsHandler(ViewHandler):
         listed, or is empty.
         """
         notebooks = self.server.notebooks
+        missing_name = "" if self.view else self.view_name
         return {
             "notebooks": self.server.rows,
             "current": self.server.current_name,
             "trouble": notebooks.error,
             "new": f'{notebooks.program} new "PROBLEM"',
-            "missing": "" if self.view else self.view_name,
+            "missing": missing_name,
         }
 
     async def _send_new_runs(self, view: NotebookView) -> None:

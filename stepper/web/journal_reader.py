@@ -192,7 +192,9 @@ class RunHistory:
             return {}
         finally:
             os.close(handle)
-        return event if isinstance(event, dict) else {}
+        if isinstance(event, dict):
+            return event
+        return {}
 
 
 def _find_warnings(report: str) -> list[str]:

@@ -242,7 +242,8 @@ class NotebookView:
         journal_plan = self.history.state.plan
         if journal_plan.steps:
             return journal_plan
-        return plan.from_json(self.document.plan if self.document else None)
+        plan_json = self.document.plan if self.document else None
+        return plan.from_json(plan_json)
 
     def _update_changed_cells(self) -> None:
         """Record in the state which cells have changed since they ran.

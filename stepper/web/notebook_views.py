@@ -46,7 +46,9 @@ class NotebookList:
             state = json.loads(secure_files.read(self.paths.state))
         except (OSError, ValueError):
             return ""
-        name = state.get("current") if isinstance(state, dict) else None
+        name = None
+        if isinstance(state, dict):
+            name = state.get("current")
         return name if isinstance(name, str) else ""
 
     def resolve_name(self, name: str, cwd: str) -> str:
@@ -95,7 +97,8 @@ class NotebookList:
         the notebook's name unless it is current and no other notebook is known.
         """
         is_named = name != current or self._has_several()
-        return CommandLines(name if is_named else "", self.program)
+        notebook = name if is_named else ""
+        return CommandLines(notebook, self.program)
 
     def _has_several(self) -> bool:
         """Return whether more than one notebook of the project is known."""

@@ -373,7 +373,9 @@ def _render_model(model_name: str, state: Data) -> list[RenderedOutput]:
         return rows
     value = _get_widget_value(state)
     if value is None or model_name == "LayoutModel":
-        return [{"label": label, "text": ""}] if label else []
+        if label:
+            return [{"label": label, "text": ""}]
+        return []
     text = str(value)[:MAX_VALUE_CHARACTERS]
     is_html = model_name.startswith("HTML")
     return [{"label": label, "text": text, "html": is_html}]
@@ -414,7 +416,9 @@ def get_widget_models(metadata: Any) -> Models:
         if not isinstance(value, dict):
             return {}
         value = value.get(key)
-    return value if isinstance(value, dict) else {}
+    if isinstance(value, dict):
+        return value
+    return {}
 
 
 def _join(value: Any) -> str:

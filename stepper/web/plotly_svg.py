@@ -171,7 +171,9 @@ def _parse_traces(data: Any) -> list[Trace]:
         if trace is None or not trace.y:
             return []
         traces.append(trace)
-    return traces if len(traces) <= MAX_TRACES else []
+    if len(traces) <= MAX_TRACES:
+        return traces
+    return []
 
 
 def _parse_trace(item: Mapping[str, Any]) -> Trace | None:
@@ -470,4 +472,6 @@ def _draw_text(
 
 
 def _ensure_object(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
+    if isinstance(value, dict):
+        return value
+    return {}

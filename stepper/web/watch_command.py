@@ -79,7 +79,9 @@ def watch(paths: Paths, notebook: str | None) -> None:
         while not interrupts.is_set:
             current = notebooks.find_current()
             shown_name = name or current
-            view = notebooks.get_view(shown_name) if shown_name else None
+            view = None
+            if shown_name:
+                view = notebooks.get_view(shown_name)
             if view is not None:
                 view.refresh(current)
             height = console.size.height

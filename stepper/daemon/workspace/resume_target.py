@@ -56,7 +56,9 @@ async def find_target(
 
 def _get_current(workspace: Workspace, owner: str) -> Session | None:
     name = workspace.currents.get(owner)
-    return workspace.sessions.get(name) if name else None
+    if name:
+        return workspace.sessions.get(name)
+    return None
 
 
 def _reopens_step(session: Session, command: ResumeCommand) -> bool:
@@ -93,5 +95,7 @@ def _format_command(commands: CommandLines, command: ResumeCommand) -> str:
         return f"`lift_stop` with `notebook: {commands.notebook}`"
     if command.interface == "slash":
         return commands.slash(command.name, message)
-    argument = shlex.quote(message) if message else ""
+    argument = ""
+    if message:
+        argument = shlex.quote(message)
     return commands.shell(command.name, argument)

@@ -133,8 +133,9 @@ def explain_name_error(error: BaseException, frames: list[UserFrame]) -> dict[st
     """Return a finding on the scope that hides a name, if any, and the local names."""
     name = str(peek(error, "name") or find_quoted(get_message(error)))
     finding = explain_hidden_name(name, frames[0])
+    findings = [finding] if finding else []
     return {
-        "findings": [finding] if finding else [],
+        "findings": findings,
         "locals": list_local_names(frames)[:MAX_LOCAL_NAMES],
     }
 

@@ -89,7 +89,9 @@ def explain_import_error(
         if plain_module:
             return make_finding(plain_module)
     imported_names: list[str] = []
-    statement = frames[0].statement if frames else None
+    statement = None
+    if frames:
+        statement = frames[0].statement
     if isinstance(statement, ast.ImportFrom):
         imported_names = [alias.name for alias in statement.names]
     searched_names = imported_names[:3] if is_module else [missing_name]

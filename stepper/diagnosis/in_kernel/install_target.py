@@ -320,7 +320,9 @@ def find_interpreter(program: str, python: str) -> str:
         return ""
     if not head.startswith(b"#!"):
         name = os.path.basename(program)
-        return program if PYTHON.fullmatch(name) else ""
+        if PYTHON.fullmatch(name):
+            return program
+        return ""
     shebang = SHEBANG.match(head)
     if shebang:
         path = shebang[1] or shebang[2]

@@ -488,6 +488,7 @@ def find_lost_label(value: Any, names: list[str]) -> dict[str, Any] | None:
             continue
         is_removed_now = name in old_labels
         if is_removed_now or name in removed:
+            cell = 0 if is_removed_now else removed[name]
             return {
                 "name": variable,
                 "label": shorten(repr(name), NAME_LIMIT),

@@ -254,9 +254,10 @@ def get_line(filename: str, line: int) -> Bound:
         execution_count, line = find_cell_line(filename, line)
         source_lines = get_source_lines(execution_count)
         text = "".join(source_lines[line - 1 : line])
+    file = "" if execution_count else shorten(filename)
     return {
         "cell": execution_count,
-        "file": "" if execution_count else shorten(filename),
+        "file": file,
         "line": line,
         "text": shorten(text.strip(), LINE_LIMIT),
     }

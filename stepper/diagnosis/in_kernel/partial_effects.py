@@ -134,7 +134,9 @@ def find_changed_name(node: Any) -> str:
         return find_root_name(node.target)
     if isinstance(node, (ast.Subscript, ast.Attribute)):
         is_target = isinstance(node.ctx, ast.Store)
-        return find_root_name(node.value) if is_target else ""
+        if is_target:
+            return find_root_name(node.value)
+        return ""
     if not isinstance(node, ast.Call):
         return ""
     if not isinstance(node.func, ast.Attribute):

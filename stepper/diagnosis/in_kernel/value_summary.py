@@ -171,7 +171,9 @@ def format_scalar(value: Any, limit: int) -> str | None:
         return str(value) if is_known_zone else None
     if is_one_of(kind, STREAMS):
         name = value.name
-        return repr(name) if type(name) is str else None
+        if type(name) is str:
+            return repr(name)
+        return None
     if kind is re.Pattern:
         return repr(value.pattern)
     return None

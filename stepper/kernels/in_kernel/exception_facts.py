@@ -107,7 +107,9 @@ def get_class_name(error: BaseException) -> str:
 
 def get_message(error: BaseException) -> str:
     """Return the message of an exception. This may call its `__str__`."""
-    message = peek(error, "msg") if is_a(error, SyntaxError) else None
+    message = None
+    if is_a(error, SyntaxError):
+        message = peek(error, "msg")
     if type(message) is not str or not message:
         message = call_safely(str, error)
     text = call_safely(shorten, message, MAX_MESSAGE)

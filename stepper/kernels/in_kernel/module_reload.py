@@ -316,7 +316,9 @@ def read_bytecode(path: str) -> Any:
     mtime_bytes = mtime.to_bytes(4, "little")
     size_bytes = size.to_bytes(4, "little")
     expected = bytes(4) + mtime_bytes + size_bytes
-    return data if data[4:16] == expected else None
+    if data[4:16] == expected:
+        return data
+    return None
 
 
 def refresh_records() -> list[str]:
@@ -349,7 +351,9 @@ def find_autoreload() -> Any:
     """Return IPython's reloader if the user enabled `%autoreload`, or None."""
     magics = shell.magics_manager.registry.get("AutoreloadMagics")
     reloader = getattr(magics, "_reloader", None)
-    return reloader if getattr(reloader, "enabled", False) else None
+    if getattr(reloader, "enabled", False):
+        return reloader
+    return None
 
 
 def drop_bytecode(path: str, code: Any) -> None:
@@ -402,7 +406,9 @@ def update_modules(raw: str, mode: str) -> Any:
         reason = "interrupted"
     report_outdated(raw, names, reason, changes["old"])
     lists = ("reloaded", "dependents", "old", "lost")
-    return changes if any(changes[key] for key in lists) else None
+    if any(changes[key] for key in lists):
+        return changes
+    return None
 
 
 def exclude_autoreloaded(names: list[str], reloader: Any) -> None:
@@ -607,7 +613,9 @@ def find_moved_source(name: str) -> Any:
     if spec is None or not spec.origin:
         return None
     path = os.path.realpath(spec.origin)
-    return path if path.endswith(".py") and is_local(path) else None
+    if path.endswith(".py") and is_local(path):
+        return path
+    return None
 
 
 def reload_module(module: Any) -> Any:

@@ -201,7 +201,9 @@ def measure_library_object(value: Any, shape: Any) -> int | None:
     if callable(memory_usage):
         return int(memory_usage(deep=False))
     size = getattr(value, "nbytes", None)
-    return size if type(size) is int else getsizeof(value)
+    if type(size) is int:
+        return size
+    return getsizeof(value)
 
 
 def remember_values() -> None:

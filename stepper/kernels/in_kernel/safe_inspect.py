@@ -149,7 +149,9 @@ def list_class_names(kind: Any) -> list[str]:
 def get_top_module(kind: Any) -> str:
     """Return the top-level package of a class, or an empty string if it is unknown."""
     module = get_module(kind)
-    return module.split(".")[0] if type(module) is str else ""
+    if type(module) is str:
+        return module.split(".")[0]
+    return ""
 
 
 def is_library_object(value: Any) -> bool:

@@ -127,7 +127,9 @@ def format_annotation(annotation: Any) -> str:
     """
     if annotation is None or type(annotation) is str:
         return shorten(str(annotation), MAX_ANNOTATION)
-    return get_qualname(annotation) if is_a(annotation, type) else ""
+    if is_a(annotation, type):
+        return get_qualname(annotation)
+    return ""
 
 
 def describe_callable(thing: Any) -> Signature | None:

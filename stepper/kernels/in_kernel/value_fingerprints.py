@@ -113,7 +113,9 @@ def render_value(value: Any, remaining: list[int]) -> str:
         return ""
     get_length = PLAIN_TYPES.get(id(kind))
     if get_length is not None:
-        return repr(value) if get_length(value) < MAX_LENGTH else ""
+        if get_length(value) < MAX_LENGTH:
+            return repr(value)
+        return ""
     if is_one_of(kind, CONTAINERS):
         if len(value) > remaining[0]:
             return ""
@@ -179,7 +181,9 @@ def render_array(value: Any) -> str:
     if dtype.kind != "O" or value.size > MAX_ITEMS:
         return ""
     items = render_value(value.ravel().tolist(), [MAX_ITEMS + 1])
-    return f"array{value.shape}{items}" if items else ""
+    if items:
+        return f"array{value.shape}{items}"
+    return ""
 
 
 def render_frame(value: Any, kind: str) -> str:

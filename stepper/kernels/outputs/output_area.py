@@ -166,7 +166,9 @@ class OutputArea:
     @property
     def matched_line(self) -> str:
         """The first printed line that matches the wake pattern, or an empty string."""
-        return self.watch.matched_line if self.watch else ""
+        if self.watch:
+            return self.watch.matched_line
+        return ""
 
     def _iterate_entries(self) -> Iterator[Entry]:
         """Yield all entries, including those that are stored only for their image."""
@@ -448,7 +450,9 @@ def get_display_id(message: Message) -> str:
     content = message["content"]
     transient = coerce_to_dict(content.get("transient"))
     display_id = transient.get("display_id")
-    return display_id if isinstance(display_id, str) else ""
+    if isinstance(display_id, str):
+        return display_id
+    return ""
 
 
 def parse_count(text: str) -> int:
@@ -481,7 +485,9 @@ def count_fitting(entries: list[Entry], max_bytes: int) -> int:
 
 def coerce_to_dict(value: Any) -> dict[str, Any]:
     """Return a JSON object unchanged, and an empty dict for any other value."""
-    return value if isinstance(value, dict) else {}
+    if isinstance(value, dict):
+        return value
+    return {}
 
 
 def build_mime_bundle(data: Any) -> dict[str, Any]:

@@ -58,7 +58,9 @@ class BoundedText:
         how many.
         """
         text = cls(limit)
-        omission = OMITTED_CHARACTERS.search(value) if is_cut else None
+        omission = None
+        if is_cut:
+            omission = OMITTED_CHARACTERS.search(value)
         if omission is None:
             text.add(value)
             return text

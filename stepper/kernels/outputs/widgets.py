@@ -80,7 +80,9 @@ class Widgets:
         content = message["content"]
         data = content.get("data")
         comm = content.get("comm_id")
-        state = data.get("state") if isinstance(data, dict) else None
+        state = None
+        if isinstance(data, dict):
+            state = data.get("state")
         if not isinstance(comm, str) or not isinstance(state, dict):
             return
         if comm in self.dropped:

@@ -132,7 +132,9 @@ def _join(value: Any) -> str:
     """Return the content of a format, which nbformat may store as a list of lines."""
     if isinstance(value, list):
         return "".join(map(str, value))
-    return value if isinstance(value, str) else str(value)
+    if isinstance(value, str):
+        return value
+    return str(value)
 
 
 def _describe_formats(data: Mapping[str, Any]) -> str:

@@ -148,4 +148,6 @@ def format_last_verdict(
         when = f"{age} ago"
     verdict = "reproduces" if reproduces else "DOES NOT REPRODUCE"
     text = f"verified {when}: {verdict} ({counts})"
-    return text if is_current else f"{text}; outdated: a cell has changed since"
+    if is_current:
+        return text
+    return f"{text}; outdated: a cell has changed since"

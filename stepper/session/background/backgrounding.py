@@ -42,7 +42,9 @@ def compute_wait_seconds(session: Session, call: BackgroundCall) -> float:
         return math.inf  # the kernel is starting
     if running.tool_use_id != call.id:
         # The call waits behind a background run, which may take hours.
-        return 0.0 if session.runs_in_background else limits.report_after_seconds
+        if session.runs_in_background:
+            return 0.0
+        return limits.report_after_seconds
     if get_matched_line(session, call):
         return 0.0
     requested_seconds = cell_directives.parse(running.source).wait
@@ -196,7 +198,9 @@ def _format_deadline(progress: responses.RunningCell) -> str:
 def format_running_name(session: Session) -> str:
     """Return the name of the running cell for a message, such as "step 3"."""
     progress = status_queries.get_running(session)
-    return progress.name if progress else "another cell"
+    if progress:
+        return progress.name
+    return "another cell"
 
 
 def get_matched_line(session: Session, call: BackgroundCall) -> str:

@@ -131,7 +131,9 @@ def format_interim(session: Session, call: BackgroundCall) -> CellRunResponse:
     run = session.state.running
     if progress is None or run is None or run.tool_use_id != call.id:
         queued = session.kernel_manager.queue_status
-        queue_state = format_queue_state(queued.text, queued.until) if queued else ""
+        queue_state = ""
+        if queued:
+            queue_state = format_queue_state(queued.text, queued.until)
         running_name = progress.name if progress else ""
         report = mcp_cells.format_waiting(running_name, queue_state)
         return CellRunResponse(

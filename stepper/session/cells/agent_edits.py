@@ -57,7 +57,9 @@ async def run_edited_cell(
     waits_in_line = session.requests.is_locked
     async with _take_turn(session, caller, again):
         if session.journal.has_handled(edit.tool_use_id):
-            return session.journal.deliver_report(edit.tool_use_id) if again else None
+            if again:
+                return session.journal.deliver_report(edit.tool_use_id)
+            return None
         cells = session.read_with_unique_ids().cells
         cell = plan.find_edited_cell(cells, edit)
         if cell is None:

@@ -321,11 +321,12 @@ def create_run_report(
         default_text = (
             f"stepper: {one_line(session.name)} has no cells to run for this request."
         )
+        state = "nothing to run" if response.ok else "not run"
         return CellRunReport(
             response.report or default_text,
             f"{OK_MARK} nothing to run",
             ok=response.ok,
-            state="nothing to run" if response.ok else "not run",
+            state=state,
         )
     report = run_report.format_runs(finished, response.cells, "code cells")
     text = report.text
@@ -338,15 +339,18 @@ def create_run_report(
         report_with_result = replace(report, ok=response.ok)
         state = _get_state(session, report_with_result, finished, [last_cell])
     stop = session.state.stop
+    stop_text = stop.block if stop else ""
+    figures = _list_saved_figures(session, finished)
+    finished_ids = [summary.cell.id for summary in finished]
     return CellRunReport(
         text,
         report.line,
-        stop.block if stop else "",
+        stop_text,
         response.ok,
         last_cell.id,
         state,
-        _list_saved_figures(session, finished),
-        [summary.cell.id for summary in finished],
+        figures,
+        finished_ids,
     )
 
 

@@ -124,7 +124,9 @@ def create_work(
         session.state, cells, cell, limits, timeout_of_call
     )
     # A criterion is a Python expression.
-    criterion = parameters.criterion if session.language.is_python else ""
+    criterion = ""
+    if session.language.is_python:
+        criterion = parameters.criterion
     return CellWork(
         cells,
         cell,
@@ -335,7 +337,8 @@ async def record_execution(
     session.journal.log(run, sync=SyncMode.BACKGROUND)
     session.record_death(execution, f"cell {cell.number}")
     has_failed = verdict is Verdict.RECOVERABLE
-    session.outputs.set_failed_execution(execution if has_failed else None)
+    failed_execution = execution if has_failed else None
+    session.outputs.set_failed_execution(failed_execution)
     return run, decision
 
 
@@ -409,7 +412,9 @@ async def judge_execution(
         fault = await session.add_suggestion(
             fault, execution.diagnosis_data, execution.namespace, cell, cells
         )
-        restore = execution.undo.restore if execution.undo else None
+        restore = None
+        if execution.undo:
+            restore = execution.undo.restore
         removed = restore.removed if restore else {}
         fault = cell_undo.explain_removed_name(session, fault, removed, cell, cells)
     return run_decisions.Judgement(fault, verdict)
@@ -434,12 +439,16 @@ async def finish_run(
     else:
         figure_lines, warnings = _describe_figures_and_effects(session, execution, run)
     criterion_result = execution.criterion_result
+    origins = {}
+    if run.fault:
+        origins = _label_origins(session, work.cells)
+    is_criterion_met = criterion_result is not None and criterion_result.holds
     summary = replace(
         summary,
-        origins=_label_origins(session, work.cells) if run.fault else {},
+        origins=origins,
         figures=figure_lines,
         warnings=warnings,
-        criterion_met=criterion_result is not None and criterion_result.holds,
+        criterion_met=is_criterion_met,
         unmet=run.unmet,
     )
     # Only the agent's own runs stop the agent.
@@ -539,7 +548,9 @@ def _get_completeness(execution: Execution) -> Completeness:
     """Return whether the notebook contains all outputs of a run."""
     if not execution.in_notebook:
         return Completeness.UNKNOWN
-    return Completeness.PART if execution.left_out else Completeness.WHOLE
+    if execution.left_out:
+        return Completeness.PART
+    return Completeness.WHOLE
 
 
 def _describe_figures_and_effects(
@@ -557,10 +568,11 @@ def _describe_figures_and_effects(
         # File times are compared with this time; a remote host has another clock.
         started_ns = int(parse_moment(run.started_at).timestamp() * 1e9)
         is_cancelled = run.outcome is Outcome.CANCELLED
+        # Files of other machines can't be checked.
+        files_since = None if session.kernel_manager.is_remote else started_ns
+        end = "its interrupt" if is_cancelled else "failing"
         effects = diagnosis.describe_side_effects(
-            execution.diagnosis_data,
-            None if session.kernel_manager.is_remote else started_ns,
-            "its interrupt" if is_cancelled else "failing",
+            execution.diagnosis_data, files_since, end
         )
         names = effects.names
         if execution.undo is not None:

@@ -134,11 +134,11 @@ def record_restore(
     facts = execution.undo
     if facts is None or facts.restore is None:
         return []
-    request = RestoreRequest(
-        (*started.undoes, *started.undoes_others),
-        None if started.undoes_names is None else frozenset(started.undoes_names),
-        started.undoes,
-    )
+    runs = (*started.undoes, *started.undoes_others)
+    names = None
+    if started.undoes_names is not None:
+        names = frozenset(started.undoes_names)
+    request = RestoreRequest(runs, names, started.undoes)
     _log_restore(
         session, request, facts.restore, started.run, started.kernel, started.cell_id
     )
@@ -291,7 +291,8 @@ def explain_removed_name(
         sentences = [undo_report.format_removed_name(name), fault.suggestion]
         return replace(fault, suggestion="; ".join(filter(None, sentences)))
     numbers = [other.number for other in cells if other.id == binding_run.cell_id]
-    suggestion = undo_report.format_removed_below(name, numbers[0] if numbers else 0)
+    first_number = numbers[0] if numbers else 0
+    suggestion = undo_report.format_removed_below(name, first_number)
     return replace(fault, suggestion=suggestion)
 
 

@@ -252,12 +252,16 @@ def get_cell_state(session: Session, cell: Cell, run: RunEnded | None) -> str:
         return notebook_digest.SKIPPED
     if run is None:
         has_run = cell.id in state.last_sources
-        return notebook_digest.CHANGED if has_run else notebook_digest.NOT_RUN
+        if has_run:
+            return notebook_digest.CHANGED
+        return notebook_digest.NOT_RUN
     if run.outcome is not Outcome.OK:
         return notebook_digest.FAILED
     if state.succeeded_sources.get(cell.id) != run.source_hash:
         return notebook_digest.NOT_RUN
-    return notebook_digest.STALE if cell.id in state.stale_ids else notebook_digest.OK
+    if cell.id in state.stale_ids:
+        return notebook_digest.STALE
+    return notebook_digest.OK
 
 
 def list_cell_items(

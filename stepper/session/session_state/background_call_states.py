@@ -205,7 +205,8 @@ class BackgroundCall:
 
         With `first`, this client gets a report before the other clients.
         """
-        self.wakers.insert(0 if first else len(self.wakers), waker)
+        index = 0 if first else len(self.wakers)
+        self.wakers.insert(index, waker)
 
     def remove_waker(self, waker: Waker) -> None:
         """Remove a client that no longer waits for the call."""

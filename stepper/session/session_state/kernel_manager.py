@@ -120,7 +120,9 @@ class KernelManager:
         If the kernel cannot be reached, do nothing: it still needs a takeover.
         """
         try:
-            death = await self.kernel.take_over() if self.kernel is not None else None
+            death = None
+            if self.kernel is not None:
+                death = await self.kernel.take_over()
         except KernelError:
             return  # the next turn tries again
         self.needs_takeover = False
@@ -174,11 +176,15 @@ class KernelManager:
     def activity(self) -> Activity:
         """The current activity that an interrupt would affect."""
         if self.is_starting:
-            return Activity.QUEUED if self.queue_status else Activity.STARTING
+            if self.queue_status:
+                return Activity.QUEUED
+            return Activity.STARTING
         if self.external_wait:
             return Activity.OTHER_CLIENT
         busy = self.kernel is not None and self.kernel.is_busy
-        return Activity.RUNNING if busy else Activity.NONE
+        if busy:
+            return Activity.RUNNING
+        return Activity.NONE
 
     async def get_or_start_kernel(
         self, environ: Mapping[str, str], disconnected: asyncio.Event | None = None
@@ -439,7 +445,8 @@ class KernelManager:
             queued = self.queue_status
             if queued is not None:
                 return KernelStatus(state="queued", where=queued.text)
-            return KernelStatus(state="starting" if self.is_starting else "none")
+            state = "starting" if self.is_starting else "none"
+            return KernelStatus(state=state)
         external_since = kernel.external_executions.running_since
         if await kernel.check_death() is not None:
             state = "dead"

@@ -109,7 +109,9 @@ class NotebookJournal:
             if tool_use_id != self.state.preflight_call_id:
                 return None
             text = self.state.reports.get(0)
-            return None if text is None else Report(text, "", ok=False)
+            if text is None:
+                return None
+            return Report(text, "", ok=False)
         text = self.state.reports.get(last_run.run)
         self._notices.discard(last_run.run)
         return command_messages.format_journaled_run(last_run, text, self.state.stop)

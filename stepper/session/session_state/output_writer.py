@@ -121,7 +121,9 @@ class OutputWriter:
                 f"the outputs could not be written ({error.message}): stepper keeps"
                 " them in the journal and writes them as soon as possible"
             )
-        return [*notes, problem] if problem else notes
+        if problem:
+            return [*notes, problem]
+        return notes
 
     def set_failed_execution(self, execution: Execution | None) -> None:
         """Set the last execution of a cell if it failed, or None if it did not fail."""
@@ -147,8 +149,9 @@ class OutputWriter:
         for pending in list(self.journal.state.pending_outputs.values()):
             cell = Cell(pending.cell_id, -1, pending.number, "code", pending.source)
             run = self.journal.state.find_run(pending.run)
+            outcome = run.outcome if run else Outcome.OK
             execution = Execution(
-                run.outcome if run else Outcome.OK,
+                outcome,
                 pending.outputs,
                 pending.execution_count,
                 pending.timings,
@@ -191,7 +194,9 @@ class OutputWriter:
         if late:
             return self._handle_late_message(message, request_id, display_id)
         running = self.journal.state.running
-        excluded_id = running.cell_id if running else None
+        excluded_id = None
+        if running:
+            excluded_id = running.cell_id
         if request_id in self.journal.state.cells_by_request:
             excluded_id, _ = self.journal.state.cells_by_request[request_id]
         for cell_id, displayed in self.journal.state.displayed_outputs.items():
@@ -223,7 +228,8 @@ class OutputWriter:
         else:
             cell_id = ""
             source_hash = ""
-        if cell_id == (running.cell_id if running else ""):
+        running_id = running.cell_id if running else ""
+        if cell_id == running_id:
             # It is unknown which run sent it, or the end of the run overwrites it.
             return False
         displayed = state.displayed_outputs.get(cell_id)
@@ -299,6 +305,7 @@ class OutputWriter:
             target.cell_id, DisplayedOutput("")
         )
         pending = self.journal.state.pending_outputs.get(target.cell_id)
+        pending_outputs = pending.outputs if pending else None
         try:
             self.late.add_message(
                 target,
@@ -306,7 +313,7 @@ class OutputWriter:
                 displayed.displays,
                 displayed.left_out,
                 self.load_limits().max_output_bytes,
-                pending.outputs if pending else None,
+                pending_outputs,
             )
         except NotebookError as error:
             size = len(str(message["content"].get("text", "")))

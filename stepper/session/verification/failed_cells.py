@@ -48,7 +48,9 @@ def describe_failure(
         recorded = document.get_recorded_outputs(summary.cell) or ()
         cause = recorded_runs.describe_recorded_error(recorded)
     error = _remove_advice(summary.run.error)
-    return f"{error} ({cause})" if cause else error
+    if cause:
+        return f"{error} ({cause})"
+    return error
 
 
 def _remove_advice(error: str) -> str:

@@ -172,7 +172,9 @@ def _get_nondeterministic_ids(session: Session, document: Document) -> Collectio
     if verified is None:
         return ()
     is_current = verified.sources == verify_results.hash_sources(document.cells)
-    return verified.unstable if is_current else ()
+    if is_current:
+        return verified.unstable
+    return ()
 
 
 def _find_changed_modules(session: Session, cells: Sequence[Cell]) -> set[str]:

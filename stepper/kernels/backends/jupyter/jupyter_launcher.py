@@ -77,11 +77,12 @@ class JupyterLauncher:
             # If the server is the same, the request below also fails and is reported.
             log.warning("%s", error.message)
         server = Server(settings, lambda: {**self.get_environ(), **config.environ})
+        kernel_id = str(uuid.uuid4()) if settings.env else ""
         data = {
             "kind": KIND,
             "name": backend.name,
             "definition": dict(backend.definition),
-            "kernel": str(uuid.uuid4()) if settings.env else "",
+            "kernel": kernel_id,
             "session": uuid.uuid4().hex,
         }
         # Recorded first: if the response is lost, the kernel is found by its session.
@@ -279,7 +280,9 @@ async def get_metadata(
     if settings.kernel_id:
         response = await server.request(f"/api/kernels/{settings.kernel_id}")
         is_found = isinstance(response.body, dict)
-        name = str(response.body.get("name")) if is_found else ""
+        name = ""
+        if is_found:
+            name = str(response.body.get("name"))
         missing = f"kernel {settings.kernel_id} with an installed kernelspec"
     response = await server.request("/api/kernelspecs")
     try:
@@ -316,4 +319,6 @@ async def check_server(
         raise KernelError(
             f"{server.name} has no kernelspec {settings.kernel!r}; available: {names}"
         )
-    return [f"kernelspecs: {names}"] if kernelspecs else []
+    if kernelspecs:
+        return [f"kernelspecs: {names}"]
+    return []

@@ -84,7 +84,9 @@ class Response:
     @property
     def reason_suffix(self) -> str:
         """The server's error message after a colon, or an empty string."""
-        return f": {self.reason}" if self.reason else ""
+        if self.reason:
+            return f": {self.reason}"
+        return ""
 
 
 class Server:
@@ -159,7 +161,9 @@ class Server:
         """
         text = None
         if method not in ("GET", "DELETE"):
-            text = json.dumps({} if body is None else body)
+            if body is None:
+                body = {}
+            text = json.dumps(body)
         url = f"{base or self.base}{path}"
         request = await self.create_request(url, method, text, seconds)
         try:
@@ -251,7 +255,9 @@ class Server:
         settings = self.settings
         for key in TOKEN_KEYS:
             if getattr(settings, key):
-                hint = f"export {settings.token_env}=…" if settings.token_env else ""
+                hint = ""
+                if settings.token_env:
+                    hint = f"export {settings.token_env}=…"
                 return f"the token that `{key}` names", hint
         return "a request without a token", "to use a token, set `token_env:`"
 
@@ -266,7 +272,9 @@ class Server:
         if code in REFUSED:
             return KernelError(f"{self.name} refuses {token} (403)", hint)
         is_owner_known = code == 200 and bool(self.token)
-        user = f"the owner of {token}" if is_owner_known else "the client"
+        user = "the client"
+        if is_owner_known:
+            user = f"the owner of {token}"
         hint = ""
         if code != 200:
             hint = "an Enterprise Gateway requires `env: {KERNEL_USERNAME: …}`"

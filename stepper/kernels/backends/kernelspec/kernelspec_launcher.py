@@ -66,7 +66,9 @@ class KernelspecLauncher:
     @property
     def queue_status(self) -> QueueStatus | None:
         """The queue status of a provisioner's start, or None if there is none."""
-        return self.provisioner.queue_status if self.provisioner else None
+        if self.provisioner:
+            return self.provisioner.queue_status
+        return None
 
     async def start(self, config: LaunchConfig) -> Kernel:
         """Start a kernel and return it when it is ready.

@@ -187,4 +187,6 @@ def _get_provisioner(content: Mapping[str, Any]) -> str:
     metadata = content.get("metadata") or {}
     provisioner = metadata.get("kernel_provisioner") or {}
     name = str(provisioner.get("provisioner_name") or "")
-    return "" if name == LOCAL_PROVISIONER else name
+    if name == LOCAL_PROVISIONER:
+        return ""
+    return name

@@ -157,7 +157,8 @@ class Slurm:
             return ""
         moment = datetime.fromtimestamp(start)
         is_today = moment.date() == datetime.now().date()
-        clock = moment.strftime("%H:%M:%S" if is_today else "%F %H:%M:%S")
+        time_format = "%H:%M:%S" if is_today else "%F %H:%M:%S"
+        clock = moment.strftime(time_format)
         return f"{SILENT} (no answer since {clock})"
 
     @property
@@ -310,7 +311,9 @@ class Slurm:
         steps = await self.list_steps(job_id, name)
         if steps is None:
             return None
-        return job if steps else replace(job, state=slurm_job.STEP_ENDED)
+        if steps:
+            return job
+        return replace(job, state=slurm_job.STEP_ENDED)
 
     async def list_steps(self, job_id: int, name: str) -> list[str] | None:
         """Return the ids of a job's steps with a name.
@@ -387,7 +390,9 @@ class Slurm:
         )
         waiting = (output or "").split()
         job_id = str(job.id)
-        return waiting.index(job_id) if job_id in waiting else 0
+        if job_id in waiting:
+            return waiting.index(job_id)
+        return 0
 
     async def list_own_jobs(self, prefix: str) -> list[str]:
         """Return the names of the user's jobs that start with a prefix.

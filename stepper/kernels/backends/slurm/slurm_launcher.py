@@ -422,7 +422,8 @@ class SlurmLauncher:
         problem = ""
         job = None
         try:
-            job = await self.slurm.find_job(job_id, "" if is_step else data["job_name"])
+            job_name = "" if is_step else data["job_name"]
+            job = await self.slurm.find_job(job_id, job_name)
             if job:
                 await self._update_wait(job, settings, since, request)
             else:
@@ -621,7 +622,8 @@ def _create_start_error(
     if job is not None and not job.is_running:
         state = job.state
     if not output and state in ("FAILED", slurm_job.STEP_ENDED):
-        unshared = _describe_unshared(file, job.node if job else "")
+        node = job.node if job else ""
+        unshared = _describe_unshared(file, node)
         output = f"the job wrote no output, perhaps because {unshared}"
     target = f"the step in job {job_id}" if data["step"] else f"job {job_id}"
     message = f"{target} ended before the kernel started ({state})"

@@ -87,7 +87,9 @@ class SlurmProcess(RemoteProcess):
     @property
     def disconnect_count(self) -> int:
         """The number of times the connection was lost and restored."""
-        return self.link.disconnect_count if self.link else 0
+        if self.link:
+            return self.link.disconnect_count
+        return 0
 
     @property
     def unreachable_reason(self) -> str:
@@ -116,7 +118,9 @@ class SlurmProcess(RemoteProcess):
                 "; the kernel's messages are signed but not encrypted, because its"
                 " ipykernel does not support CurveZMQ"
             )
-        left_seconds = self.job.left_seconds if self.job else None
+        left_seconds = None
+        if self.job:
+            left_seconds = self.job.left_seconds
         if left_seconds is not None:
             age = time.monotonic() - self.job_known_at
             left_seconds = max(0.0, left_seconds - age)

@@ -292,7 +292,9 @@ class SshConnection:
 
     async def _create_error(self) -> KernelError:
         """Return the error for a connection that could not be opened."""
-        exit_code = self.master.returncode if self.master is not None else None
+        exit_code = None
+        if self.master is not None:
+            exit_code = self.master.returncode
         if exit_code is not None and self.reading is not None:
             await self.reading
         output = self.error_output
