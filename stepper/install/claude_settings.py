@@ -133,8 +133,9 @@ def build_hook_group(handler: Handler) -> Data:
         "if": handler.rule,
         "timeout": handler.timeout,
         "statusMessage": handler.status,
-        **(REWAKE if handler.wakes else {}),
     }
+    if handler.wakes:
+        spec |= REWAKE
     spec = {name: value for name, value in spec.items() if value is not None}
     if handler.matcher:
         return {"matcher": handler.matcher, "hooks": [spec]}
@@ -282,8 +283,12 @@ def _is_ours(handler: object) -> bool:
 
 def _get_handlers(group: object) -> list[Json]:
     """Return the handlers of a group, or an empty list if the group is malformed."""
-    handlers = group.get("hooks") if isinstance(group, dict) else None
-    return handlers if isinstance(handlers, list) else []
+    handlers = None
+    if isinstance(group, dict):
+        handlers = group.get("hooks")
+    if isinstance(handlers, list):
+        return handlers
+    return []
 
 
 def _remove_our_handlers(groups: Json) -> Json:

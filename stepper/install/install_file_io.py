@@ -29,7 +29,9 @@ def find_assets(kind: str) -> Path:
 
 def read(path: Path) -> bytes:
     """Return the bytes of a file, or empty bytes if the file does not exist."""
-    return path.read_bytes() if path.is_file() else b""
+    if path.is_file():
+        return path.read_bytes()
+    return b""
 
 
 def read_settings(path: Path) -> tuple[str | None, claude_settings.Data]:
@@ -79,7 +81,9 @@ def write(path: Path, content: bytes, mode: int | None = None) -> str:
     A symbolic link is followed. If `mode` is None, an existing file keeps its mode.
     """
     path = Path(os.path.realpath(path))
-    old_mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else None
+    old_mode = None
+    if path.exists():
+        old_mode = stat.S_IMODE(path.stat().st_mode)
     if mode is None:
         mode = old_mode
     if old_mode is not None and old_mode == mode and path.read_bytes() == content:

@@ -99,7 +99,9 @@ def add_entry(paths: Paths, name: str) -> str:
         check_links(Path(paths.project), folder, client.file, claude=has_claude_folder)
     _write_starter(paths)
     path = client.get_path(paths)
-    before = read(path).decode("utf-8") if path.exists() else None
+    before = None
+    if path.exists():
+        before = read(path).decode("utf-8")
     after = _add_to_text(client, before, paths)
     if after == before:
         return "unchanged"

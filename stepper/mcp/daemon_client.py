@@ -49,7 +49,9 @@ def get_or_create_limiter(is_long: bool) -> anyio.CapacityLimiter:
             anyio.CapacityLimiter(MAX_THREADS), anyio.CapacityLimiter(MAX_THREADS)
         )
         LIMITERS.set(limiters)
-    return limiters.long if is_long else limiters.short
+    if is_long:
+        return limiters.long
+    return limiters.short
 
 
 class RequestCancelledError(Exception):

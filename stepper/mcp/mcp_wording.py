@@ -149,7 +149,8 @@ def translate(text: str, for_user: bool = False) -> str:
     lines = []
     for line in text.split("\n"):
         is_quoted = line.startswith(QUOTE_PREFIX)
-        lines.append(line if is_quoted else _translate_line(line, for_user))
+        translated = line if is_quoted else _translate_line(line, for_user)
+        lines.append(translated)
     return "\n".join(lines)
 
 
@@ -309,11 +310,13 @@ def _find_tool(verb: str, words: Sequence[str]) -> ToolCall:
         case "eval":
             return ToolCall("execute_code")
         case "list":
-            return ToolCall("list_notebooks", ["all: true"] if "--all" in words else [])
+            arguments = ["all: true"] if "--all" in words else []
+            return ToolCall("list_notebooks", arguments)
         case "new":
             return ToolCall("create_notebook")
         case "verify":
-            return ToolCall("verify", ["place"] if "--kernel" in words else [])
+            arguments = ["place"] if "--kernel" in words else []
+            return ToolCall("verify", arguments)
     return ToolCall("")
 
 

@@ -168,7 +168,9 @@ def format_waiting(behind: str, queue_state: str = "") -> Report:
         return Report(
             f"stepper: {queue_state}. {hint}.", f"{RUNNING_MARK} {queue_state}"
         )
-    reason = f"it waits in line behind {behind}" if behind else "its kernel is starting"
+    reason = "its kernel is starting"
+    if behind:
+        reason = f"it waits in line behind {behind}"
     return Report(
         f"stepper: the cell has NOT run yet: {reason}. {hint}.",
         f"{RUNNING_MARK} the cell has not run yet: {reason}",
@@ -265,7 +267,9 @@ def _split_lines(text: str) -> list[str]:
     """Return the lines of a text with their line breaks."""
     *lines, last = text.split("\n")
     complete = [f"{line}\n" for line in lines]
-    return [*complete, last] if last else complete
+    if last:
+        return [*complete, last]
+    return complete
 
 
 def split_pages(

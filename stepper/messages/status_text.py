@@ -287,7 +287,9 @@ def format_undo(reach: Document | None) -> str:
 
     `reach` has the keys of `UndoReach`; it is None if no run can be undone.
     """
-    return f"undo: {describe_undo(reach)}" if reach else ""
+    if reach:
+        return f"undo: {describe_undo(reach)}"
+    return ""
 
 
 def describe_undo(reach: Document) -> str:

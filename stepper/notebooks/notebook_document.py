@@ -58,7 +58,9 @@ class Document:
     @property
     def file_state(self) -> FileState | None:
         """The state of the file when it was read, or None if there is no file."""
-        return self.signature.state if self.signature else None
+        if self.signature:
+            return self.signature.state
+        return None
 
     @property
     def figure_count(self) -> int:

@@ -368,7 +368,9 @@ class IpynbFile:
             status = os.lstat(self.path)
         except OSError:
             return None
-        return status if get_file_state(status) == state else None
+        if get_file_state(status) == state:
+            return status
+        return None
 
     def read_outputs(self, target: CellVersion) -> list[dict[str, Any]]:
         """Return the outputs of a cell.

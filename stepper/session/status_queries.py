@@ -188,7 +188,9 @@ def get_running(session: Session) -> responses.RunningCell | None:
         )
     if left_seconds is not None:
         left_seconds = round(left_seconds)
-    cell_id = started.cell_id if session.state.running else None
+    cell_id = None
+    if session.state.running:
+        cell_id = started.cell_id
     return responses.RunningCell(
         name=name,
         step=step,

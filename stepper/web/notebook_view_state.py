@@ -242,7 +242,9 @@ class NotebookView:
         journal_plan = self.history.state.plan
         if journal_plan.steps:
             return journal_plan
-        plan_json = self.document.plan if self.document else None
+        plan_json = None
+        if self.document:
+            plan_json = self.document.plan
         return plan.from_json(plan_json)
 
     def _update_changed_cells(self) -> None:

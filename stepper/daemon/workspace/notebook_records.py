@@ -151,4 +151,6 @@ def _add_to_cache(
 def get_inode(path: str) -> int:
     """Return the inode number of a file, or 0 if the file can't be accessed."""
     file_state = read_file_state(path)
-    return file_state.inode if file_state is not None else 0
+    if file_state is not None:
+        return file_state.inode
+    return 0

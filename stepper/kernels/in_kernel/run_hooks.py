@@ -182,7 +182,9 @@ def report_run(result: Any) -> None:
     # Otherwise, a cell ran another one.
     is_attributable = is_cell or is_scratch()
     has_failed = not result.success
-    undo_facts = finish_undoable_run(has_failed) if is_attributable else None
+    undo_facts = None
+    if is_attributable:
+        undo_facts = finish_undoable_run(has_failed)
     run_state["attributed"] = run_state["number"] if is_attributable else 0
     call_safely(module_reload.remove_rejection)
     call_safely(module_reload.record_new_modules)

@@ -583,7 +583,9 @@ def _describe_figures_and_effects(
                 session.language.comment,
             )
         times = statement_times.parse_times(execution.diagnosis_data.get("times"))
-        failing_line = run.fault.line if run.fault else None
+        failing_line = None
+        if run.fault:
+            failing_line = run.fault.line
         warnings = [
             *statement_times.format_times(times, run.duration_s, failing_line or 0),
             *effects.commands,

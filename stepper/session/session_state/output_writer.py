@@ -305,7 +305,9 @@ class OutputWriter:
             target.cell_id, DisplayedOutput("")
         )
         pending = self.journal.state.pending_outputs.get(target.cell_id)
-        pending_outputs = pending.outputs if pending else None
+        pending_outputs = None
+        if pending:
+            pending_outputs = pending.outputs
         try:
             self.late.add_message(
                 target,

@@ -77,7 +77,9 @@ class JupyterLauncher:
             # If the server is the same, the request below also fails and is reported.
             log.warning("%s", error.message)
         server = Server(settings, lambda: {**self.get_environ(), **config.environ})
-        kernel_id = str(uuid.uuid4()) if settings.env else ""
+        kernel_id = ""
+        if settings.env:
+            kernel_id = str(uuid.uuid4())
         data = {
             "kind": KIND,
             "name": backend.name,
