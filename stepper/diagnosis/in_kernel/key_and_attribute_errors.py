@@ -492,7 +492,7 @@ def find_lost_label(value: Any, names: list[str]) -> dict[str, Any] | None:
             return {
                 "name": variable,
                 "label": shorten(repr(name), NAME_LIMIT),
-                "cell": 0 if is_removed_now else removed[name],
+                "cell": cell,
                 "now": is_removed_now,
             }
     return None
