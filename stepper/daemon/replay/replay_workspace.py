@@ -432,9 +432,11 @@ def _iterate_sizes(folder: str) -> Iterator[int]:
 def _get_replay_limits(limits: Limits, path: str) -> Limits:
     """Return the limits for the replay of the notebook at a path.
 
-    If the notebook contains complete outputs that exceed `max_output_bytes`, increase
-    the limit, so that the outputs of the replay are complete too.
+    Each cell runs once, so nothing is undone. If the notebook contains complete outputs
+    that exceed `max_output_bytes`, increase the limit, so that the outputs of the
+    replay are complete too.
     """
+    limits = replace(limits, undo=False)
     with open(path, "rb") as stream:
         size = os.fstat(stream.fileno()).st_size
         if size <= limits.max_output_bytes or TRUNCATION_MARKER in stream.read():
