@@ -41,6 +41,7 @@ SPACED = CommandLines("notebooks/my sales.ipynb")
         (NAMED, "run --stale", "", "stepper run notebooks/a.ipynb --stale"),
         (NAMED, "restart", "", "stepper restart notebooks/a.ipynb"),
         (NAMED, "plan", "", "stepper plan notebooks/a.ipynb"),
+        (NAMED, "verify", "", "stepper verify notebooks/a.ipynb"),
         (NAMED, "kernels wait", "", "stepper kernels wait notebooks/a.ipynb"),
         (
             NAMED,

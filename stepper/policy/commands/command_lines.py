@@ -65,7 +65,8 @@ class CommandLines:
             return ""
         arguments = COMMANDS[command].arguments
         for argument in fields(arguments):
-            if argument.name == "notebook":
+            # `verify` takes several notebooks.
+            if argument.name in ("notebook", "notebooks"):
                 quoted = shlex.quote(self.notebook)
                 return quoted if is_positional(argument) else f"--notebook {quoted}"
         return ""
