@@ -342,7 +342,9 @@ class FakeKernel:
             elif isinstance(value, type):
                 classes.append(name)
             else:
-                small = repr(value) if isinstance(value, int | str | list) else ""
+                small = (
+                    repr(value) if isinstance(value, int | str | list | dict) else ""
+                )
                 length = len(value) if hasattr(value, "__len__") else None
                 variables[name] = Variable(type(value).__name__, length, print=small)
         fingerprints = {

@@ -213,11 +213,17 @@ class FakeUndo:
             }
             for name in mentioned
         }
-        for name in mentioned:
+        done: dict[int, tuple[set[int], str]] = {}  # by id of a changed object
+        for name in sorted(mentioned):
             pending, seen_ids = reached[name], set[int]()
             while pending or not seen_ids:
                 for number in pending:
-                    restored[name] |= self.restore_content(number, request.runs)
+                    if number not in done:
+                        done[number] = self.restore_content(number, request.runs)
+                    runs, problem = done[number]
+                    restored[name] |= runs
+                    if problem:
+                        refused[name] = problem
                 # The restored objects may contain others that were changed.
                 value = self.names.get(name)
                 seen_ids |= pending | {0}
@@ -229,7 +235,11 @@ class FakeUndo:
             if runs
         }
         return RestoreResult(
-            {name: runs for name, runs in numbers.items() if name in self.names},
+            {
+                name: runs
+                for name, runs in numbers.items()
+                if name in self.names and name not in refused
+            },
             {name: runs for name, runs in numbers.items() if name not in self.names},
             refused,
         )
@@ -250,12 +260,19 @@ class FakeUndo:
         is_other = bool(images) and not images[-1].run
         return undone, is_other and any(image.run in runs for image in images)
 
-    def restore_content(self, number: int, runs: tuple[int, ...]) -> set[int]:
-        """Undo the changes of an object in place; return the runs."""
+    def restore_content(
+        self, number: int, runs: tuple[int, ...]
+    ) -> tuple[set[int], str]:
+        """Undo the changes of an object in place; return the runs, and a problem.
+
+        The problem is that another run has changed the object since.
+        """
         undone = set[int]()
         images = [image for image in self.images if number in image.contents]
         while images and images[-1].run in runs:
             image = images.pop()
             set_content(*image.contents.pop(number))
             undone.add(image.run)
-        return undone
+        if images and any(image.run in runs for image in images):
+            return undone, f"run {images[-1].run} changed it and is not undone"
+        return undone, ""

@@ -24,7 +24,7 @@ from stepper.session import responses
 DOCUMENTS = {
     # the command line prints the first two
     "new": "notebook steps unfinished kernel_cwd cells",
-    "status": "notebook state steps running kernel daemon cells stop lost unheard stale hidden ended context resources verified renamed jupyter off_plan undo",
+    "status": "notebook state steps running kernel daemon cells stop lost unheard stale hidden indirect ended context resources verified renamed jupyter off_plan undo",
     "list": "notebook current state progress kernel age_s",
     "use": "notebook kernel elsewhere",
     "kernels": "name kind about usual accepted reachable why offers mend unchecked",

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from stepper.policy.changed_cells import hash_source
-from stepper.policy.dataflow import cell_dependencies, name_analysis
+from stepper.policy.dataflow import cell_dependencies, name_analysis, run_history
 from stepper.policy.dataflow.name_effects import NameUsage
 from stepper.policy.journal_events import RunEnded
 from stepper.policy.model import Cell, Outcome, Verdict
@@ -241,7 +241,7 @@ def test_cost_of_finding_stale_cells(cells: int) -> None:
         requests.append(source)
         return flow(source)
 
-    past, runs = cell_dependencies.History(counted), list[RunEnded]()
+    past, runs = run_history.History(counted), list[RunEnded]()
     notebook = [
         Cell(name, index, index + 1, "code", source)
         for index, (name, source) in enumerate(sources.items())

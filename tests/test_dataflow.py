@@ -14,9 +14,13 @@ from stepper.diagnosis import ipython_syntax
 from stepper.kernels.in_kernel import value_fingerprints
 from stepper.messages import stale_cells
 from stepper.policy.changed_cells import hash_source
-from stepper.policy.dataflow import cell_dependencies, name_analysis
+from stepper.policy.dataflow import (
+    cell_dependencies,
+    name_analysis,
+    unresolved_names,
+)
 from stepper.policy.dataflow.binding_table import BindingTable
-from stepper.policy.dataflow.cell_dependencies import History
+from stepper.policy.dataflow.run_history import History
 from stepper.policy.journal_events import RunEnded
 from stepper.policy.model import Cell, Outcome, Verdict
 
@@ -433,7 +437,9 @@ def test_provider_that_no_longer_binds_the_name() -> None:
 
 def test_cell_that_only_mutates_a_name_is_not_its_provider() -> None:
     notebook = Played(a="xs.append(2)", b="xs.append(1)", c="xs.append(0)", d="xs = []")
-    assert notebook.run("d", "b", "a", "c").format_stale() == "a?xs<b b?xs<d c?xs<d"
+    assert (
+        notebook.run("d", "b", "a", "c").format_stale() == "d<xs<c a?xs<b b?xs<d c?xs<d"
+    )
     assert [
         cause.where
         for marked in cell_dependencies.find_dependencies(
@@ -486,7 +492,7 @@ def test_provider_that_is_no_longer_code() -> None:
         )
         message = "cell 2 reads `x`, which was defined in cell 1, which no longer runs."
         assert stale_cells.format_order(
-            cell_dependencies.find_unresolved_names(cells, notebook.past), 0
+            unresolved_names.find_unresolved_names(cells, notebook.past), 0
         ).endswith(message)
 
 
@@ -519,7 +525,9 @@ def test_only_names_bound_by_an_expected_failure_count() -> None:
     notebook = Played(a="x = load()\nfails()", b="x", c="x = other()").run("c", "b")
     notebook.run("a", ok=False, expected=True)
     assert notebook.format_stale() == "b?x<c"
-    assert notebook.run("a", ok=False, expected=True, x="").format_stale() == "b<x<a"
+    assert (
+        notebook.run("a", ok=False, expected=True, x="").format_stale() == "b<x<a c<x<a"
+    )
 
 
 def test_names_observed_by_the_kernel_are_bound() -> None:
@@ -532,52 +540,52 @@ def test_execution_order_is_reproducible() -> None:
     notebook = Played(a="import os", b="x + y", c="x = 1", d="y = 2").run("c", "d", "b")
     notebook.past.catch_up(notebook.runs, notebook.hashes)
     assert stale_cells.format_order(
-        cell_dependencies.find_unresolved_names(notebook.cells, notebook.past), 0
+        unresolved_names.find_unresolved_names(notebook.cells, notebook.past), 0
     ) == (
         "Running the cells from top to bottom will not reproduce these results: cell 2 reads `x`, which is defined only below, in cell 3;"
         " cell 2 reads `y`, which is defined only below, in cell 4."
     )
     del notebook.sources["d"]
     message = stale_cells.format_order(
-        cell_dependencies.find_unresolved_names(notebook.cells, notebook.past), 1
+        unresolved_names.find_unresolved_names(notebook.cells, notebook.past), 1
     )
     assert message.endswith(
         "cell 2 reads `y`, which was defined in cell 4, which was deleted. 1 cell is stale; to run it:"
         " `stepper run --stale`."
     )
     assert (
-        cell_dependencies.describe_former_binding(
+        unresolved_names.describe_former_binding(
             "y", "b", notebook.cells, notebook.past
         )
         == "`y` was defined in cell 4, which was deleted"
     )
     assert (
-        cell_dependencies.describe_former_binding(
+        unresolved_names.describe_former_binding(
             "x", "b", notebook.cells, notebook.past
         )
         == "`x` is defined only below, in cell 3"
     )
     assert (
-        cell_dependencies.describe_former_binding(
+        unresolved_names.describe_former_binding(
             "nothing", "b", notebook.cells, notebook.past
         )
         == ""
     )
     notebook.sources = {"c": "x = 1", "d": "y = 2", "b": "x + y + left_over"}
     message = stale_cells.format_order(
-        cell_dependencies.find_unresolved_names(notebook.cells, notebook.past),
+        unresolved_names.find_unresolved_names(notebook.cells, notebook.past),
         0,
-        cell_dependencies.find_unbound_names(notebook.cells, notebook.past),
+        unresolved_names.find_unbound_names(notebook.cells, notebook.past),
     )
     assert (
         message
         == "No cell of the notebook is known to bind these names: cell 3 reads `left_over`."
     )
     notebook.sources = {"c": "x = 1", "d": "y = 2", "b": "x + y"}
-    assert cell_dependencies.find_unbound_names(notebook.cells, notebook.past) == []
+    assert unresolved_names.find_unbound_names(notebook.cells, notebook.past) == []
     assert (
         stale_cells.format_order(
-            cell_dependencies.find_unresolved_names(notebook.cells, notebook.past), 0
+            unresolved_names.find_unresolved_names(notebook.cells, notebook.past), 0
         )
         == "Running the cells from top to bottom should reproduce these results."
     )

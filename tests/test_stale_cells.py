@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.conftest import code
+from tests.conftest import Notebook, code
 from tests.test_cell_operations import Agent
 from tests.test_session import Quick, project  # noqa: F401  # a fixture
 
@@ -166,13 +166,18 @@ def test_out_of_order_run_reports_stale_cells(project: Quick) -> None:  # noqa: 
     notebook = project.notebook("book.ipynb", cells)
     project.json("run", "book")
     cells[0]["source"], cells[3]["source"] = ["x = [2]"], ["z = 2"]
-    # by another program
-    notebook.path.write_text(json.dumps({**notebook.raw, "cells": cells}))
-    assert project.json("run", "--stale")["cells"] == 0
-    assert (
-        project.stepper("run", "--stale").stdout
-        == "notebooks/book.ipynb: nothing to run: no cell is stale\n"
-    )
+    notebook.path.write_text(
+        json.dumps({**notebook.raw, "cells": cells})
+    )  # by another program
+    assert [
+        (mark["cell"], mark["why"]) for mark in project.json("status")["stale"]
+    ] == [
+        (
+            2,
+            "stale: read `x`, but the current source of cell 1, which binds `x`, has"
+            " not run",
+        )
+    ]
     line = "Stale: cell 2 read `x`, which cell 1 changed after it ran. To run this cell: `stepper run --stale`."
     assert project.stepper("run").stdout.splitlines()[-2:] == [
         "notebooks/book.ipynb: 2 of 2 cells ran ok",
@@ -216,3 +221,104 @@ def test_other_agents_are_informed(project: Quick) -> None:  # noqa: F811
     )
     response = agent.ask("run", notebook="book", which="stale", wait_seconds=60)
     assert response["state"] == "nothing to run"
+
+
+def run_again(notebook: Notebook, cell_id: str) -> str:
+    """Run a cell with its present source; return the report."""
+    cell = next(cell for cell in notebook.raw["cells"] if cell["id"] == cell_id)
+    return notebook.replace(cell_id, "".join(cell["source"])).text
+
+
+def test_run_stale_restores_bindings_below(project: Quick) -> None:  # noqa: F811
+    project.config("undo: off\n")
+    cells = [code("a = 1", "a"), code("b = a + 1", "b"), code("a = 10", "c")]
+    notebook = project.notebook("book.ipynb", [*cells, code("print(a)", "d")])
+    project.json("run", "book")
+    assert (
+        "Stale: cell 2 read `a`, which cell 1 changed after it ran; what cell 3 bound was overwritten by cell 1: `a`. To run these cells in order: `stepper run --stale`."
+        in notebook.replace("a", "a = 2").text.splitlines()
+    )
+    status = project.json("status")
+    assert [mark["why"] for mark in status["stale"]] == [
+        "stale: read `a`, which cell 1 has changed since",
+        "stale: its value of `a` was overwritten by cell 1",
+    ]
+    assert [
+        result["cell_id"] for result in project.json("run", "--stale")["results"]
+    ] == ["b", "c"]
+    assert project.kernel().names["a"] == 10
+    status = project.json("status")
+    assert status["stale"] == status["hidden"] == status["indirect"] == []
+
+
+def test_value_of_an_earlier_run_is_hidden_state(project: Quick) -> None:  # noqa: F811
+    project.config("undo: off\n")
+    cells = [
+        code("v = [2.0]", "a"),
+        code("v[0] = v[0] * 2", "b"),
+        code("print(v)", "c"),
+    ]
+    notebook = project.notebook("book.ipynb", cells)
+    project.json("run", "book")
+    text = run_again(notebook, "b")
+    assert (
+        "Hidden state: cell 2 read `v` from an earlier run of the same cell. To run cell 2 with the values of the cells above: `stepper run --stale`."
+        in text
+    )
+    # Cell 1 is not stale, but its value is needed.
+    assert [
+        result["cell_id"] for result in project.json("run", "--stale")["results"]
+    ] == ["a", "b"]
+    assert project.kernel().names["v"] == [4.0]
+    run_again(notebook, "a")  # the same value again
+    assert "Hidden state: cell 3 read `v` from cell 1 instead of cell 2." in run_again(
+        notebook, "c"
+    )
+    project.json("run", "--stale")
+    assert project.kernel().names["v"] == [4.0]
+
+
+def test_status_names_all_cells_that_a_change_affects(project: Quick) -> None:  # noqa: F811
+    cells = [
+        code("n = 2\nother = 1", "a"),
+        code("m = n * 2\nk = other", "b"),
+        code("total = m + 1", "c"),
+        code("print(k)", "d"),
+        code("print(total)", "e"),
+    ]
+    notebook = project.notebook("book.ipynb", cells)
+    project.json("run", "book")
+    raw = notebook.raw
+    raw["cells"][0]["source"] = ["n = 3\n", "other = 1"]
+    notebook.path.write_text(json.dumps(raw))  # by another program
+    for _ in ("before cell 1 runs", "after cell 1 ran"):
+        status = project.json("status")
+        assert [mark["cell_id"] for mark in status["stale"]] == ["b"]
+        assert [(mark["cell_id"], mark["why"]) for mark in status["indirect"]] == [
+            ("c", "indirectly stale: reads `m` from cell 2"),
+            ("e", "indirectly stale: reads `total` from cell 3"),
+        ]
+        report = run_again(notebook, "a")
+        assert (
+            "Stale: cell 2 read `n`, which cell 1 changed after it ran; indirectly: cells 3 and 5. To run these cells in order: `stepper run --stale`."
+            in report
+        )
+    assert project.json("run", "--stale")["ran"] == 3
+    assert project.json("status")["indirect"] == []
+
+
+def test_report_names_a_changed_source_that_has_not_run(project: Quick) -> None:  # noqa: F811
+    cells = [code("import json\nx = [1]", "a"), code("y = x", "b")]
+    notebook = project.notebook("book.ipynb", cells)
+    project.json("run", "book")
+    raw = notebook.raw
+    raw["cells"][0]["source"] = ["import json\n", "x = [2]"]
+    notebook.path.write_text(json.dumps(raw))  # by `sed` or git
+    line = "Stale: cell 2 read `x`, but the current source of cell 1, which binds `x`, has not run. To run this cell: `stepper run --stale`."
+    for _ in range(2):  # each run that reads the old value
+        assert line in run_again(notebook, "b").splitlines()
+    _, report = notebook.insert("print(json, x)", "b")
+    assert line.replace("cell 2", "cell 3") in report.text.splitlines()
+    assert [result["cell_id"] for result in project.json("run", "--stale")["results"]][
+        :2
+    ] == ["a", "b"]

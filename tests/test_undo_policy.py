@@ -14,8 +14,8 @@ from stepper.daemon import config
 from stepper.policy import undo
 from stepper.policy.changed_cells import hash_source
 from stepper.policy.dataflow.binding_table import BindingTable
-from stepper.policy.dataflow.cell_dependencies import History
 from stepper.policy.dataflow.name_analysis import analyze_source
+from stepper.policy.dataflow.run_history import History
 from stepper.policy.journal_events import RunEnded
 from stepper.policy.model import Cell, Outcome, Verdict
 from stepper.policy.undo import undone_runs

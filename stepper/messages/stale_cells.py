@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from stepper.common.text import format_count, one_line
 from stepper.policy.commands.command_lines import UNNAMED, CommandLines
-from stepper.policy.dataflow.cell_dependencies import (
+from stepper.policy.dataflow.causes import (
     BELOW,
     DELETED,
     EARLIER_VERSION,
     EXTERNAL,
     INACTIVE,
+    INDIRECT,
+    ITSELF,
     MODULE,
+    OVERRIDDEN,
+    OVERWRITTEN,
+    PENDING,
+    REMOVED,
     UNBOUND,
     UNDONE,
     UNDONE_RUN,
@@ -22,8 +28,8 @@ from stepper.policy.dataflow.cell_dependencies import (
     UNRESTORED,
     Cause,
     MarkedCell,
-    UnresolvedName,
 )
+from stepper.policy.dataflow.unresolved_names import UnresolvedName
 from stepper.policy.model import Cell
 
 # The maximum numbers of groups, cells and names that one line lists.
@@ -65,6 +71,7 @@ class _Origin(NamedTuple):
 
     number: int
     where: str
+    binder: int = 0
 
 
 class _CellGroup(NamedTuple):
@@ -91,51 +98,84 @@ def format_cells(numbers: Sequence[int]) -> str:
     return f"{noun} {join_words([str(number) for number in numbers], MAX_CELLS)}"
 
 
-def format_stale(marked: Sequence[MarkedCell], commands: CommandLines = UNNAMED) -> str:
-    """Return the line on stale cells, or an empty string if there are none."""
+def format_stale(
+    marked: Sequence[MarkedCell],
+    commands: CommandLines = UNNAMED,
+    indirect: Sequence[MarkedCell] = (),
+) -> str:
+    """Return the line on stale cells, or an empty string if there are none.
+
+    `indirect` are the cells that read from stale cells.
+    """
     if not marked:
         return ""
-    clauses = []
-    for numbers, names, origin in _group_cells(marked):
-        subject = format_cells(numbers)
-        pronoun = "it" if len(numbers) == 1 else "they"
-        if origin.where == MODULE:
-            clauses.append(f"{subject} used {names}, which changed after {pronoun} ran")
-        elif origin.where == UNDONE:
-            clauses.append(f"what {subject} changed was undone: {names}")
-        elif origin.where == UNDONE_RUN:
-            verb = "was" if len(numbers) == 1 else "were"
-            clauses.append(f"{subject} {verb} undone")
-        elif origin.where == UNDONE_VALUE:
-            changer = _describe_changer(origin)
-            clauses.append(
-                f"{subject} read {names} after a change by {changer} that was undone"
-            )
-        else:
-            clauses.append(
-                f"{subject} read {names}, which cell {origin.number} changed after"
-                f" {pronoun} ran"
-            )
-    target = "this cell" if len(marked) == 1 else "these cells in order"
+    clauses = [_format_stale_group(group) for group in _group_cells(marked)]
+    text = _join_clauses(clauses)
+    if indirect:
+        numbers = [entry.cell.number for entry in indirect]
+        text = f"{text}; indirectly: {format_cells(numbers)}"
+    count = len(marked) + len(indirect)
+    target = "this cell" if count == 1 else "these cells in order"
     run = commands.shell("run --stale")
-    return f"Stale: {_join_clauses(clauses)}. To run {target}: `{run}`."
+    return f"Stale: {text}. To run {target}: `{run}`."
 
 
-def format_hidden(marked: Sequence[MarkedCell]) -> str:
-    """Return the line on cells that used hidden state, or an empty string."""
+def _format_stale_group(group: _CellGroup) -> str:
+    """Return the clause on stale cells with the same cause."""
+    numbers, names, origin = group
+    subject = format_cells(numbers)
+    pronoun = "it" if len(numbers) == 1 else "they"
+    if origin.where == MODULE:
+        return f"{subject} used {names}, which changed after {pronoun} ran"
+    if origin.where == UNDONE:
+        return f"what {subject} changed was undone: {names}"
+    if origin.where == UNDONE_RUN:
+        verb = "was" if len(numbers) == 1 else "were"
+        return f"{subject} {verb} undone"
+    changer = _describe_changer(origin)
+    if origin.where == UNDONE_VALUE:
+        return f"{subject} read {names} after a change by {changer} that was undone"
+    if origin.where == OVERWRITTEN:
+        return f"what {subject} bound was overwritten by {changer}: {names}"
+    if origin.where == REMOVED:
+        return f"what {subject} bound was deleted by {changer}: {names}"
+    if origin.where == PENDING:
+        return (
+            f"{subject} read {names}, but the current source of cell {origin.number},"
+            f" which binds {names}, has not run"
+        )
+    return f"{subject} read {names}, which {changer} changed after {pronoun} ran"
+
+
+def format_hidden(
+    marked: Sequence[MarkedCell],
+    commands: CommandLines = UNNAMED,
+    repairable_ids: Collection[str] = (),
+) -> str:
+    """Return the line on cells that used hidden state, or an empty string.
+
+    `repairable_ids` are the ids of cells that get their values from the cells above if
+    they run again.
+    """
     if not marked:
         return ""
     clauses = [
         f"{format_cells(numbers)} read {names} from {_describe_origin(origin)}"
         for numbers, names, origin in _group_cells(marked)
     ]
-    return f"Hidden state: {_join_clauses(clauses)}."
+    line = f"Hidden state: {_join_clauses(clauses)}."
+    repairable = [entry for entry in marked if entry.cell.id in repairable_ids]
+    if not repairable:
+        return line
+    cells = format_cells([entry.cell.number for entry in repairable])
+    run = commands.shell("run --stale")
+    return f"{line} To run {cells} with the values of the cells above: `{run}`."
 
 
 def format_marks(marked: Sequence[MarkedCell], state: str) -> list[Mark]:
     """Return the marks of cells for a status response.
 
-    `state` is the common state of the cells: `stale` or `hidden state`.
+    `state` is the common state of the cells, such as `stale` or `hidden state`.
     """
     marks = []
     for entry in marked:
@@ -152,22 +192,35 @@ def format_marks(marked: Sequence[MarkedCell], state: str) -> list[Mark]:
 def _explain(causes: Sequence[Cause]) -> str:
     clauses = []
     for names, origin in _group_names(causes):
-        if origin.where == MODULE:
-            clauses.append(f"used {names}, which has changed since")
-        elif origin.where == UNDONE:
-            clauses.append(f"its change of {names} was undone")
-        elif origin.where == UNDONE_RUN:
-            clauses.append("its run was undone")
-        elif origin.where == UNDONE_VALUE:
-            changer = _describe_changer(origin)
-            clauses.append(f"read {names} after a change by {changer} that was undone")
-        elif origin.where:
-            clauses.append(f"read {names} from {_describe_origin(origin)}")
-        else:
-            clauses.append(
-                f"read {names}, which cell {origin.number} has changed since"
-            )
+        clauses.append(_explain_cause(names, origin))
     return _join_clauses(clauses)
+
+
+def _explain_cause(names: str, origin: _Origin) -> str:
+    """Return a predicate of a cell that is stale or used hidden state."""
+    if not origin.where:
+        return f"read {names}, which cell {origin.number} has changed since"
+    if origin.where == MODULE:
+        return f"used {names}, which has changed since"
+    if origin.where == UNDONE:
+        return f"its change of {names} was undone"
+    if origin.where == UNDONE_RUN:
+        return "its run was undone"
+    changer = _describe_changer(origin)
+    if origin.where == UNDONE_VALUE:
+        return f"read {names} after a change by {changer} that was undone"
+    if origin.where == OVERWRITTEN:
+        return f"its value of {names} was overwritten by {changer}"
+    if origin.where == REMOVED:
+        return f"its value of {names} was deleted by {changer}"
+    if origin.where == PENDING:
+        return (
+            f"read {names}, but the current source of cell {origin.number}, which binds"
+            f" {names}, has not run"
+        )
+    if origin.where == INDIRECT:
+        return f"reads {names} from cell {origin.number}"
+    return f"read {names} from {_describe_origin(origin)}"
 
 
 def _describe_origin(origin: _Origin) -> str:
@@ -176,6 +229,10 @@ def _describe_origin(origin: _Origin) -> str:
         return "code that another client executed"
     if origin.where == EARLIER_VERSION:
         return "an earlier version of the same cell"
+    if origin.where == ITSELF:
+        return "an earlier run of the same cell"
+    if origin.where == OVERRIDDEN:
+        return f"cell {origin.number} instead of cell {origin.binder}"
     if origin.where == UNRESTORED:
         return "an undone run, whose value could not be restored"
     if origin.where == DELETED:  # another cell may have this number now
@@ -193,7 +250,8 @@ def _group_names(causes: Sequence[Cause]) -> list[tuple[str, _Origin]]:
     """Return an enumeration of names for each origin."""
     groups: dict[_Origin, list[str]] = {}
     for cause in causes:
-        names = groups.setdefault(_Origin(cause.number, cause.where), [])
+        origin = _Origin(cause.number, cause.where, cause.binder)
+        names = groups.setdefault(origin, [])
         names.append(_format_name(cause))
     return [(join_words(names, MAX_NAMES), origin) for origin, names in groups.items()]
 

@@ -180,7 +180,7 @@ def format_progress(status: Document, max_rows: int = NO_LIMIT) -> list[str]:
         lines.append(format_running_cell(status["running"]))
     # Cell id → why the cell is stale or has hidden state.
     reasons = {}
-    for cell in [*status["hidden"], *status["stale"]]:
+    for cell in reversed(list_marked_cells(status)):
         reasons[cell["cell_id"]] = one_line(cell["why"])
     steps = []
     for step in status["steps"]:
@@ -212,6 +212,14 @@ def format_running_cell(running: Document) -> str:
     )
 
 
+def list_marked_cells(status: Document) -> list[Document]:
+    """Return the marks of a status: of stale cells, and of cells with hidden state."""
+    marked = []
+    for kind in ("stale", "hidden", "indirect"):
+        marked += status[kind]
+    return marked
+
+
 def _list_other_marked_cells(status: Document) -> list[str]:
     """Return lines on marked cells that are in no list of steps or cells.
 
@@ -221,7 +229,7 @@ def _list_other_marked_cells(status: Document) -> list[str]:
     for row in [*status["steps"], *status["cells"], *status["off_plan"]]:
         listed_ids.add(row["cell_id"])
     lines = []
-    for cell in [*status["stale"], *status["hidden"]]:
+    for cell in list_marked_cells(status):
         if cell["cell_id"] not in listed_ids:
             name = _format_cell_name(cell)
             reason = one_line(cell["why"])

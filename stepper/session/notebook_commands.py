@@ -262,20 +262,21 @@ async def _run_cells(
     progress: progress_events.ProgressCallback,
     finished: FinishedRuns,
     earlier_runs: Mapping[str, Run] | None = None,
-    select_next: Callable[[int], Sequence[Cell]] | None = None,
+    select_next: Callable[[Sequence[str]], Sequence[Cell]] | None = None,
     recorded: RecordedOutputs | None = None,
 ) -> responses.RunResponse:
     """Run cells until one fails or has another outcome than in `earlier_runs`.
 
     `cells` are all cells of the notebook, and `which` names the kind of run in the
-    response. `select_next`, if given, returns the cells to run below a cell index; it
-    is called after each run. New outputs are compared with `recorded`, if given.
+    response. `select_next`, if given, returns the cells that remain to be run; it gets
+    the ids of those that have run, and is called after each run. New outputs are
+    compared with `recorded`, if given.
     """
     to_run = [*to_run]
     summaries: list[RunSummary] = []
     success_count = 0
     failure: Report | None = None
-    for position, cell in enumerate(to_run, 1):
+    for position, cell in enumerate(to_run, 1):  # the list grows and shrinks
         summary = await _run_with_progress(
             session, cells, cell, caller, progress, position, len(to_run)
         )
@@ -288,7 +289,7 @@ async def _run_cells(
             break
         success_count += 1
         if select_next:
-            to_run[position:] = select_next(cell.index)
+            to_run[position:] = select_next([done.id for done in to_run[:position]])
         if earlier_runs is not None:
             earlier_outcome = earlier_runs[cell.id].outcome
             if earlier_outcome is not summary.run.outcome:

@@ -214,6 +214,8 @@ class StatusResponse:
     stale: Sequence[Mark] = field(default_factory=list)
     # Cells that read a value from a cell below them, or from a deleted cell.
     hidden: Sequence[Mark] = field(default_factory=list)
+    # Cells that read from a stale cell and are not stale themselves.
+    indirect: Sequence[Mark] = field(default_factory=list)
     # The result of this caller's background run, if it finished during the request.
     ended: CellRunResponse | None = None
     # Only if the request has `details`.

@@ -25,7 +25,7 @@ from stepper.policy import journal_events, plan
 from stepper.policy.commands.command_lines import CommandLines
 from stepper.policy.comparison.output_comparison import PixelComparison
 from stepper.policy.configuration import kernel_languages
-from stepper.policy.dataflow import cell_dependencies
+from stepper.policy.dataflow import run_history
 from stepper.policy.dataflow.name_effects import NameUsage
 from stepper.policy.execution_result import Execution
 from stepper.policy.model import Cell, Death, Fault, Limits
@@ -473,9 +473,7 @@ class Session:
         """
         self.requests.record_use()
         self.namespace_tracker.record_external(execution.namespace)
-        bindings = cell_dependencies.list_reported_bindings(
-            NameUsage(), execution.namespace
-        )
+        bindings = run_history.list_reported_bindings(NameUsage(), execution.namespace)
         kernel = self.kernel_manager.kernel
         if kernel is None or (execution.is_silent and not bindings):
             return

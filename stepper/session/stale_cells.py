@@ -13,10 +13,19 @@ from typing import NamedTuple
 from stepper.common.errors import NotebookError
 from stepper.messages import stale_cells as messages
 from stepper.policy import changed_cells
-from stepper.policy.dataflow import cell_dependencies
-from stepper.policy.dataflow.cell_dependencies import Dependencies, MarkedCell
+from stepper.policy.dataflow import (
+    cell_dependencies,
+    rerun_selection,
+    unresolved_names,
+)
+from stepper.policy.dataflow.causes import PENDING, MarkedCell
+from stepper.policy.dataflow.cell_flow import Dependencies
 from stepper.policy.model import Cell
 from stepper.session.session import Session
+
+# How often `run --stale` runs one cell: a cell above may turn out to be needed when
+# cells below have already run.
+MAX_RUNS = 3
 
 
 def update_dependencies(session: Session, cells: Sequence[Cell]) -> Dependencies:
@@ -58,7 +67,13 @@ def report_new(
     hidden = _select_unreported(session, dependencies.hidden, reported)
     session.reported_changes.replace_causes(reported)
     commands = session.state.commands
-    lines = [messages.format_stale(stale, commands), messages.format_hidden(hidden)]
+    repairable_ids = {
+        flow.cell.id for flow in dependencies.flows if flow.repairable_names
+    }
+    lines = [
+        messages.format_stale(stale, commands, dependencies.indirect),
+        messages.format_hidden(hidden, commands, repairable_ids),
+    ]
     return "\n".join(filter(None, lines))
 
 
@@ -73,7 +88,9 @@ def _select_unreported(
     for entry in marked:
         new_causes = []
         for cause in entry.causes:
-            record = session.journal.run_history.last_runs.get(cause.provider_id)
+            # A value of a changed cell is reported after each run that reads it.
+            cell_id = entry.cell.id if cause.where == PENDING else cause.provider_id
+            record = session.journal.run_history.last_runs.get(cell_id)
             last_run = record.run if record else 0
             key = (
                 entry.cell.id,
@@ -105,6 +122,8 @@ class CellMarks(NamedTuple):
 
     stale: list[messages.Mark]
     hidden: list[messages.Mark]
+    # Cells that read from a stale cell and are not stale themselves.
+    indirect: list[messages.Mark]
 
 
 def collect_marks(session: Session, cells: Sequence[Cell]) -> CellMarks:
@@ -112,20 +131,20 @@ def collect_marks(session: Session, cells: Sequence[Cell]) -> CellMarks:
     dependencies = update_dependencies(session, cells)
     stale = messages.format_marks(dependencies.stale, "stale")
     hidden = messages.format_marks(dependencies.hidden, "hidden state")
-    return CellMarks(stale, hidden)
+    indirect = messages.format_marks(dependencies.indirect, "indirectly stale")
+    return CellMarks(stale, hidden, indirect)
 
 
 def select_cells_to_run(
-    session: Session, cells: Sequence[Cell], below: int = -1
+    session: Session, cells: Sequence[Cell], done: Sequence[str] = ()
 ) -> list[Cell]:
-    """Return the cells that `run --stale` runs below the cell at an index.
+    """Return the cells that `run --stale` runs, in order.
 
-    These are the stale cells, and the cells that provide their values but have changed
-    since their last run or have not run in the current kernel.
+    `done` are the ids of cells that it has already run. It runs no cell more than
+    MAX_RUNS times. See `rerun_selection` for the rule.
     """
     dependencies = update_dependencies(session, cells)
     state = session.state
-    selected = {entry.cell.id for entry in dependencies.stale}
     changed = {
         cell.id for cell in changed_cells.select_changed(cells, state.last_sources)
     }
@@ -133,14 +152,19 @@ def select_cells_to_run(
     in_kernel = {*state.succeeded_sources}
     if state.succeeded_sources:
         in_kernel.update(state.cells_by_execution_count.values())
-    up_to_date = in_kernel - changed
-    pending = [*selected]
-    while pending:
-        providers = dependencies.providers.get(pending.pop(), set())
-        missing = providers - selected - up_to_date
-        selected |= missing
-        pending += missing
-    return [cell for cell in cells if cell.id in selected and cell.index > below]
+    last_run = state.runs[-1] if state.runs else None
+    kernel_undoes = last_run is not None and last_run.undo_reach > 0
+    undoes_runs = session.limits().undo and kernel_undoes
+    selected = rerun_selection.select_cells(
+        dependencies,
+        session.journal.run_history,
+        in_kernel - changed,
+        undoes_runs,
+        done,
+    )
+    return [
+        cell for cell in cells if cell.id in selected and done.count(cell.id) < MAX_RUNS
+    ]
 
 
 def format_order(session: Session, cells: Sequence[Cell]) -> str:
@@ -153,8 +177,8 @@ def format_order(session: Session, cells: Sequence[Cell]) -> str:
         return ""
     dependencies = update_dependencies(session, cells)
     history = session.journal.run_history
-    unresolved = cell_dependencies.find_unresolved_names(cells, history)
-    unbound = cell_dependencies.find_unbound_names(cells, history)
+    unresolved = unresolved_names.find_unresolved_names(cells, history)
+    unbound = unresolved_names.find_unbound_names(cells, history)
     commands = session.state.commands
     return messages.format_order(
         unresolved,

@@ -49,12 +49,13 @@ async def get_status(
     stale: list[Mark] = []
     hidden: list[Mark] = []
     undo: UndoReach | None = None
+    indirect: list[Mark] = []
     # The next edit or run reports a notebook that cannot be read.
     with contextlib.suppress(NotebookError):
         steps, cells = _list_statuses(session, document)
         document = document or session.file.read_uncached()
         if document.language in PYTHON_LANGUAGES:
-            stale, hidden = stale_cells.collect_marks(session, document.cells)
+            stale, hidden, indirect = stale_cells.collect_marks(session, document.cells)
         if session.can_run(document):
             session.journal.compare_with_notebook(document.cells)
         off_plan = _list_off_plan(session, document.cells)
@@ -83,6 +84,7 @@ async def get_status(
         verified=get_last_verification(session, document),
         stale=stale,
         hidden=hidden,
+        indirect=indirect,
         off_plan=off_plan,
         undo=undo,
     )

@@ -71,7 +71,9 @@ async def take_snapshot(
         with contextlib.suppress(NotebookError):
             document = session.file.read_uncached()
             if document.language in PYTHON_LANGUAGES:
-                stale, hidden = stale_cells.collect_marks(session, document.cells)
+                marks = stale_cells.collect_marks(session, document.cells)
+                stale = marks.stale
+                hidden = marks.hidden
             undo = status_queries.find_undo_reach(session, document.cells)
     queued = session.kernel_manager.queue_status
     kernels = {}

@@ -333,7 +333,7 @@ def format_head(
         lines.append(stop["text"])
     marked = []
     numbers = {cell.number for cell in selected or ()}
-    for cell in [*status["stale"], *status["hidden"]]:
+    for cell in status_text.list_marked_cells(status):
         if selected is not None and cell["cell"] not in numbers:
             continue
         reason = one_line(cell["why"])

@@ -209,16 +209,16 @@ class Run(
         "Run every cell from top to bottom, in a new kernel.", default=False
     )
     stale: bool = option(
-        "Run the stale cells in order: cells that read a variable that a cell above has"
-        " changed since.",
+        "Run the stale cells in order, and the cells that provide their values, until"
+        " the kernel has the values that a run from the top gives.",
         default=False,
     )
     wait: bool = option(WAIT_FOR_CELL_HELP, default=False)
     which: str = hidden(
         "pending: the cells that have not run in the current kernel; all: every cell,"
         " in a new kernel; stale: the stale cells, which read a variable that a cell"
-        " above has changed since, and the changed cells that they need; restore: the"
-        " cells that succeeded, in a new kernel.",
+        " above has changed since, and the cells that provide their values; restore:"
+        " the cells that succeeded, in a new kernel.",
         default="pending",
         choice=("pending", "all", "stale", "restore"),
     )

@@ -65,13 +65,15 @@ class BindingTable:
         reported: Fingerprints | None = None,
         succeeded: bool = True,
         bound_before: Names | None = None,
+        changed: Names = (),
     ) -> dict[str, Binding]:
         """Apply a cell to the table; return the bindings that the cell reads, by name.
 
         `origin` is the origin of the cell's bindings. `reported` are the names that the
         kernel reports as bound or changed, with their fingerprints; for a failed cell,
         only these names count. `bound_before` are the names that the cell bound or
-        changed when it ran.
+        changed when it ran. `changed` are names whose objects it changed in place, as
+        the kernel reports; it also reads these.
         """
         reported = reported or {}
         has_report = bool(reported)
@@ -82,6 +84,10 @@ class BindingTable:
             reported = dict.fromkeys(other_names, "")
         # The cell reads the names before it binds any.
         providers = self._find_providers(reads)
+        for name in changed:
+            binding = self.bindings.get(name)
+            if binding is not None and binding.kind == VALUE:
+                providers[name] = binding
 
         for name in changes - binds.keys():
             if succeeded or name in reported:
@@ -197,14 +203,17 @@ class BindingTable:
             effects = self._get_effects(name)
             if effects and method in effects.mutating_methods:
                 changes.add(name)
-        pending = [*usage.reads]
+        # Names, and the names that the cell has bound before it uses them.
+        own_names = usage.binds.keys()
+        pending = [(name, usage.bound_at_call.get(name, own_names)) for name in reads]
         while pending:
-            effects = self._get_effects(pending.pop())
+            function, bound = pending.pop()
+            effects = self._get_effects(function)
             if effects is None:
                 continue
-            new_reads = effects.reads - reads - usage.binds.keys()
+            new_reads = effects.reads - reads - bound
             reads |= new_reads
-            pending += new_reads
+            pending += [(name, bound) for name in new_reads]
             changes |= effects.changes
             binds |= dict.fromkeys(effects.binds, VALUE)
         return ResolvedUsage(reads, changes, binds)

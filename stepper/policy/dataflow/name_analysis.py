@@ -67,6 +67,8 @@ def analyze_tree(
         visitor.visit_all(tree.body)
     except RecursionError:
         visitor.usage.python = False
+    visitor.usage.source = source
+    visitor.usage.transform = transform
     return visitor.usage
 
 
@@ -140,6 +142,7 @@ class _NameVisitor(NameRecorder):
         if not runs_now or self.scopes:
             return
         self._record_aliases(targets, value)
+        self._record_shared_names(value)
         if isinstance(value, ast.Call) and name:
             creator = get_root_name(value.func)
             if creator:
@@ -155,6 +158,18 @@ class _NameVisitor(NameRecorder):
             if others:
                 aliases = self.aliases.setdefault(alias, set())
                 aliases.update(others)
+
+    def _record_shared_names(self, value: ast.expr) -> None:
+        """Record the names whose objects an assigned value contains."""
+        pending = [value]
+        while pending:
+            node = pending.pop()
+            if isinstance(node, ast.Name):
+                self.usage.shared.add(node.id)
+            elif isinstance(node, (ast.List, ast.Tuple, ast.Set)):
+                pending += node.elts
+            elif isinstance(node, ast.Dict):
+                pending += node.values
 
     def visit_augmented_assignment(self, node: ast.AugAssign) -> None:
         self.visit(node.value)
@@ -412,6 +427,7 @@ class _NameVisitor(NameRecorder):
         if self.find_scope(name) is not None or self.effects is not None:
             return
         arguments = tuple(get_root_name(argument) for argument in node.args)
+        self.usage.bound_at_call.setdefault(name, frozenset(self.bound))
         effects = self.usage.effects.get(name)
         if effects is not None:
             for argument in list_changed_arguments(effects, arguments):

@@ -11,7 +11,7 @@ import ast
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
@@ -112,6 +112,10 @@ class NameUsage:
     effects: dict[str, FunctionEffects] = field(default_factory=dict)
     # Calls of functions that other cells define, with the names of the arguments.
     calls: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
+    # Function → the names that the cell had bound when it called the function first.
+    bound_at_call: dict[str, frozenset[str]] = field(default_factory=dict)
+    # Names whose objects become a part of another object, or get another name.
+    shared: set[str] = field(default_factory=set)
     # Called methods as (name, method).
     methods: set[tuple[str, str]] = field(default_factory=set)
     # Names whose methods the cell calls, or that it passes to calls, outside functions.
@@ -131,6 +135,10 @@ class NameUsage:
     mentions: list[Mention] = field(default_factory=list)
     # Whether the source could be parsed as Python.
     python: bool = True
+    # What `statement_flow` needs to analyze the statements one by one, and the result.
+    source: str = ""
+    transform: Callable[[str], str] | None = None
+    statements: list[Any] | None = None
 
 
 def parse_source(

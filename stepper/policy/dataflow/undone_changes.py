@@ -78,7 +78,10 @@ class UndoneChanges:
 
     def apply(self, event: RunsUndone) -> None:
         """Apply what a kernel restored, and what it could not restore."""
-        self.unrestored.update(event.not_restored)
+        requested = {*event.runs, *event.others}
+        for name in event.not_restored:
+            if not self._is_bound_since(name, requested):
+                self.unrestored.add(name)
         if event.by_command:
             self.undone_runs.update(event.runs)
         for names in (event.restored, event.removed):
@@ -86,7 +89,6 @@ class UndoneChanges:
                 self.unrestored.discard(name)
                 self._record_undone(name, runs, event)
         # Other names already had the values from before the runs.
-        requested = {*event.runs, *event.others}
         undone_names = event.names
         if undone_names is None:
             undone_names = tuple(self.changes)
@@ -95,6 +97,17 @@ class UndoneChanges:
                 continue
             rebound_by = self._undo(name, requested)
             self._record_undone(name, rebound_by, event)
+
+    def _is_bound_since(self, name: str, runs: Runs) -> bool:
+        """Return whether another run bound a name after the runs had changed it.
+
+        Then the object that could not be restored does not have this name any more.
+        """
+        last_run = max(runs, default=0)
+        for change in self.changes.get(name, ()):
+            if change.is_binding and change.origin > last_run:
+                return True
+        return False
 
     def _record_undone(self, name: str, runs: Runs, event: RunsUndone) -> None:
         """Record that changes of a name by some runs are undone."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from stepper.policy.changed_cells import hash_source, select_runnable
 from stepper.policy.dataflow.binding_table import ResolvedUsage
-from stepper.policy.dataflow.cell_dependencies import (
+from stepper.policy.dataflow.run_history import (
     History,
     get_cell_key,
 )

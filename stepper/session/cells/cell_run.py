@@ -33,7 +33,7 @@ from stepper.policy import (
     run_time_measurement,
 )
 from stepper.policy.commands.command_lines import CommandLines
-from stepper.policy.dataflow import cell_dependencies
+from stepper.policy.dataflow import run_history
 from stepper.policy.execution_result import Execution
 from stepper.policy.model import (
     Cell,
@@ -359,7 +359,7 @@ def _create_run_event(
     bindings = {}
     facts = execution.undo
     if session.language.is_python:
-        bindings = cell_dependencies.list_reported_bindings(
+        bindings = run_history.list_reported_bindings(
             session.language.analyze_names(started.source),
             session.namespace_tracker.current,
             cell_undo.list_only_restored(facts),

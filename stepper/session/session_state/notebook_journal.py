@@ -18,7 +18,7 @@ from stepper.messages.run_report import Report, RunSummary
 from stepper.notebooks.journal_file import SyncMode
 from stepper.policy import journal_events, journal_reducer
 from stepper.policy.commands.command_lines import CommandLines
-from stepper.policy.dataflow import cell_dependencies
+from stepper.policy.dataflow import run_history
 from stepper.policy.dataflow.name_effects import NameUsage
 from stepper.policy.model import Cell, Key, Moment
 from stepper.policy.notebook_state import State
@@ -50,7 +50,7 @@ class NotebookJournal:
         self._file = file
         self._notices = notices
         self._on_event = on_event  # called after each event
-        self.run_history = cell_dependencies.History(analyze_names)
+        self.run_history = run_history.History(analyze_names)
         events, problem = file.load()
         self.state: State = journal_reducer.replay(events)
         if problem:

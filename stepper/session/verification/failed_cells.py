@@ -10,7 +10,7 @@ from stepper.notebooks.notebook_document import Document
 from stepper.policy import cell_directives, run_decisions
 from stepper.policy.commands.command_lines import CommandLines
 from stepper.policy.comparison import recorded_runs
-from stepper.policy.dataflow import cell_dependencies
+from stepper.policy.dataflow import unresolved_names
 from stepper.policy.model import Outcome
 from stepper.session import stale_cells
 from stepper.session.session import Session
@@ -87,7 +87,7 @@ def _find_cause(
         if number is not None:
             return f"`{name}` is defined in cell {number}, which failed"
         stale_cells.update_dependencies(session, document.cells)  # updates run_history
-        return cell_dependencies.describe_former_binding(
+        return unresolved_names.describe_former_binding(
             name,
             summary.cell.id,
             document.cells,

@@ -20,7 +20,7 @@ from stepper.policy.comparison.output_items import (
     CellOutputs,
 )
 from stepper.policy.comparison.rerun_comparison import ChangedOutput
-from stepper.policy.dataflow import cell_dependencies
+from stepper.policy.dataflow import run_history
 from stepper.policy.execution_result import CellVersion
 from stepper.policy.journal_events import RunEnded
 from stepper.policy.model import Cell, Verdict, parse_moment
@@ -186,7 +186,7 @@ def _find_changed_modules(session: Session, cells: Sequence[Cell]) -> set[str]:
     history.catch_up(state.runs, state.sources_by_hash, state.external_executions)
     names: set[str] = set()
     for cell in cells:
-        key = cell_dependencies.get_cell_key(cell.id, hash_source(cell.source))
+        key = run_history.get_cell_key(cell.id, hash_source(cell.source))
         run = history.last_runs.get(key)
         if run:
             names.update(name for name, _ in history.find_changed_modules(run))

@@ -1,0 +1,106 @@
+"""Bindings that the kernel does not have any more.
+
+A cell that binds a name is stale if it is the last cell that binds it, but another cell
+has bound or deleted the name since: for example, a cell above that ran again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stepper.policy.dataflow.binding_table import Binding, BindingTable
+from stepper.policy.dataflow.causes import OVERWRITTEN, REMOVED, Cause
+from stepper.policy.dataflow.cell_flow import CellFlow
+from stepper.policy.dataflow.run_history import History, RunRecord
+
+
+def add_lost_bindings(
+    flows: Sequence[CellFlow],
+    table: BindingTable,
+    deleted: dict[str, int],
+    history: History,
+) -> None:
+    """Add the causes of the cells whose bindings are lost to their flows.
+
+    `table` contains the bindings that the cells provide from top to bottom. `deleted`
+    are names that a cell deletes and no cell below binds, with the cell's index.
+    """
+    search = _LostBindings(flows, history)
+    live_bindings = history.table.bindings
+    last_binders = {name: binding.origin for name, binding in table.bindings.items()}
+    for name, index in (deleted | last_binders).items():
+        live = live_bindings.get(name)
+        if live is not None:
+            search.add_overwritten_name(name, index, live)
+        elif name in last_binders:
+            search.add_removed_name(name, index)
+
+
+class _LostBindings:
+    """The search for lost bindings."""
+
+    def __init__(self, flows: Sequence[CellFlow], history: History) -> None:
+        self.flows = flows
+        self.history = history
+        # The number of each cell that has run, by key.
+        self.numbers: dict[str, int] = {}
+        for flow in flows:
+            if flow.record is not None:
+                self.numbers[flow.record.key] = flow.cell.number
+
+    def add_overwritten_name(self, name: str, index: int, live: Binding) -> None:
+        """Add the cause if the kernel's value of a name is not from a cell.
+
+        The cell at the index is the last one that binds or deletes the name. `live` is
+        the binding in the kernel.
+        """
+        flow = self.flows[index]
+        origin = self.history.records.get(live.origin)
+        if not self._is_later(origin, flow.record):
+            return
+        version = None
+        if flow.record is not None:
+            version = flow.record.bound.get(name)
+        if version != live.version or version is None:
+            self._add(flow, name, origin, OVERWRITTEN)
+
+    def add_removed_name(self, name: str, index: int) -> None:
+        """Add the cause if a name was deleted after a cell had bound it."""
+        flow = self.flows[index]
+        changes = self.history.undo.changes.get(name)
+        if not changes or flow.record is None or name not in flow.record.bound:
+            return
+        deleter = self.history.records.get(changes[-1].origin)
+        if self._is_later(deleter, flow.record):
+            self._add(flow, name, deleter, REMOVED)
+
+    def _is_later(
+        self,
+        other: RunRecord | None,
+        record: RunRecord | None,
+    ) -> bool:
+        """Return whether another cell ran after the run of a cell in this kernel."""
+        if other is None or record is None:
+            return False
+        if other.key == record.key or record.run < self.history.first_run:
+            return False
+        return other.run > record.run
+
+    def _add(
+        self,
+        flow: CellFlow,
+        name: str,
+        other: RunRecord | None,
+        where: str,
+    ) -> None:
+        """Add a cause, unless another one concerns the same name."""
+        if other is None or flow.record is None:
+            return
+        if not flow.is_current or not flow.record.succeeded:
+            return
+        for cause in flow.stale:
+            if cause.name == name:
+                return
+        number = self.numbers.get(other.key, 0)
+        cause = Cause(name, other.cell_id, number, where)
+        flow.stale.append(cause)

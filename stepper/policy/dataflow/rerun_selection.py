@@ -1,0 +1,142 @@
+"""Select the cells that run again so that the kernel has the notebook's values."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from stepper.policy.dataflow.binding_table import Binding
+from stepper.policy.dataflow.cell_flow import CellFlow, Dependencies
+from stepper.policy.dataflow.run_history import History
+
+# The indexes of cells.
+Indexes = set[int]
+
+
+def select_cells(
+    dependencies: Dependencies,
+    history: History,
+    up_to_date: Collection[str],
+    undoes_runs: bool,
+    done: Collection[str] = (),
+) -> set[str]:
+    """Return the ids of the cells that must run again.
+
+    These are the stale cells, the cells that used hidden state although cells above
+    provide the values, and the cells above that provide the values of these cells, if
+    the kernel has other values. `up_to_date` are the ids of the cells that ran in the
+    kernel with their current source. With `undoes_runs`, the kernel undoes the earlier
+    runs of a cell before the cell runs again. `done` are the ids of cells that have
+    just run: if they must run again, undo was not enough.
+    """
+    undone = set()
+    for flow in dependencies.flows:
+        if undoes_runs and flow.cell.id not in done:
+            undone.add(flow.cell.id)
+    search = _RerunSearch(dependencies.flows, history, up_to_date, undone)
+    return {dependencies.flows[index].cell.id for index in search.find()}
+
+
+class _RerunSearch:
+    """The search for the cells that must run again."""
+
+    def __init__(
+        self,
+        flows: Sequence[CellFlow],
+        history: History,
+        up_to_date: Collection[str],
+        undone: Collection[str],
+    ) -> None:
+        self.flows = flows
+        self.history = history
+        self.up_to_date = up_to_date
+        # The ids of cells whose earlier runs are undone before they run again.
+        self.undone = undone
+        # The index of each cell that has run, by key.
+        self.indexes: dict[str, int] = {}
+        for index, flow in enumerate(flows):
+            if flow.record is not None:
+                self.indexes[flow.record.key] = index
+        # The first run of each cell in the current kernel, by key.
+        self.first_runs: dict[str, int] = {}
+        for run, record in history.records.items():
+            if run >= history.first_run:
+                self.first_runs.setdefault(record.key, run)
+
+    def find(self) -> Indexes:
+        """Return the indexes of the cells that must run again."""
+        selected = set()
+        for index, flow in enumerate(self.flows):
+            if flow.stale or flow.repairable_names:
+                selected.add(index)
+        while True:
+            missing = self._find_missing_providers(selected)
+            if not missing:
+                return selected
+            selected |= missing
+
+    def _find_missing_providers(self, selected: Indexes) -> Indexes:
+        """Return the cells that must run, too, because their values are missing."""
+        missing = set()
+        # Name → the cell whose value the kernel has after the cells above ran again.
+        provided: dict[str, int] = {}
+        for index, flow in enumerate(self.flows):
+            if index not in selected:
+                continue
+            for name, provider in flow.providers.items():
+                if provider in selected or provider in missing:
+                    continue
+                current = provided.get(name)
+                if current is None:
+                    is_available = self._is_available(name, provider, index)
+                else:
+                    is_available = current == provider
+                if not is_available:
+                    missing.add(provider)
+            provided.update(dict.fromkeys(flow.written, index))
+        return missing
+
+    def _is_available(self, name: str, provider: int, reader: int) -> bool:
+        """Return whether the kernel has the value of a cell when another cell runs.
+
+        `provider` and `reader` are the indexes of the two cells.
+        """
+        flow = self.flows[provider]
+        if flow.cell.id not in self.up_to_date:
+            return False
+        if name in self.history.undo.unrestored:
+            return False
+        live = self._predict_binding(name, reader)
+        if flow.record is None or name not in flow.record.bound:
+            return True  # the cell ran, but its effect on the name is not known
+        if live is None:
+            return False
+        if live.version == flow.record.bound.get(name):
+            return True
+        origin = self.history.records.get(live.origin)
+        return origin is not None and origin.key == flow.record.key
+
+    def _predict_binding(self, name: str, reader: int) -> Binding | None:
+        """Return the binding of a name that a cell will read if it runs now.
+
+        Before a cell runs again, its own runs and later runs of cells below are undone.
+        """
+        live = self.history.table.bindings.get(name)
+        flow = self.flows[reader]
+        record = flow.record
+        if record is None or flow.cell.id not in self.undone:
+            return live
+        first_run = self.first_runs.get(record.key)
+        if first_run is None:
+            return live
+        for change in reversed(self.history.undo.changes.get(name, ())):
+            if change.origin < first_run:
+                break
+            origin = self.history.records.get(change.origin)
+            if origin is None or self._is_above(origin.key, reader):
+                break
+            live = change.before
+        return live
+
+    def _is_above(self, key: str, reader: int) -> bool:
+        """Return whether a cell is above another one; a deleted cell is not."""
+        return self.indexes.get(key, reader) < reader

@@ -1,0 +1,95 @@
+"""Which names of a cell depend on changed values, statement by statement.
+
+A cell that reads one changed name does not change all names that it binds. The
+top-level statements are analyzed one by one, only for cells that read such a name.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Collection, Iterable
+from typing import NamedTuple
+
+from stepper.policy.dataflow.binding_table import ResolvedUsage
+from stepper.policy.dataflow.name_analysis import analyze_tree
+from stepper.policy.dataflow.name_effects import IMPORT, NameUsage, parse_source
+
+# Returns the names that a usage reads, changes and binds, also in functions of other
+# cells.
+ResolveUsage = Callable[[NameUsage], ResolvedUsage]
+
+
+class Statement(NamedTuple):
+    """A top-level statement of a cell; `text` is equal for equal code."""
+
+    text: str
+    usage: NameUsage
+
+
+def list_statements(usage: NameUsage) -> list[Statement]:
+    """Return the statements of the source that a usage was made from.
+
+    They are analyzed at the first call. The list is empty if the source cannot be
+    parsed.
+    """
+    if usage.statements is None:
+        usage.statements = _analyze_statements(usage)
+    return usage.statements
+
+
+def _analyze_statements(usage: NameUsage) -> list[Statement]:
+    tree = parse_source(usage.source, usage.transform)
+    statements = []
+    for node in tree.body if tree else ():
+        module = ast.Module([node], [])
+        statement_usage = analyze_tree(module, usage.source, usage.transform)
+        statement_usage.mentions.clear()
+        statements.append(Statement(ast.dump(node), statement_usage))
+    return statements
+
+
+def list_texts(usage: NameUsage) -> set[str]:
+    """Return the texts of the statements of a source."""
+    return {statement.text for statement in list_statements(usage)}
+
+
+def find_affected_names(
+    usage: NameUsage,
+    resolve: ResolveUsage,
+    changed_names: Iterable[str],
+    unchanged_texts: Collection[str] | None = None,
+) -> set[str]:
+    """Return the names with possibly other values after a cell runs again.
+
+    `changed_names` are names that the cell reads and that have other values now. If
+    `unchanged_texts` is given, the other statements of the cell are new.
+    """
+    affected = {*changed_names}
+    statement_changes = set[str]()
+    has_affected_change = False
+    for text, statement_usage in list_statements(usage):
+        resolved = resolve(statement_usage)
+        statement_changes |= resolved.changes
+        is_new = unchanged_texts is not None and text not in unchanged_texts
+        if is_new or not affected.isdisjoint(resolved.reads):
+            affected |= resolved.changes
+            affected |= _list_bound_values(resolved, is_new)
+            has_affected_change |= bool(resolved.changes)
+        else:
+            affected -= resolved.binds.keys() - resolved.changes
+    if has_affected_change:
+        # Other names of the changed objects.
+        affected |= usage.changes - statement_changes
+    return affected
+
+
+def _list_bound_values(resolved: ResolvedUsage, is_new: bool) -> set[str]:
+    """Return the names that an affected statement binds to other values.
+
+    An import binds the same module as before, unless the statement is new.
+    """
+    names = set()
+    for name, kind in resolved.binds.items():
+        if is_new or kind != IMPORT:
+            names.add(name)
+    return names

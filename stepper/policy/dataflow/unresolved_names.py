@@ -1,0 +1,154 @@
+"""Names that are undefined if the notebook runs from top to bottom."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from stepper.policy.changed_cells import hash_source, select_runnable
+from stepper.policy.dataflow.binding_table import BUILTIN_NAMES, BindingTable
+from stepper.policy.dataflow.causes import BELOW, DELETED, EXTERNAL
+from stepper.policy.dataflow.run_history import (
+    Cells,
+    History,
+    RunRecord,
+    get_key,
+    locate_provider,
+)
+from stepper.policy.model import Cell
+
+
+class UnresolvedName(NamedTuple):
+    """A name that a cell reads and no cell above binds.
+
+    `number` is the number of the cell that binds the name now or did before. `where` is
+    BELOW, DELETED, INACTIVE or EXTERNAL.
+    """
+
+    cell: Cell
+    name: str
+    number: int
+    where: str
+
+    @property
+    def definition(self) -> str:
+        """A predicate, such as "is defined only below, in cell 3"."""
+        if self.where == EXTERNAL:
+            return "was defined by code that another client executed"
+        if self.where == BELOW:
+            return f"is defined only below, in cell {self.number}"
+        reason = "was deleted" if self.where == DELETED else "no longer runs"
+        return f"was defined in cell {self.number}, which {reason}"
+
+
+class _UndefinedNames(NamedTuple):
+    """The names that a cell reads and no cell above binds, in alphabetical order."""
+
+    cell: Cell
+    names: Sequence[str]
+
+
+def _find_undefined_names(cells: Cells, history: History) -> list[_UndefinedNames]:
+    """Return the names that are undefined if the cells run in this order."""
+    table = BindingTable()
+    undefined = []
+    for index, cell in enumerate(cells):
+        usage = history.analyze(cell.source)
+        resolved = table.resolve_usage(usage)
+        providers = table.apply(index, usage)
+        names = resolved.reads - providers.keys() - BUILTIN_NAMES
+        undefined.append(_UndefinedNames(cell, sorted(names)))
+    return undefined
+
+
+def _find_first_binders(cells: Cells, history: History) -> dict[str, Cell]:
+    """Return the first cell that binds a name, by name."""
+    binders: dict[str, Cell] = {}
+    for cell in cells:
+        usage = history.analyze(cell.source)
+        for name in usage.binds:
+            binders.setdefault(name, cell)
+    return binders
+
+
+def _find_former_binders(cells: Cells, history: History) -> dict[str, RunRecord]:
+    """Return the last run of another cell that bound a name, by name."""
+    keys = {get_key(cell) for cell in cells}
+    binders: dict[str, RunRecord] = {}
+    for record in history.records.values():
+        if record.key not in keys:
+            names = dict.fromkeys(record.bound, record)
+            binders.update(names)
+    return binders
+
+
+def find_unresolved_names(cells: Cells, history: History) -> list[UnresolvedName]:
+    """Return the names that are undefined if the cells run from top to bottom.
+
+    Only names that a cell below, a former cell or another client bound are included.
+    """
+    run_cells = select_runnable(cells)
+    all_keys = {get_key(cell) for cell in cells}
+    first_binders = _find_first_binders(run_cells, history)
+    former_binders = _find_former_binders(run_cells, history)
+    unresolved = []
+    for cell, names in _find_undefined_names(run_cells, history):
+        for name in names:
+            binder = first_binders.get(name)
+            former = former_binders.get(name)
+            if binder is None and former is not None:
+                where = locate_provider(former, all_keys)
+                entry = UnresolvedName(cell, name, former.number, where)
+                unresolved.append(entry)
+            elif binder is not None and binder.number > cell.number:
+                entry = UnresolvedName(cell, name, binder.number, BELOW)
+                unresolved.append(entry)
+    return unresolved
+
+
+class UnboundName(NamedTuple):
+    """A name that a cell reads and no cell binds."""
+
+    cell: Cell
+    name: str
+
+
+def find_unbound_names(cells: Cells, history: History) -> list[UnboundName]:
+    """Return the names that cells read and no cell binds.
+
+    The kernel may still define these names, because an earlier version of a cell bound
+    them.
+    """
+    run_cells = select_runnable(cells)
+    binders = _find_first_binders(run_cells, history)
+    unbound = []
+    for cell, names in _find_undefined_names(run_cells, history):
+        for name in names:
+            if name not in binders:
+                unbound.append(UnboundName(cell, name))
+    return unbound
+
+
+def describe_former_binding(
+    name: str, reader_id: str, cells: Cells, history: History
+) -> str:
+    """Return a clause about the cell that defines or defined a name.
+
+    `reader_id` is the id of a cell that failed because the name is not defined. Return
+    an empty string if no cell is known to have defined the name.
+    """
+    for unresolved in find_unresolved_names(cells, history):
+        is_reader = unresolved.cell.id == reader_id
+        if is_reader and unresolved.name == name:
+            return f"`{name}` {unresolved.definition}"
+    current = {get_key(cell): cell for cell in select_runnable(cells)}
+    changed_numbers = []
+    for record in history.records.values():
+        cell = current.get(record.key)
+        if cell is None or name not in record.bound:
+            continue
+        if record.source_hash != hash_source(cell.source):
+            changed_numbers.append(cell.number)
+    if not changed_numbers:
+        return ""
+    return f"`{name}` was defined in an earlier version of cell {changed_numbers[-1]}"
