@@ -14,6 +14,7 @@ import pytest
 
 from stepper.diagnosis.agent_images import SavedImages
 from stepper.diagnosis.figure_summary import format_recorded_images
+from stepper.messages import quoted_output
 from stepper.messages.digest import notebook_digest, output_digest
 from stepper.messages.digest.notebook_digest import (
     DigestCell,
@@ -307,6 +308,23 @@ def test_recorded_figures_get_a_file(project: Project) -> None:
     with open(folder[1] + match[1], "rb") as file:
         assert file.read() == base64.b64decode(png(8, 4))
     assert match[1] in project.json("show", notebook.name)["cells"][0]["outputs"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["line {}", "same", "{0}" * 300, "a\x1b[31m {}", "x\ry {}", ""],
+)
+@pytest.mark.parametrize("count", [30, 79, 81, 82, 500])
+def test_long_texts_are_quoted_like_short_ones(
+    monkeypatch: pytest.MonkeyPatch, line: str, count: int
+) -> None:
+    """Only the first and last lines of a long text are quoted."""
+    text = "\n".join(line.format(number) for number in range(count)) + "\nend"
+    for limit in (100, 600, 3000, 100_000):
+        fast = quoted_output.quote(text, limit, max_lines=20)
+        with monkeypatch.context() as patch:
+            patch.setattr(quoted_output, "_quote_first_and_last", lambda *_: [])
+            assert quoted_output.quote(text, limit, max_lines=20) == fast
 
 
 def test_figures_beyond_the_limits_of_a_digest(tmp_path: Path) -> None:

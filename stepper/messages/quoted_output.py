@@ -7,10 +7,9 @@ looks like a statement of stepper.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 from stepper.common.text import (
     TRUNCATED,
@@ -45,8 +44,7 @@ class Completeness(Enum):
     PART = "the notebook contains only part of this output"
 
 
-@dataclass(frozen=True)
-class _QuotedLine:
+class _QuotedLine(NamedTuple):
     """A line of a report.
 
     `text` represents one or more lines of the original text. `lines` and `characters`
@@ -60,7 +58,8 @@ class _QuotedLine:
 
 def quote_message(text: str) -> str:
     """Return a message with all lines quoted except the first."""
-    first, *others = clean(text).strip().split("\n")
+    message = clean(text).strip()
+    first, *others = message.split("\n")
     lines = [one_line(first, NOTE_LIMIT)]
     for line in _quote_lines(others):
         lines.append(line.text)
@@ -80,20 +79,50 @@ def quote(
     how much of the text the notebook contains.
     """
     rendered = _render_text(text).strip("\n")
-    lines = _quote_lines(rendered.split("\n"), completeness)
+    text_lines = rendered.split("\n")
+    lines: list[_QuotedLine] = []
+    if max_lines is not None and len(text_lines) > 4 * max_lines:
+        lines = _quote_first_and_last(text_lines, max_lines)
+    lines = lines or _quote_lines(text_lines, completeness)
     texts = [line.text for line in lines]
     sizes = [len(text) - 1 for text in texts]
-    if sum(sizes) <= limit and (max_lines is None or len(lines) <= max_lines):
+    has_few_lines = max_lines is None or len(lines) <= max_lines
+    if has_few_lines and sum(sizes) <= limit:
         return "\n".join(texts)
     head_length = _count_fitting_lines(sizes, limit * HEAD_SHARE)
     sizes.reverse()
     tail_length = _count_fitting_lines(sizes, limit * TAIL_SHARE)
     if max_lines is not None:
-        head_length = min(head_length, int(max_lines * HEAD_SHARE))
-        tail_length = min(tail_length, int(max_lines * TAIL_SHARE))
+        max_head = int(max_lines * HEAD_SHARE)
+        max_tail = int(max_lines * TAIL_SHARE)
+        head_length = min(head_length, max_head)
+        tail_length = min(tail_length, max_tail)
     tail_start = len(lines) - tail_length
-    gap = _format_gap(lines[head_length:tail_start], completeness)
-    return "\n".join([*texts[:head_length], gap, *texts[tail_start:]])
+    omitted = lines[head_length:tail_start]
+    gap = _format_gap(omitted, completeness)
+    shown = texts[:head_length]
+    shown.append(gap)
+    end = texts[tail_start:]
+    shown.extend(end)
+    return "\n".join(shown)
+
+
+def _quote_first_and_last(lines: Sequence[str], count: int) -> list[_QuotedLine]:
+    """Return the first and the last `count` lines quoted, with one item between them.
+
+    The item counts the other lines. This is faster than to quote all lines. Return an
+    empty list if equal lines in a row are counted: then more lines may be shown.
+    """
+    first = _quote_lines(lines[:count])
+    last = _quote_lines(lines[-count:])
+    shortest = min(len(first), len(last))
+    if shortest < count:
+        return []
+    middle = lines[count:-count]
+    characters = sum(map(len, middle))
+    line_count = len(middle)
+    item = _QuotedLine("", line_count, characters + line_count)
+    return [*first, item, *last]
 
 
 def quote_ends(
@@ -119,8 +148,9 @@ def quote_ends(
     shown_lines = sum(line.lines for line in shown)
     shown_characters = sum(line.characters for line in shown)
     line_count = text.count("\n") + 1 - shown_lines
+    line_count = max(1, line_count)
     character_count = len(text) - shown_characters
-    omitted = _QuotedLine("", max(1, line_count), character_count)
+    omitted = _QuotedLine("", line_count, character_count)
     gap = _format_gap([omitted], completeness)
     texts = [line.text for line in shown_head]
     texts.append(gap)
@@ -177,8 +207,10 @@ def _format_gap(omitted: Sequence[_QuotedLine], completeness: Completeness) -> s
 def _render_text(text: str) -> str:
     """Return a text as a terminal shows it, without escape sequences."""
     text = text.replace("\r\n", "\n")
-    lines = map(apply_carriage_returns, text.split("\n"))
-    return clean("\n".join(lines))
+    if "\r" in text:
+        lines = map(apply_carriage_returns, text.split("\n"))
+        text = "\n".join(lines)
+    return clean(text)
 
 
 def _quote_lines(
@@ -417,11 +449,13 @@ def split_pages(outputs: Sequence[dict[str, Any]]) -> list[str]:
     for line in text.split("\n"):
         length = max(1, len(line))
         for start in range(0, length, part_size):
-            part = line[start : start + part_size]
+            end = start + part_size
+            part = line[start:end]
             lines.append(f"| {part}")
     pages = [""]
     for line in lines:
-        if len(pages[-1]) + len(line) + 1 > PAGE_SIZE:
+        size = len(pages[-1]) + len(line) + 1
+        if size > PAGE_SIZE:
             pages.append("")
         pages[-1] += line + "\n"
     return [page[:-1] for page in pages]

@@ -135,10 +135,26 @@ def _measure_outputs(outputs: Any) -> int:
             text = output.get("text")
         if isinstance(text, list) and len(text) > CELL_OUTPUT_BYTES:
             return CELL_OUTPUT_BYTES
+        if _has_large_format(output):
+            return CELL_OUTPUT_BYTES
         size += _measure(output)
         if size >= CELL_OUTPUT_BYTES:
             return CELL_OUTPUT_BYTES
     return size
+
+
+def _has_large_format(output: Any) -> bool:
+    """Return whether an output has a large format, such as an image.
+
+    This is faster than to measure the output.
+    """
+    data = output.get("data") if isinstance(output, dict) else None
+    if not isinstance(data, dict):
+        return False
+    return any(
+        isinstance(content, str) and len(content) > CELL_OUTPUT_BYTES
+        for content in data.values()
+    )
 
 
 def _measure(value: Any) -> int:

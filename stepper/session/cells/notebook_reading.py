@@ -7,7 +7,7 @@ import math
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import NamedTuple
 
 from stepper.common.errors import UsageError
@@ -81,8 +81,9 @@ async def read_notebook(
 
     def create_digest() -> NotebookDigest:
         digest_cells = [create_cell(cell) for cell in cells]
+        shown_status = asdict(replace(status, cells=(), off_plan=()))
         head = notebook_digest.format_head(
-            asdict(status), document.cells, name_count, changes, commands, selected
+            shown_status, document.cells, name_count, changes, commands, selected
         )
         if figures.folder:
             head.append(notebook_digest.format_figure_folder(figures.folder))
