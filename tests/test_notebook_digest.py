@@ -193,6 +193,41 @@ def test_outputs_by_kind() -> None:
 
 
 @pytest.mark.parametrize(
+    ("traceback", "expected"),
+    [
+        (
+            "Cell In[4], line 4\n      1 def f(x):\n      2     return x / 0\n----> 4 f(3)\n\n"
+            "Cell In[4], line 2, in f(x)\n      1 def f(x):\n----> 2     return x / 0\n",
+            "4 f(3)",
+        ),
+        (
+            "File /usr/lib/a.py:850, in show(self)\n    849 a\n--> 850 pio.show(self)\n",
+            "",
+        ),
+        (
+            "File /usr/lib/a.py:850, in show(self)\n--> 850 pio.show(self)\n\n"
+            "Cell In[9], line 2\n      1 a\n----> 2 fig.show()\n",
+            "2 fig.show()",
+        ),
+        (
+            "  Cell In[3], line 1\n    x = = 2\n        ^\nSyntaxError: bad\n",
+            "1 x = = 2",
+        ),
+        (
+            "<ipython-input-3-ab> in <module>\n----> 1 f()\n\n~/lib/a.py in f()\n----> 7 g\n",
+            "1 f()",
+        ),
+        ("Error in f(): bad\nTraceback:", ""),
+    ],
+)
+def test_failing_line_of_an_error(traceback: str, expected: str) -> None:
+    error = {"output_type": "error", "ename": "E", "evalue": "m"}
+    lines = format_items(list_items([{**error, "traceback": [traceback]}]), 500)
+    arrows = [line.removeprefix("| → ") for line in lines[2:]]
+    assert arrows == ([expected] if expected else [])
+
+
+@pytest.mark.parametrize(
     "output",
     [
         {},

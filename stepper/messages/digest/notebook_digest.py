@@ -299,13 +299,15 @@ def format_head(
     changes: str,
     commands: CommandLines = UNNAMED,
     selected: Sequence[Cell] | None = None,
+    next_step: str = "",
 ) -> list[str]:
     """Return the lines on the notebook at the top of a digest.
 
     `status` is a status response, as a mapping. `name_count` is the number of names in
     the kernel, or None if it is unknown. `changes` says what changed since the agent
-    read the notebook last; it may be empty. If the digest contains only the cells
-    `selected`, the plan and the lines on other cells are left out.
+    read the notebook last, and `next_step` is the line on the next step; both may be
+    empty. If the digest contains only the cells `selected`, the plan and the lines on
+    other cells are left out.
     """
     code_cells = [cell for cell in cells if cell.number]
     counts = format_count(len(code_cells), "code cell")
@@ -323,6 +325,7 @@ def format_head(
     if selected is None:
         steps = [status_text.format_step(step) for step in status["steps"]]
         lines += status_text.limit_lines(steps, "steps", MAX_ROWS)
+        lines += [next_step] if next_step else []
     kernel = _format_kernel(status, name_count)
     lines.append(kernel)
     if status["running"]:

@@ -38,8 +38,11 @@ ERROR = "error"
 COMPLETE_KINDS = (NOTE, ERROR)
 
 SHAPE = re.compile(r"\[\d+ rows x \d+ columns\]")
-# In a traceback of IPython, without colors.
+# In a traceback of IPython, without colors: the frame of a cell, an arrow at a line,
+# and a frame of another file.
+CELL_FRAME = re.compile(r"^ *Cell In ?\[\d+\], line (\d+)[^\n]*\n(.*)", re.MULTILINE)
 FAILING_LINE = re.compile(r"^-+> *(\d+) (.*)$", re.MULTILINE)
+FILE_FRAME = re.compile(r"^(?:File )?[~/]", re.MULTILINE)
 WIDGET = "application/vnd.jupyter.widget-view+json"
 PLOTLY = "application/vnd.plotly.v1+json"
 HTML = "text/html"
@@ -171,11 +174,30 @@ def _format_error(output: Mapping[str, Any]) -> str:
         error += ": " + one_line(message, NOTE_LIMIT)
     lines = ["Error:", f"| {error}"]
     traceback = clean(get_output_text(output))
-    match = FAILING_LINE.search(traceback)
-    if match:
-        code = one_line(match[2], LINE_LIMIT)
-        lines.append(f"| → {match[1]} {code}")
+    failing_line = _find_failing_line(traceback)
+    if failing_line:
+        lines.append(f"| → {failing_line}")
     return "\n".join(lines)
+
+
+def _find_failing_line(traceback: str) -> str:
+    """Return the number and the text of the line of the cell that failed.
+
+    Return an empty string if the traceback of IPython does not contain the line.
+    """
+    frame = CELL_FRAME.search(traceback)
+    start = frame.start() if frame else 0
+    match = FAILING_LINE.search(traceback, start)
+    number = ""
+    code = ""
+    if frame:
+        number = frame[1]
+        code = frame[2]  # the line of a syntax error
+    if match and match[1] == (number or match[1]):
+        is_in_file = FILE_FRAME.search(traceback, start, match.start()) is not None
+        number = "" if is_in_file else match[1]
+        code = match[2]
+    return f"{number} {one_line(code, LINE_LIMIT)}" if number else ""
 
 
 def measure_items(items: Sequence[OutputItem]) -> int:

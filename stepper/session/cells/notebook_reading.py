@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from stepper.common.errors import UsageError
 from stepper.common.text import TRUNCATED
+from stepper.messages import command_messages
 from stepper.messages.digest import notebook_digest
 from stepper.messages.digest.notebook_digest import Digest, DigestCell
 from stepper.messages.digest.output_digest import OutputItem, list_items
@@ -73,6 +74,9 @@ async def read_notebook(
     else:
         cells = selected
     name_count = _count_names(session)
+    next_step = ""
+    if session.state.open_steps:
+        next_step = command_messages.format_next(session.state)
     limit = session.limits().read_limit
     commands = session.state.commands
     deadline = time.monotonic() + figure_seconds
@@ -83,7 +87,13 @@ async def read_notebook(
         digest_cells = [create_cell(cell) for cell in cells]
         shown_status = asdict(replace(status, cells=(), off_plan=()))
         head = notebook_digest.format_head(
-            shown_status, document.cells, name_count, changes, commands, selected
+            shown_status,
+            document.cells,
+            name_count,
+            changes,
+            commands,
+            selected,
+            next_step,
         )
         if figures.folder:
             head.append(notebook_digest.format_figure_folder(figures.folder))
