@@ -216,6 +216,19 @@ def test_every_command_line_is_translated(notebook: str) -> None:
             "(stepper plan reopen --notebook a.ipynb 3)",
         ),
         ("stepper plan a.ipynb  # shows", "`plan` with `notebook: a.ipynb` (shows)"),
+        (
+            "--from: there is no code cell '9'",
+            "`from_cell`: there is no code cell '9'",
+        ),
+        ("--checkpoint: a.ipynb has no", "`checkpoint`: a.ipynb has no"),
+        (
+            "stepper verify a.ipynb  # without --checkpoint",
+            "`verify` with `notebook: a.ipynb` (without `checkpoint`)",
+        ),
+        (
+            "  · lines of 57 cells are not shown (`--json` prints them)",
+            "  · lines of 57 cells are not shown",
+        ),
         ("stepper trust", "stepper trust"),
         ("stepper runs the cell again", "stepper runs the cell again"),
         ("Figure: /tmp/fix/a.png", "Figure: /tmp/fix/a.png"),

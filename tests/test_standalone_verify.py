@@ -117,6 +117,8 @@ def test_arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert expand(["s*/*.ipynb", "sub", "a"], None) == ["sub/b.ipynb", "a"]
     assert expand(["**/*.ipynb"], None) == ["a.ipynb", "env/d.ipynb", "sub/b.ipynb"]
     assert expand([], "/project") == [None]
+    (tmp_path / "sub/link.ipynb").symlink_to(tmp_path / "sub/b.ipynb")
+    assert expand(["sub"], None) == ["sub/b.ipynb"]
     (tmp_path / "[x].ipynb").touch()
     assert expand(["[x].ipynb"], None) == ["[x].ipynb"]
     for arguments in ([], ["*.txt"]):

@@ -185,12 +185,12 @@ def _expand(names: Sequence[str], project: str | None) -> list[str | None]:
                 CommandLines("NOTEBOOK").shell("verify"),
             )
         return [None]
-    notebooks: list[str | None] = []
+    # By real path: a link and its target are the same notebook.
+    notebooks: dict[str, str | None] = {}
     for name in names:
         for notebook in _expand_name(name):
-            if notebook not in notebooks:
-                notebooks.append(notebook)
-    return notebooks
+            notebooks.setdefault(os.path.realpath(notebook), notebook)
+    return [*notebooks.values()]
 
 
 def _expand_name(name: str) -> list[str]:

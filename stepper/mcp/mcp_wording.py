@@ -101,7 +101,10 @@ PHRASES = (
     ),
     # The report of `execute_code`.
     Phrase(re.compile("^stepper: eval (?=FAILED|ran|was|timed)"), "stepper: The code "),
-    Phrase(re.compile("without --scratch"), "without `scratch`"),
+    Phrase(re.compile("without --(scratch|checkpoint)"), r"without `\1`"),
+    Phrase(re.compile(r"^--from(?=: | needs )"), "`from_cell`"),
+    Phrase(re.compile(r"^--checkpoint(?=: | needs | can't )"), "`checkpoint`"),
+    Phrase(re.compile(r" \(`--json` prints them\)"), ""),
     Phrase(
         re.compile(
             r" NotebookEdit requires a Read of the notebook in this session first\."
