@@ -25,7 +25,7 @@ class MemoryTrimmer:
         libc = ctypes.CDLL(None)
         self._malloc_trim = getattr(libc, "malloc_trim", None)
         if self._malloc_trim is not None:
-            # Otherwise, glibc raises the threshold when the first large buffer is
+            # A fixed threshold: by default, glibc raises it whenever a mapped block is
             # freed.
             libc.mallopt(M_MMAP_THRESHOLD, MMAP_THRESHOLD_BYTES)
         self._process = psutil.Process()

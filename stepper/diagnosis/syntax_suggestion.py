@@ -410,12 +410,12 @@ def _list_block_lines(widths: dict[int, int], index: int) -> list[int]:
     `widths` maps the index of each line with code to its indentation.
     """
     block = [index]
-    for number, width in widths.items():
-        if number <= index:
+    for line_index, width in widths.items():
+        if line_index <= index:
             continue
         if width < widths[index]:
             break
-        block.append(number)
+        block.append(line_index)
     return block
 
 

@@ -180,9 +180,9 @@ def _change_whole(
     style: JsonStyle,
     changes: Changes,
 ) -> bytes:
-    """Apply changes to a document by serializing the whole document."""
+    """Return the bytes after changing parts of a document and serializing all of it."""
     notebook = _load_with_json(data)
-    notebook.setdefault("metadata", {})
+    notebook.setdefault("metadata", {})  # may be one of the parts to change
     cells = notebook[CELLS]
     for key, change in changes.items():
         if isinstance(key, int):

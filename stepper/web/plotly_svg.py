@@ -44,6 +44,9 @@ MAX_BINS = 40
 BAR_SHARE = 0.8  # the share of the space between two categories that bars use
 RANGE_MARGIN = 0.04
 TICK_COUNT = 5
+TICK_LABEL_GAP = 8
+TICK_LABEL_SHIFT = 4  # centres the text at the line of the grid
+LINE_HEIGHT = 18
 # The size of a legend entry: a colored square, a gap, and about 7 pixels per character.
 LEGEND_SQUARE = 10
 LEGEND_TEXT_SHIFT = 14
@@ -372,9 +375,11 @@ def _draw_axes(
     for value in _get_ticks(axes.y_range):
         y = axes.get_y(value)
         parts.append(_draw_horizontal_line(y, GRID_COLOR))
-        parts.append(_draw_text(LEFT - 8, y + 4, f"{value:g}", "end"))
+        label_x = LEFT - TICK_LABEL_GAP
+        label_y = y + TICK_LABEL_SHIFT
+        parts.append(_draw_text(label_x, label_y, f"{value:g}", "end"))
     for x, label in _list_x_labels(traces, axes):
-        parts.append(_draw_text(x, AXIS_Y + 18, label, "middle"))
+        parts.append(_draw_text(x, AXIS_Y + LINE_HEIGHT, label, "middle"))
     parts.append(_draw_horizontal_line(AXIS_Y, AXIS_COLOR))
     return parts + _draw_titles(layout)
 

@@ -206,7 +206,7 @@ def describe_missing_program(error: BaseException) -> dict[str, Any]:
         return {}
     if trace.tb_frame.f_globals.get("__name__") != "subprocess":
         return {}
-    if trace.tb_frame.f_locals.get("cwd") == name:
+    if trace.tb_frame.f_locals.get("cwd") == name:  # a missing folder
         return {}
     finding = make_finding(f"the program {name!r} was not found")
     return {"program": True, "findings": [finding]}

@@ -65,6 +65,11 @@ class Values(Evaluator):
     """
 
     def __getitem__(self, node: ast.expr) -> Any:
+        """Return the value of an expression.
+
+        Attributes are looked up here, and the items of dicts and library objects; all
+        other expressions are evaluated by `Evaluator`.
+        """
         if isinstance(node, ast.Call):
             raise CannotEval
         if isinstance(node, ast.BinOp) and not isinstance(node.op, CHEAP_OPERATORS):

@@ -527,7 +527,7 @@ def format_item(item: Item) -> str:
     The text follows an opening backtick and the expression of the container.
     """
     path = shorten(item.path, PATH_LIMIT)
-    text = format_plain_value(item.value, 60, 1)
+    text = format_plain_value(item.value, TEXT_LIMIT, depth=1)
     if text is None:
         return f"{path}` is of type {item.kind}"
     return f"{path}` is {text} ({item.kind})"

@@ -29,6 +29,7 @@ MAX_LINE_START = 60
 SHOWN_LINE_START = 40
 # Characters of a line or a path, of a part of a text, and of a decoded text.
 LINE_LIMIT = 120
+QUOTED_LINE_LIMIT = 100
 PART_LIMIT = 80
 DECODED_LIMIT = 40
 # With fewer non-ASCII bytes, the encoding is uncertain.
@@ -82,6 +83,7 @@ def explain_read_error(error: BaseException, frames: list[UserFrame]) -> Iterato
     if files and is_read_error(name, message):
         head = read_start(files[0])
         is_text_error = re.search(TEXT_ERRORS, name)
+        # Unless a text file has a mistake, its line or byte does not matter.
         if not head or not is_text_error or find_file_type(head):
             yield describe_file(files[0], head)
             return
@@ -233,8 +235,8 @@ def describe_document_position(text: str, position: int) -> str:
     if position - line_start > MAX_LINE_START:
         shown_start = position - SHOWN_LINE_START
     line, _, _ = text[shown_start:].partition("\n")
-    shown = shorten(line.strip(), 100)
-    sentence = f"line {line_number} of {line_count} in the text is `{shown}`"
+    shown_line = shorten(line.strip(), QUOTED_LINE_LIMIT)
+    sentence = f"line {line_number} of {line_count} in the text is `{shown_line}`"
     text_above = text[:line_start].rstrip()
     if text_above:
         lines = text_above.splitlines()

@@ -291,6 +291,7 @@ def record_path(value: Any, new: bool = False) -> PathRecord | None:
         return None
     before = get_status(path)
     if before is not None and stat.S_ISLNK(before.st_mode):
+        # The target of the link is recorded in its place.
         path = realpath(path)
         if not is_inside(path) or path in records:
             return records.get(path)

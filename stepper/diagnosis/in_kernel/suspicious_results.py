@@ -264,7 +264,8 @@ def wrap_showwarning(original: Any, run: Run) -> Callable[..., Any]:
         file: Any = None,
         line: str | None = None,
     ) -> Any:
-        __tracebackhide__ = True
+        """Record the warning, then call the original function."""
+        __tracebackhide__ = True  # IPython leaves this frame out of tracebacks
         if run in active_runs:
             call_safely(record_warning, run, message, category, filename, lineno)
         return original(message, category, filename, lineno, file, line)

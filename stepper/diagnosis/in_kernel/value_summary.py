@@ -116,7 +116,7 @@ def format_name(name: str) -> str:
     if re.fullmatch(r"[\w.<>]+", name):
         return shorten(name, MAX_NAME)
     quoted = repr(shorten(name, MAX_VALUE))
-    return quoted.replace(".", "·")
+    return quoted.replace(".", "·")  # a dot would end the sentence with the name
 
 
 def is_data(value: Any) -> bool:
@@ -389,7 +389,11 @@ def add_item_parts(items: Any, parts: list[str]) -> None:
 
 
 def add_array_parts(value: Any, parts: list[str]) -> None:
-    """Add the shape, dtype and contents of an array or table to `parts`."""
+    """Add the shape, dtype and contents of an array or table to its description.
+
+    The first of the `parts` is the name of the class; it gets the shape, or the value
+    of a scalar.
+    """
     shape = getattr(value, "shape", None)
     dtype = getattr(value, "dtype", None)
     if type(shape) is not tuple or not shape:  # a scalar
