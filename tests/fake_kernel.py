@@ -58,6 +58,7 @@ class FakeRun:
     fault: Fault | None = None
     died: str = ""
     keeps_image: bool = False  # the state before it
+    is_scratch: bool = False
     over: threading.Event = field(default_factory=threading.Event)
     thread: int | None = None
 
@@ -283,6 +284,7 @@ class FakeKernel:
         self.count += not scratch
         run = FakeRun(request or uuid.uuid4().hex, self.count)
         run.keeps_image = undo is not None
+        run.is_scratch = scratch
         self.current_run = self.runs[run.request] = run
         self.interrupted, self.is_connected = "", True
         threading.Thread(target=self._run, args=(run, code), daemon=True).start()
@@ -470,6 +472,8 @@ class FakeKernel:
         if run.keeps_image and not run.died:
             run.keeps_image = False
             facts = self.undoes.finish()
+        elif run.is_scratch and not run.died:
+            facts = self.undoes.finish_other()
         return Execution(
             outcome,
             run.outputs,

@@ -107,9 +107,16 @@ class FakeUndo:
             if isinstance(value, types.GeneratorType) and value.gi_frame
         }
 
-    def add_boundary(self) -> None:
-        """Record the names that other code has bound since the last run."""
+    def finish_other(self) -> UndoFacts:
+        """Return the facts on an execution that is not a run of a cell."""
+        rebound = self.add_boundary()
+        self.last = {name: id(value) for name, value in self.list_values().items()}
+        return UndoFacts(0, rebound=tuple(rebound), ends_reach=bool(rebound))
+
+    def add_boundary(self) -> list[str]:
+        """Record and return the names that other code has bound since the last run."""
         present = {name: id(value) for name, value in self.list_values().items()}
+        names = set[str]()
         if self.images:
             names = {
                 name
@@ -118,6 +125,7 @@ class FakeUndo:
             }
             if names:
                 self.images.append(Image(0, dict.fromkeys(names, MISSING)))
+        return sorted(names)
 
     def finish(self) -> UndoFacts:
         """Keep what the run changed; return the facts."""

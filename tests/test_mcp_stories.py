@@ -307,6 +307,8 @@ def test_leftover_name_is_reported_before_the_next_version_runs(
         assert "FAILED" in failed
         assert "`rows` will be restored, `plt` will be removed" in failed
         (cell_id,) = [cell["cell_id"] for cell in (await cells(client))[-1:]]
+        # An agent looks at the values before it writes the next version.
+        assert "| [3, 4, 5]" in await call_ok(client, "execute_code", code="rows")
         fixed = {"cell_id": cell_id, "source": "print(plt.mean(rows))"}
         held = text(await client.call_tool("run_cell", fixed))
         assert "did NOT run" in held

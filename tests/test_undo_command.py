@@ -110,6 +110,7 @@ def test_other_code_is_not_undone(project: Quick) -> None:  # noqa: F811
     notebook = project.new("One", "Two")
     notebook.insert("x = 1")
     notebook.insert("x = 2\ny = 3")
+    project.stepper("eval", "x")
     assert "other clients" not in project.stepper("status").stdout
     project.stepper("eval", "x = 5")
     line = "(2 runs, except for what other clients or `stepper eval` changed; 0 MB"

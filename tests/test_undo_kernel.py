@@ -317,6 +317,30 @@ def test_other_client_ends_the_undo(lab: UndoLab) -> None:
     assert restored.not_restored == {"n": other, "rows": other}
 
 
+def test_facts_on_other_code(lab: UndoLab) -> None:
+    def execute(code: str) -> UndoFacts:
+        execution = lab.kernel.execute(code, 30, Limits(), scratch=True)
+        facts = lab.loop.run_until_complete(execution).undo
+        assert facts is not None
+        return facts
+
+    lab.step("rows = [1]; n = 1")
+    lab.step("rows.append(2); n = 2")
+    facts = execute("print(rows)")
+    assert facts.rebound == ()
+    assert not facts.ends_reach
+    facts = execute("rows.append(3)")
+    assert facts.rebound == ()
+    assert facts.ends_reach
+    facts = execute("n = 3; import json as new")
+    assert set(facts.rebound or ()) == {"n", "new"}
+    assert facts.ends_reach
+    facts = execute("1")
+    assert facts.rebound == ()
+    _, restored = lab.show("rows, n", [lab.number])
+    assert set(restored.not_restored) == {"rows", "n"}
+
+
 def test_silent_undo(lab: UndoLab) -> None:
     lab.step("rows = [1]")
     lab.step("rows.append(2); new = 1")

@@ -212,6 +212,17 @@ def test_values_of_other_code_are_not_undone(project: Quick) -> None:  # noqa: F
     )
 
 
+def test_preflight_knows_removed_names_after_eval(project: Quick) -> None:  # noqa: F811
+    notebook = project.new("One", "Two")
+    notebook.insert("x = 1")
+    cell, _ = notebook.insert("new = 2\nother = 3\n1 / 0")
+    project.stepper("eval", "print(new)")
+    assert "did NOT run" in notebook.replace(cell, "print(new)").text
+    project.stepper("eval", "other = 4")
+    assert "| 4" in notebook.replace(cell, "print(other)").text
+    assert "undo: back to cell 1 (" in project.stepper("status").stdout
+
+
 def test_undo_can_be_turned_off(project: Quick) -> None:  # noqa: F811
     project.config("undo: off\n")
     notebook = project.new("One", "Two")

@@ -262,14 +262,19 @@ class PreflightFailed(Run, Event, kind="held", optional=("by", "outside_agent"))
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScratchExecuted(Event, kind="scratch"):
-    """`stepper eval` executed code, which may have changed any variable."""
+class ScratchExecuted(Event, kind="scratch", optional=("ends_reach",)):
+    """`stepper eval` executed code, which may have changed any variable.
+
+    `rebound` and `ends_reach` are as in `undo_model.UndoFacts`.
+    """
 
     at: Moment = ""
     source: str = ""
     outcome: Outcome = Outcome.OK
     duration_s: float = 0.0
     fault: Fault | None = None
+    rebound: tuple[str, ...] | None = None
+    ends_reach: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

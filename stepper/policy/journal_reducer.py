@@ -73,6 +73,7 @@ def apply(event: Event, state: State) -> None:
         case journal_events.ExternalExecution():
             state.external_executions.append(event)
             state.last_run_before_other_code = event.after
+            state.last_run_before_unknown_code = event.after
             state.unchanged = False
         case journal_events.OutputsPending():
             state.pending_outputs[event.cell_id] = event
@@ -85,8 +86,7 @@ def apply(event: Event, state: State) -> None:
             state.late_outputs = {}
             state.reported_external_count = len(state.external_executions)
         case journal_events.ScratchExecuted():
-            state.last_run_before_other_code = state.next_run - 1
-            state.unchanged = False
+            _apply_scratch_execution(event, state)
         case journal_events.RunsUndone():
             _apply_undo(event, state)
         case journal_events.KernelChanged():
@@ -250,6 +250,21 @@ def _apply_run(event: journal_events.RunEnded, state: State) -> None:
     elif progress.status is StepStatus.PENDING:
         progress.cell_id = event.cell_id
         progress.index = event.index
+
+
+def _apply_scratch_execution(
+    event: journal_events.ScratchExecuted, state: State
+) -> None:
+    """Record what an execution outside the cells may have changed."""
+    state.unchanged = False
+    last_run = state.next_run - 1
+    if event.rebound is None or event.ends_reach:
+        state.last_run_before_other_code = last_run
+    if event.rebound is None or len(event.rebound) > undo_model.MAX_CHANGES:
+        state.last_run_before_unknown_code = last_run
+        return
+    for name in event.rebound:
+        state.names_bound_by_other_code[name] = last_run
 
 
 def _apply_undo(event: journal_events.RunsUndone, state: State) -> None:

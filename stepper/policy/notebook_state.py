@@ -170,6 +170,10 @@ class State:
     # The number of the last run before other code may have changed variables: code that
     # another client or `stepper eval` executed.
     last_run_before_other_code: int = 0
+    # The same for code that may have bound any name, and for each name that other code
+    # bound.
+    last_run_before_unknown_code: int = 0
+    names_bound_by_other_code: dict[str, int] = field(default_factory=dict)
     # Delivered reports by run; 0 is the last report without a run.
     reports: dict[int, str] = field(default_factory=dict)
     last_report: int | None = None

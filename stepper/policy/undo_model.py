@@ -178,6 +178,10 @@ class UndoFacts:
     run changed names (see CHANGED, REBOUND, NEW and DELETED). `reach` is the oldest run
     that can still be undone completely, or 0. `unknown` are the requested runs that the
     kernel has never kept an image of: then it undid nothing.
+
+    After an execution that is not a run of a cell, `rebound` are the names that it
+    bound or deleted (None if they are unknown), and `ends_reach` says that it changed
+    something that runs had changed, or bound a name.
     """
 
     run: int
@@ -190,3 +194,5 @@ class UndoFacts:
     reach: int = 0
     images: UndoImages = NO_IMAGES
     unknown: tuple[int, ...] = ()
+    rebound: tuple[str, ...] | None = None
+    ends_reach: bool = False

@@ -482,6 +482,8 @@ async def _record_scratch_run(
             outcome=run.outcome,
             duration_s=run.duration_s,
             fault=run.fault,
+            rebound=execution.undo.rebound if execution.undo else None,
+            ends_reach=execution.undo is not None and execution.undo.ends_reach,
         )
     )
     return run

@@ -424,6 +424,9 @@ class Session:
             execution = await kernel.execute(
                 source, timeout, limits, request, scratch, criterion, wake, undo
             )
+        if undo is None and not scratch:
+            # Facts on code outside the cells: undo was turned off.
+            execution.undo = None
         self.namespace_tracker.record_execution(execution)
         return execution
 

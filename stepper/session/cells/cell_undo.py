@@ -119,11 +119,15 @@ def find_expected_changes(
     returning = undone_runs.find_returning_names(request, runs.active)
     requested = [run for run in runs.active if run.run in request.runs]
     state = session.state
-    # The kernel does not undo changes that other code may have made.
-    has_other_code = requested_undo.has_other_code_since(min(request.runs), state)
-    if has_other_code or requested_undo.list_unreachable_runs(requested, state):
+    first = min(request.runs)
+    # The kernel does not remove names that other code may have bound.
+    has_unknown_code = state.last_run_before_unknown_code >= first
+    if has_unknown_code or requested_undo.list_unreachable_runs(requested, state):
         return ExpectedChanges({}, returning)
     removed = undone_runs.find_removed_names(request, runs.active)
+    for name, last_run in state.names_bound_by_other_code.items():
+        if last_run >= first:
+            removed.pop(name, None)
     return ExpectedChanges(removed, returning)
 
 

@@ -56,10 +56,10 @@ def record_names(bindings: Any) -> None:
     log.last_ids = get_ids(bindings)
 
 
-def record_boundary(bindings: Any) -> None:
-    """Record the names that other code has bound since the last image."""
+def record_boundary(bindings: Any) -> list[str]:
+    """Record and return the names that other code has bound since the last image."""
     if log.last_ids is None or not log.images:
-        return
+        return []
     image = Image(0)
     current_ids = get_ids(bindings)
     for name in {*log.last_ids, *current_ids}:
@@ -67,6 +67,7 @@ def record_boundary(bindings: Any) -> None:
             image.bindings[name] = MISSING
     if image.bindings:
         log.images.append(image)
+    return list(image.bindings)
 
 
 def forget_modules(names: set[str]) -> None:
@@ -98,8 +99,11 @@ def watch_external() -> None:
             log.watched.append(Snapshot(target, row, row.take(target)))
 
 
-def finish_external() -> None:
-    """Record the objects in images that another client's execution changed."""
+def finish_external() -> bool:
+    """Record the objects in images that another client's execution changed.
+
+    Return whether there are any.
+    """
     watched = log.watched or []
     log.watched = None
     image = Image(0)
@@ -109,6 +113,7 @@ def finish_external() -> None:
             image.objects[id(target)] = Change(snapshot, set())
     if image.objects:
         log.images.append(image)
+    return bool(image.objects)
 
 
 def begin(request: Any, bindings: Any) -> None:

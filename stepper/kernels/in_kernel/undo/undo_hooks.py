@@ -88,9 +88,20 @@ def start_external() -> None:
     before_images.watch_external()
 
 
-def finish_external() -> None:
-    """Record which objects such an execution has changed."""
-    before_images.finish_external()
+def finish_external() -> dict[str, Any]:
+    """Record which objects and names such an execution has changed.
+
+    Return the facts on it.
+    """
+    has_changed_objects = before_images.finish_external()
+    bindings = get_bindings()
+    rebound = before_images.record_boundary(bindings)
+    before_images.record_names(bindings)
+    return {
+        "run": 0,
+        "rebound": rebound[: before_images.MAX_CHANGES + 1],
+        "ends_reach": has_changed_objects or bool(rebound),
+    }
 
 
 def undo(text: str) -> dict[str, Any]:
