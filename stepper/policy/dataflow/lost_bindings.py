@@ -98,6 +98,8 @@ class _LostBindings:
             return
         if not flow.is_current or not flow.record.succeeded:
             return
+        if flow.record.run in self.history.undo.undone_runs:
+            return  # the cell is stale for that reason already
         for cause in flow.stale:
             if cause.name == name:
                 return
