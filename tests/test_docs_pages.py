@@ -7,6 +7,7 @@ import shlex
 from pathlib import Path
 from xml.etree import ElementTree
 
+import click
 import pytest
 import yaml
 
@@ -135,7 +136,9 @@ def test_verify_calls_in_pages_are_valid() -> None:
         call = line[match.end() :].split("  #")[0].split(" > ")[0]
         arguments = shlex.split(call.replace("…", ""))
         if "--help" not in arguments:
-            main.commands["verify"].make_context("verify", arguments)
+            # With the group's settings: click stores the help options at the first call.
+            group = click.Context(main, **main.context_settings)
+            main.commands["verify"].make_context("verify", arguments, parent=group)
     assert programs >= {"stepper", "notebook-stepper", "uvx notebook-stepper"}
 
 
