@@ -89,17 +89,17 @@ def main() -> None:
         create_temporary_project() as project,
         tempfile.TemporaryDirectory() as folder,
     ):
-        own = make_own_notebooks(project)
+        notebooks = make_own_notebooks(project)
 
         if options.time:
-            measure_hooks(project, own[-1])
+            measure_hooks(project, notebooks[-1])
             return
         packages = options.folder or download_packages(Path(folder))
         public = list(select_notebooks(packages, options.all))
         comparisons = []
-        for name, path in [*((path.stem, path) for path in own), *public]:
+        for name, path in [*((path.stem, path) for path in notebooks), *public]:
             comparisons.append(compare(project, name, path))
-    print_table(comparisons, len(own))
+    print_table(comparisons, len(notebooks))
 
 
 def download_packages(folder: Path) -> Path:

@@ -71,7 +71,7 @@ class FakeRun:
 
     def sample(self) -> None:
         """Record the line that the cell executes."""
-        frames = _own(
+        frames = _select_cell_frames(
             traceback.extract_stack(sys._current_frames().get(self.thread or 0))
         )
         self.fault = Fault("", "", (), frames[0].line, frames) if frames else None
@@ -80,7 +80,7 @@ class FakeRun:
         """Record the exception that the cell raised."""
         name, frames = (
             type(error).__name__,
-            _own(traceback.extract_tb(error.__traceback__)),
+            _select_cell_frames(traceback.extract_tb(error.__traceback__)),
         )
         line = (
             error.lineno
@@ -518,7 +518,7 @@ def _message(kind: str, request: str, content: dict[str, Any]) -> dict[str, Any]
     }
 
 
-def _own(stack: traceback.StackSummary) -> tuple[Frame, ...]:
+def _select_cell_frames(stack: traceback.StackSummary) -> tuple[Frame, ...]:
     """Return the frames of cells."""
     cell_frames = [entry for entry in stack if entry.filename.startswith("<cell ")]
     return tuple(

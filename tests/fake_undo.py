@@ -181,8 +181,8 @@ class FakeUndo:
     def undo(self, request: RestoreRequest) -> UndoFacts:
         """Undo runs outside of a run; return the facts."""
         self.add_boundary()
-        known = {image.run for image in self.images}
-        unknown = tuple(run for run in request.runs if run not in known)
+        known_runs = {image.run for image in self.images}
+        unknown = tuple(run for run in request.runs if run not in known_runs)
         if request.names is None and unknown:
             return UndoFacts(0, unknown=unknown)
         result = self.restore(request)

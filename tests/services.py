@@ -129,10 +129,10 @@ def shared(name: str) -> dict[str, Any]:
 
 def keep(name: str, folder: Path, owner: int, since: float) -> None:
     """Run a service until the pytest process that requested it exits."""
-    own = folder / name
-    own.mkdir(mode=0o755)
+    service_folder = folder / name
+    service_folder.mkdir(mode=0o755)
     try:
-        with SERVICES[name](own) as facts:
+        with SERVICES[name](service_folder) as facts:
             write_facts(folder / f"{name}.json", facts)
             wait(owner, since)
     except Unavailable as reason:
@@ -141,7 +141,7 @@ def keep(name: str, folder: Path, owner: int, since: float) -> None:
     except Exception:  # noqa: BLE001 - reported by the tests that wait for the service
         write_facts(folder / f"{name}.json", {"failed": traceback.format_exc()})
         wait(owner, since)
-    shutil.rmtree(own, ignore_errors=True)
+    shutil.rmtree(service_folder, ignore_errors=True)
     for ending in ("json", "log", "lock"):
         (folder / f"{name}.{ending}").unlink(missing_ok=True)
     with contextlib.suppress(OSError):

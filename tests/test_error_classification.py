@@ -680,27 +680,29 @@ def test_unusual_faults(fault: Fault, verdict: Verdict) -> None:
     assert error_classification.classify_fault(fault) is verdict
 
 
-@pytest.mark.parametrize("word", [word for word, _ in error_classification.VERDICTS])
-def test_every_table_row_is_needed(word: str) -> None:
-    if word.startswith("errno"):
+@pytest.mark.parametrize(
+    "row_name", [row_name for row_name, _ in error_classification.VERDICTS]
+)
+def test_every_table_row_is_needed(row_name: str) -> None:
+    if row_name.startswith("errno"):
         fault = Fault(
             "OSError",
             "",
             ("OSError", "Exception"),
-            attributes={"errno": getattr(errno, word[6:])},
+            attributes={"errno": getattr(errno, row_name[6:])},
         )
-    elif word.startswith("HTTP"):
+    elif row_name.startswith("HTTP"):
         fault = Fault(
             "HTTPError",
             "",
             ("HTTPError", "Exception"),
-            attributes={"status": int(word[5:] or 418)},
+            attributes={"status": int(row_name[5:] or 418)},
         )
     else:
-        fault = Fault(word, "", (word, "Exception"))
+        fault = Fault(row_name, "", (row_name, "Exception"))
     assert (
         error_classification.classify_fault(fault)
-        is dict(error_classification.VERDICTS)[word]
+        is dict(error_classification.VERDICTS)[row_name]
     )
 
 

@@ -793,9 +793,11 @@ def test_figure_text_cannot_forge_stepper_lines(text: str) -> None:
         assert not any(
             ord(letter) < 32 or letter in "\x7f\x85\u2028\u202e" for letter in line
         )
-        outside = "".join(line.split('"')[::2])
+        unquoted_text = "".join(line.split('"')[::2])
         assert (
-            "stepper" not in outside and "quoted" not in outside and "xx" not in outside
+            "stepper" not in unquoted_text
+            and "quoted" not in unquoted_text
+            and "xx" not in unquoted_text
         )
     for line in (
         *figure_summary.format_images(

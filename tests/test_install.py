@@ -707,8 +707,8 @@ def test_uninstall_puts_notebooks_back(repo, kernel, capsys, monkeypatch, is_res
         assert "without outputs" not in out
     else:
         assert "in the place of notebooks/large.ipynb; the notebook is kept in" in out
-        (kept,) = (repo / ".stepper" / "reads").glob("*.ipynb")
-        assert kept.read_bytes() == before
+        (stored_notebook,) = (repo / ".stepper" / "reads").glob("*.ipynb")
+        assert stored_notebook.read_bytes() == before
 
 
 def test_every_file_in_the_state_folder_is_classified(tmp_path):

@@ -19,7 +19,7 @@ def list_problems(path: Path) -> list[str]:
         *readability.find_vague_names(path),
         *readability.find_long_lines(path),
     ]
-    messages = [str(place) for place in problems]
+    messages = [str(problem) for problem in problems]
     if density.nodes_per_line > readability.MODULE_LIMIT:
         messages.append(f"{density.nodes_per_line:.2f} syntax-tree nodes per line")
     return messages

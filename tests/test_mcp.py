@@ -661,11 +661,13 @@ def test_daemon_killed_while_creating_a_notebook(
 ) -> None:
     """It is unknown whether the notebook exists; the message says how to check."""
 
-    async def gone(self: Daemon, verb: str, *message: Any, **options: Any) -> Any:
+    async def raise_exited_error(
+        self: Daemon, verb: str, *message: Any, **options: Any
+    ) -> Any:
         raise hook_client.build_exited_error(self.paths, accepted=True)
 
     async def scenario(client: Client) -> None:
-        monkeypatch.setattr(Daemon, "ask", gone)
+        monkeypatch.setattr(Daemon, "ask", raise_exited_error)
         result = await client.call_tool("create_notebook", {"problem": "killed"})
         assert result.is_error
         assert (
@@ -1336,7 +1338,7 @@ def test_prompts_match_the_skills(project: Project, protocol_era: str) -> None:
         for prompt, arguments in call_arguments.items():
             text = (await client.get_prompt(prompt, arguments)).messages[0].content.text
             assert f"{name}: ready" in text
-            for theirs in (
+            for claude_code_text in (
                 "NotebookEdit",
                 "`stepper",
                 "stepping-notebooks",
@@ -1563,21 +1565,21 @@ def test_http_requires_a_key_and_refuses_cross_origin_pages(project: Project) ->
                     known_as("b") as b,
                     known_as("b", "?client=other") as third,
                 ):
-                    there = [
+                    notebooks = [
                         await create_notebook(client, f"of client {n}")
                         for n, client in enumerate((a, b, third))
                     ]
-                    for client, mine in zip((a, b, third), there, strict=True):
+                    for client, notebook in zip((a, b, third), notebooks, strict=True):
                         result = await client.call_tool(
-                            "run_cell", {"source": f"mine = {mine!r}"}
+                            "run_cell", {"source": f"mine = {notebook!r}"}
                         )
                         assert "ran ok" in text(result)
                         read = (
                             await client.call_tool("read_notebook", {})
                         ).structured_content
                         assert (
-                            read["notebook"] == mine
-                            and mine in read["cells"][-1]["source"]
+                            read["notebook"] == notebook
+                            and notebook in read["cells"][-1]["source"]
                         )
                 async with known_as("a") as reconnected:  # on another connection
                     assert (

@@ -185,15 +185,15 @@ def test_foreign_entry_is_kept(
 def test_claude_desktop_config_path(
     shop: Project, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def place() -> str:
+    def get_path() -> str:
         return mcp_clients.get_clients()["claude-desktop"].display_path
 
-    assert place() == "~/.config/Claude/claude_desktop_config.json"
+    assert get_path() == "~/.config/Claude/claude_desktop_config.json"
     monkeypatch.setenv("XDG_CONFIG_HOME", str(home / "conf"))
-    assert place() == "~/conf/Claude/claude_desktop_config.json"
+    assert get_path() == "~/conf/Claude/claude_desktop_config.json"
     monkeypatch.setattr(sys, "platform", "darwin")
     mac = "~/Library/Application Support/Claude/claude_desktop_config.json"
-    assert place() == mac
+    assert get_path() == mac
 
 
 def test_entry_in_wsl_uses_wsl_exe(

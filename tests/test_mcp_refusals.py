@@ -136,11 +136,11 @@ def test_missing_cell_error_names_the_cell_count(
 
     async def story(client: Client) -> None:
         arguments = {"notebook": "many", "cell_id": "99"}
-        for tool, more in (
+        for tool, source in (
             ("run_cell", {"source": "1"}),
             ("run_cell", {}),
         ):
-            result = await client.call_tool(tool, {**arguments, **more})
+            result = await client.call_tool(tool, {**arguments, **source})
             assert "there is no cell '99'" in result.content[0].text
             assert "32 cells" in result.content[0].text
 

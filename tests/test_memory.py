@@ -239,10 +239,10 @@ CODES = {
 )
 def test_cell_that_reaches_the_limit_is_stopped(lab: Lab, code: str) -> None:
     lab.ok("before = 1")
-    now = present()
-    percent_points = 100 * 600_000_000 / now.total
+    memory = present()
+    percent_points = 100 * 600_000_000 / memory.total
     began = time.monotonic()
-    result = lab.run(code, max_memory_percent=now.percent + percent_points)
+    result = lab.run(code, max_memory_percent=memory.percent + percent_points)
     assert time.monotonic() - began < 15
     assert result.outcome is Outcome.MEMORY and result.memory.startswith(
         "memory use of "
@@ -254,14 +254,14 @@ def test_cell_that_reaches_the_limit_is_stopped(lab: Lab, code: str) -> None:
 
 @pytest.mark.nightly
 def test_cell_that_swallows_the_interrupt_is_killed(lab: Lab) -> None:
-    now = present()
+    memory = present()
     code = (
         "import time\nheld = []\n"
         "while True:\n    try:\n        while len(held) < 60: held.append(bytearray(20_000_000))\n        time.sleep(20)\n"
         "    except KeyboardInterrupt: pass"
     )
     result = lab.run(
-        code, max_memory_percent=now.percent + 100 * 600_000_000 / now.total
+        code, max_memory_percent=memory.percent + 100 * 600_000_000 / memory.total
     )
     assert result.outcome is Outcome.MEMORY and result.death is not None
     assert (
@@ -273,9 +273,9 @@ def test_cell_that_swallows_the_interrupt_is_killed(lab: Lab) -> None:
 @pytest.mark.nightly
 def test_above_the_limit_at_the_start(lab: Lab) -> None:
     """It warns; only a cell that grows by more than 5 % of the limit is stopped."""
-    now = present()
-    percent = min(4.0, 0.9 * now.percent)
-    allowed_growth = int(0.05 * now.total * percent / 100)
+    memory = present()
+    percent = min(4.0, 0.9 * memory.percent)
+    allowed_growth = int(0.05 * memory.total * percent / 100)
     result = lab.run(
         f"import time\nheld = b'x' * {allowed_growth // 4}\ntime.sleep(0.7)",
         max_memory_percent=percent,
@@ -319,8 +319,8 @@ while True:
 def test_largest_variables_are_from_the_stated_time(
     fresh_project: Project, dies: bool
 ) -> None:
-    now = present()
-    percent = now.percent + 100 * 500_000_000 / now.total
+    memory = present()
+    percent = memory.percent + 100 * 500_000_000 / memory.total
     fresh_project.config(f"max_memory_percent: {percent:.3f}")
     notebook = fresh_project.new()
     notebook.insert("x = b'x' * 30_000_000; small = 1")

@@ -87,8 +87,8 @@ def test_unseeded_draws_are_found(sources: list[str], drawing: set[int]) -> None
 def test_reason_is_named(sources: list[str], reason: str) -> None:
     cells = make_cells(*sources)
     usages = [name_analysis.analyze_source(cell.source) for cell in cells]
-    known = Sources(cells, find_input_cells(usages))
-    text = nondeterminism.describe_reason(cells[-1], known, False)
+    cell_sources = Sources(cells, find_input_cells(usages))
+    text = nondeterminism.describe_reason(cells[-1], cell_sources, False)
     assert text == f"two fresh runs differ as well: {reason}"
 
 

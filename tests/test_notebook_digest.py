@@ -382,9 +382,9 @@ def test_figures_beyond_the_limits_of_a_digest(tmp_path: Path) -> None:
     assert few[2:] == ["Figures 3–12: no file: too many images", *[""] * 9]
     assert few[0].startswith("Figure 1: 0000-")
     # A file that exists is named after the deadline, too.
-    again = list_lines(FigureRequest(deadline=0))
-    assert again[0] == few[0].partition(" (")[0]
-    assert again[2] == f"Figures 3–8: {reason}"
+    lines_again = list_lines(FigureRequest(deadline=0))
+    assert lines_again[0] == few[0].partition(" (")[0]
+    assert lines_again[2] == f"Figures 3–8: {reason}"
     items = list_items([*outputs[:3], stream("end")], late)
     assert format_items(items, 1000) == [late[0], "Output:", "| end"]
 

@@ -116,18 +116,18 @@ class JobHarness:
     def wait_until(self, results: Any, seconds: float = 20) -> Any:
         """Poll until a result is true, while the loop runs."""
 
-        async def looked() -> Any:
+        async def poll() -> Any:
             end = time.monotonic() + seconds
             while not (result := results()) and time.monotonic() < end:
                 await asyncio.sleep(0.05)
             return result
 
-        return self.wait(looked())
+        return self.wait(poll())
 
     def wait_for_death(self, seconds: float) -> Death | None:
         """Check the kernel each second, like an idle daemon."""
 
-        async def looked() -> Death | None:
+        async def poll() -> Death | None:
             end = time.monotonic() + seconds
             while (
                 response := await self.kernel.check_death()
@@ -135,7 +135,7 @@ class JobHarness:
                 await asyncio.sleep(1)
             return response
 
-        return self.wait(looked())
+        return self.wait(poll())
 
     def reattach(self) -> Any:
         """Attach like the next daemon."""

@@ -208,10 +208,10 @@ def test_interpreter_if_this_program_has_its_own_environment(
     repository = tmp_path / "repository"
     (repository / ".git").mkdir(parents=True)
     notebook = str(repository / "sub/a.ipynb")
-    own = str(tool_environment.parent)
+    tool_folder = str(tool_environment.parent)
     on_path = make_python(tmp_path / "bin/python3")
     environ = {
-        "PATH": f"{own}:{on_path.parent}",
+        "PATH": f"{tool_folder}:{on_path.parent}",
         "VIRTUAL_ENV": str(tool_environment.parents[1]),
     }
     assert find_python(None, notebook, environ) == str(on_path)
@@ -219,7 +219,7 @@ def test_interpreter_if_this_program_has_its_own_environment(
     assert find_python(None, notebook, environ) == str(on_path)
     venv = make_python(repository / ".venv/bin/python")
     assert find_python(None, notebook, environ) == str(venv)
-    assert find_python(None, notebook, {"PATH": own}) == str(venv)
+    assert find_python(None, notebook, {"PATH": tool_folder}) == str(venv)
 
 
 def test_project_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

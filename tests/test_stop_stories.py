@@ -203,17 +203,19 @@ def test_claude_code_shows_instructions_first_after_machine_restart(
     project: Project, after_restart: Notebook
 ) -> None:
     commands = after_restart.commands
-    ways = [commands.shell("restore"), commands.slash("continue")]
+    expected_commands = [commands.shell("restore"), commands.slash("continue")]
     last = after_restart.raw["cells"][-1]["id"]
     assert_instructions_first(
-        after_restart.before("insert", "print(y)", last).denied, *ways
+        after_restart.before("insert", "print(y)", last).denied, *expected_commands
     )
     answer = after_restart.insert("print(y)")[1]
-    assert answer.line.index(ways[0]) < answer.line.index(ways[1]), answer.line
-    assert_instructions_first(answer.text, *ways)
+    assert answer.line.index(expected_commands[0]) < answer.line.index(
+        expected_commands[1]
+    ), answer.line
+    assert_instructions_first(answer.text, *expected_commands)
     started = after_restart.payload("SessionStart", "", {}, source="startup")
     context = project.hook("SessionStart", started).text
-    assert ways[0] in context, context
+    assert expected_commands[0] in context, context
 
 
 @pytest.mark.nightly

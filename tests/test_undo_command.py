@@ -51,8 +51,8 @@ def test_last_run_and_the_one_before_are_undone(project: Quick) -> None:  # noqa
     assert evaluate(project, "rows, 'extra' in globals()") == "([1], False)"
     assert project.json("status")["state"] == "ready"
     project.kill_daemon()  # the next one knows it by the journal
-    ran = project.json("run", "--stale")
-    assert [result["cell"] for result in ran["results"]] == [2, 3]
+    response = project.json("run", "--stale")
+    assert [result["cell"] for result in response["results"]] == [2, 3]
     status = project.json("status")
     assert status["stale"] == []
     assert status["state"] == "complete"

@@ -364,5 +364,5 @@ def test_change_that_only_the_kernel_sees_makes_cells_stale(
     assert (
         "Stale: cell 3 read `data`, which cell 2 changed after it ran." in answer.text
     )
-    ran = project.json("run", "--stale")
-    assert [result["output"].strip() for result in ran["results"]] == ["2"]
+    response = project.json("run", "--stale")
+    assert [result["output"].strip() for result in response["results"]] == ["2"]

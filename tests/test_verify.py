@@ -484,8 +484,8 @@ def test_replay_that_changes_its_inputs_says_so(project: Quick) -> None:
     path = str(folder / "count.txt")
     source = f"path = {path!r}\nimport os\nn = int(open('count.txt').read())"
     count = "open('count.txt', 'w').write(str(n + 1))\nprint(n)"
-    there = f"import os\nos.chdir({str(folder)!r})"
-    notebook = make_run_notebook_with_file(project, there, f"{source}\n{count}")
+    chdir = f"import os\nos.chdir({str(folder)!r})"
+    notebook = make_run_notebook_with_file(project, chdir, f"{source}\n{count}")
     text = notebook.project.stepper("verify", "a", check=1).stdout
     assert "cell 2 (id b) unstable: the replay changed count.txt; use --scratch" in text
 
@@ -530,8 +530,8 @@ def test_drawn_values_give_the_same_verdict_each_time(tmp_path: Path) -> None:
         verdicts = [format_verdicts(result) for result in results]
         assert len({*verdicts}) == 1
         assert verdicts[0].endswith("e:unstable f:same")
-        again = [[*cell.items()] for cell in results[0]["cells"]]
-        assert again == [[*cell.items()] for cell in results[1]["cells"]]
+        first_cells = [[*cell.items()] for cell in results[0]["cells"]]
+        assert first_cells == [[*cell.items()] for cell in results[1]["cells"]]
 
 
 def test_files_too_large_to_compare_are_reported(

@@ -110,8 +110,8 @@ def test_github_annotations_name_file_line_and_difference() -> None:
         "::error file=a%2Cb%3A 50%25.ipynb,line=30,title=cell 3 does not reproduce::"
         "the notebook contains no outputs of the current source%0A- -1 +1%0A+ 1",
     ]
-    many = [make_outcome(*[ReplayVerdict.CHANGED] * 20) for _ in range(3)]
-    assert len(github_annotations.format_annotations(many).splitlines()) == 10
+    outcomes = [make_outcome(*[ReplayVerdict.CHANGED] * 20) for _ in range(3)]
+    assert len(github_annotations.format_annotations(outcomes).splitlines()) == 10
     assert github_annotations.format_annotations([make_outcome()]) == ""
 
 

@@ -17,12 +17,12 @@ Response: TypeAlias = Sequence[Block] | Callable[[list[Message]], Sequence[Block
 
 
 class Awaited(NamedTuple):
-    """A turn that waits until the requests contain `words` often enough.
+    """A turn that waits until the requests contain a text often enough.
 
     Until then, the model responds that it waits.
     """
 
-    words: str
+    awaited_text: str
     count: int
     turn: Response
 
@@ -155,7 +155,7 @@ class ScriptedModel:
             turn: Turn = self._script[0] if self._script else [text("done")]
             if (
                 isinstance(turn, Awaited)
-                and collect_text(messages).count(turn.words) < turn.count
+                and collect_text(messages).count(turn.awaited_text) < turn.count
             ):
                 return [text("Nothing yet.")]
             self._script = self._script[1:]

@@ -344,26 +344,26 @@ def test_slurm_with_queue_killed_daemon_walltime_and_node_failure(
 def test_jupyter_server_with_websocket_cut_twice(
     project: Path, scripted_model: Model, interactive_claude: InteractiveFactory
 ) -> None:
-    served = JupyterServer("server")
-    served.kernelspec("house", python())
-    spec = served.folder / "data" / "kernels" / "house" / "kernel.json"
+    server = JupyterServer("server")
+    server.kernelspec("house", python())
+    spec = server.folder / "data" / "kernels" / "house" / "kernel.json"
     # else its kernels run in their own folder
-    there = [
+    wrapper = [
         "sh",
         "-c",
         'cd "$0" && exec "$@"',
         str(project / "notebooks"),
     ]
     data = json.loads(spec.read_text())
-    spec.write_text(json.dumps(data | {"argv": [*there, *data["argv"]]}))
-    line = ConnectionProxy(served.port)
+    spec.write_text(json.dumps(data | {"argv": [*wrapper, *data["argv"]]}))
+    proxy = ConnectionProxy(server.port)
     with (
-        contextlib.closing(served),
-        contextlib.closing(line),
+        contextlib.closing(server),
+        contextlib.closing(proxy),
         pytest.MonkeyPatch.context() as patch,
     ):
         patch.setenv(VARIABLE, TOKEN)
-        configure_backend(project, served.definition(line.url, kernel="house"))
+        configure_backend(project, server.definition(proxy.url, kernel="house"))
         notebook = create_planned_notebook(project)
         model = scripted_model(
             [read(notebook)],
@@ -382,14 +382,14 @@ def test_jupyter_server_with_websocket_cut_twice(
         client = interactive_claude(model, env={VARIABLE: TOKEN})
         client.send("Analyse the weather.")
         client.wait_for("It loads.", 40)
-        kernels = served.kernels()
-        assert line.cut()
+        kernels = server.kernels()
+        assert proxy.cut()
         client.wait_for("It draws samples.", 40)
-        line.down()
+        proxy.down()
         wait_until(lambda: "the connection is down" in get_kernel_trouble(notebook))
-        line.up()
+        proxy.up()
         client.wait_for("That is the end.", 40)
-        assert model.unsaid == 0 and served.kernels() == kernels
+        assert model.unsaid == 0 and server.kernels() == kernels
         assert model.shown().count(ENDED) == 2
         assert_complete(notebook, step2=LOADS, step6=FOR_SHORT)
         assert list_runs(notebook) == [
@@ -399,4 +399,4 @@ def test_jupyter_server_with_websocket_cut_twice(
         ]
         assert TOKEN not in model.shown()
         stepper(project, "shutdown")
-        assert served.kernels() == []
+        assert server.kernels() == []

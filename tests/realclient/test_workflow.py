@@ -1282,12 +1282,14 @@ def test_leftover_name_is_reported_before_the_next_version_runs(
         [text("Done.")],
     )
     client(model).prompt("Go on")
-    failed, held, fixed, done = [get_new_text(model, number) for number in range(2, 6)]
+    failed, blocked, fixed, done = [
+        get_new_text(model, number) for number in range(2, 6)
+    ]
     assert "`rows` will be restored, `plt` will be removed" in failed
-    assert "did NOT run" in held
+    assert "did NOT run" in blocked
     assert (
         "`plt` was bound only by an earlier version of this cell, which is undone"
-        " before this version runs" in held
+        " before this version runs" in blocked
     )
     assert "| 3.5" in fixed
     assert "| 2" in done
