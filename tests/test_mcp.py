@@ -1347,7 +1347,7 @@ def test_prompts_match_the_skills(project: Project, protocol_era: str) -> None:
                 "```!",
                 "!`",
             ):
-                assert theirs not in text, prompt
+                assert claude_code_text not in text, prompt
         assert (
             "how wet"
             in (await client.get_prompt("new-notebook", call_arguments["new-notebook"]))
@@ -1584,7 +1584,7 @@ def test_http_requires_a_key_and_refuses_cross_origin_pages(project: Project) ->
                 async with known_as("a") as reconnected:  # on another connection
                     assert (
                         await reconnected.call_tool("read_notebook", {})
-                    ).structured_content["notebook"] == there[0]
+                    ).structured_content["notebook"] == notebooks[0]
 
             asyncio.run(main())
         finally:
