@@ -30,7 +30,7 @@ DOCUMENTS = {
     "kernels": "name kind about usual accepted reachable why offers mend unchecked",
     "kernels wait": "notebook kernel",
     "run": "notebook ok ran cells skipped report results follows which stop changed_outputs",
-    "verify": "notebook reproduces cells files duration_s kernels packages where text failing open_steps warnings",
+    "verify": "notebook reproduces cells files duration_s kernels packages where text failing open_steps warnings partial",
     "restore": "notebook ok ran cells skipped report results follows which stop changed_outputs gone",
     "attach": "notebook kernel where file console settings url python text",
     "history": "notebook run cell_id step started_at duration_s outcome by source bound",

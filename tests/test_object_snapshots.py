@@ -11,7 +11,6 @@ import io
 import itertools
 import random
 import threading
-import time
 import types
 import typing
 import weakref
@@ -34,7 +33,7 @@ GB = 1 << 30
 def walk(*values: Any, seconds: float = 10, max_bytes: int = GB) -> Walk:
     """Take snapshots of values and of all that they refer to."""
     forget_classes()
-    result = Walk(time.monotonic() + seconds, max_bytes)
+    result = Walk(seconds, max_bytes)
     for index, value in enumerate(values):
         result.add_name(f"name{index}", value)
     return result

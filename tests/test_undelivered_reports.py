@@ -115,7 +115,7 @@ def test_undelivered_report_survives_the_daemon_and_reaches_another_session(
         response.startswith("stepper: an edit of ")
         and "was CANCELLED after" in response
     )
-    assert "■ 2. Count" in response and '"Count" (its cell was interrupted)' in response
+    assert '"Count" (its cell was interrupted)' in response
     assert "WAS applied" not in start_session(notebook)
     insert_and_interrupt(notebook, SLOW)
     monkeypatch.setenv("STEPPER_SESSION", "session-1")

@@ -113,11 +113,11 @@ def test_other_code_is_not_undone(project: Quick) -> None:  # noqa: F811
     project.stepper("eval", "x")
     assert "other clients" not in project.stepper("status").stdout
     project.stepper("eval", "x = 5")
-    line = "(2 runs, except for what other clients or `stepper eval` changed; 0 MB"
+    line = "(2 runs, except for changes by scratch executions and other clients; 0 MB"
     assert line in project.stepper("status").stdout
     text = project.stepper("undo", check=1).stdout
     assert "`y` was removed; not restored: `x` (changed by code that another" in text
-    assert "Not undone: what other clients or `stepper eval` changed" in text
+    assert "Not undone: changes by scratch executions and other clients" in text
     assert evaluate(project, "x") == "5"
 
 

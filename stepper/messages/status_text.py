@@ -310,7 +310,7 @@ def describe_undo(reach: Document) -> str:
     elif complete_count < count:
         details.append(f"without exceptions for the last {complete_count}")
     if reach["has_other_code"]:
-        details.append("except for what other clients or `stepper eval` changed")
+        details.append("except for changes by scratch executions and other clients")
     size = f"{format_bytes(reach['bytes'])} of {format_bytes(reach['memory'])}"
     return f"back to cell {reach['cell']} ({', '.join(details)}; {size})"
 

@@ -19,7 +19,7 @@ NAME_LIMIT = 60  # characters
 REASON_LIMIT = 100  # characters
 # After an undo, if code outside the cells ran since the undone runs began.
 OTHER_CODE = (
-    "Not undone: what other clients or `stepper eval` changed in the meantime. The"
+    "Not undone: changes by scratch executions and other clients in the meantime. The"
     " names that they changed keep their values."
 )
 
