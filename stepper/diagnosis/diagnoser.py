@@ -28,6 +28,7 @@ from stepper.diagnosis import (
     syntax_suggestion,
 )
 from stepper.diagnosis.agent_images import SavedImages
+from stepper.diagnosis.column_definitions import explain_missing_column
 from stepper.diagnosis.error_fact_types import (
     Bound,
     ErrorFacts,
@@ -185,6 +186,10 @@ class Diagnoser:
         sentences = [sentence for sentence in sentences if sentence]
         if not sentences:
             sentences = format_findings(error, notebook)
+            # The helper knows which run removed a column that existed.
+            if not any(finding.lost for finding in error.findings):
+                column = explain_missing_column(fault, notebook)
+                sentences = [*filter(None, [column]), *sentences]
         suggestion = one_line(join_sentences(sentences), MAX_SUGGESTION)
         return replace(fault, suggestion=suggestion)
 

@@ -1,0 +1,156 @@
+"""Which columns of data frames a source makes and drops, as far as it names them."""
+
+from __future__ import annotations
+
+import ast
+import functools
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from stepper.policy.dataflow.name_effects import parse_source
+
+MADE = "made"
+DROPPED = "dropped"
+# Methods whose arguments with these names are labels of new columns.
+NEW_LABELS = {"reset_index": ("name", "names"), "melt": ("var_name", "value_name")}
+
+
+class ColumnEffect(NamedTuple):
+    """A line that makes or drops a column; `effect` is MADE or DROPPED.
+
+    With `is_prefix`, the labels of the new columns begin with `label`.
+    """
+
+    label: str
+    line: int
+    effect: str
+    is_prefix: bool = False
+
+    def concerns(self, label: str) -> bool:
+        """Return whether the effect concerns a column."""
+        if self.is_prefix:
+            return label.startswith(self.label)
+        return label == self.label
+
+
+@functools.lru_cache(maxsize=512)
+def list_column_effects(source: str) -> tuple[ColumnEffect, ...]:
+    """Return the columns that Python code makes and drops, sorted by line."""
+    tree = parse_source(source)
+    if tree is None:
+        return ()
+    effects: list[ColumnEffect] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign):
+            effects += _list_assigned(node)
+        elif isinstance(node, ast.Delete):
+            effects += _list_deleted(node)
+        elif isinstance(node, ast.Call):
+            effects += _list_call_effects(node)
+    return tuple(sorted(effects, key=lambda effect: effect.line))
+
+
+def _list_texts(node: ast.expr | None) -> list[str]:
+    """Return the texts that an expression lists: of a text, a list or a tuple."""
+    elements = [node]
+    if isinstance(node, (ast.List, ast.Tuple)):
+        elements = [*node.elts]
+    texts = []
+    for element in elements:
+        value = getattr(element, "value", None)
+        if isinstance(value, str):
+            texts.append(value)
+    return texts
+
+
+def _make_effects(
+    node: ast.expr | None,
+    line: int,
+    effect: str,
+) -> Iterator[ColumnEffect]:
+    """Yield an effect for each label that an expression lists."""
+    for label in _list_texts(node):
+        yield ColumnEffect(label, line, effect)
+
+
+def _list_assigned(node: ast.Assign) -> Iterator[ColumnEffect]:
+    """Yield the columns of `x["k"] = …`, `x.loc[:, "k"] = …` and `x.columns = […]`."""
+    line = node.lineno
+    for target in node.targets:
+        if isinstance(target, ast.Subscript):
+            yield from _make_effects(target.slice, line, MADE)
+        elif isinstance(target, ast.Attribute) and target.attr == "columns":
+            yield from _make_effects(node.value, line, MADE)
+
+
+def _list_deleted(node: ast.Delete) -> Iterator[ColumnEffect]:
+    """Yield the columns of `del x["k"]`."""
+    for target in node.targets:
+        if isinstance(target, ast.Subscript):
+            yield from _make_effects(target.slice, node.lineno, DROPPED)
+
+
+def _list_call_effects(node: ast.Call) -> Iterator[ColumnEffect]:
+    """Yield the columns that a call makes or drops."""
+    function = node.func
+    method = getattr(function, "attr", "")
+    if isinstance(function, ast.Name):
+        method = function.id
+    line = function.end_lineno or node.lineno
+    keywords = {}
+    for keyword in node.keywords:
+        if keyword.arg:
+            keywords[keyword.arg] = keyword.value
+    first = node.args[0] if node.args else None
+    if method == "assign":
+        for name in keywords:
+            yield ColumnEffect(name, line, MADE)
+    elif method in ("agg", "aggregate"):
+        for name, value in keywords.items():
+            if isinstance(value, ast.Tuple):
+                yield ColumnEffect(name, line, MADE)
+    elif method == "insert":
+        for argument in node.args[1:2]:
+            yield from _make_effects(argument, line, MADE)
+    elif method == "DataFrame":
+        yield from _list_keys(first or keywords.get("data"), line, MADE)
+    elif method == "rename":
+        yield from _list_renamed(keywords.get("columns"), line)
+    elif method == "get_dummies":
+        yield from _list_dummies(keywords.get("columns"), line)
+    elif method == "drop":
+        axis = getattr(keywords.get("axis"), "value", 0)
+        columns = keywords.get("columns")
+        if axis in (1, "columns"):
+            columns = first
+        yield from _make_effects(columns, line, DROPPED)
+    elif method in ("pop", "set_index"):
+        yield from _make_effects(first, line, DROPPED)
+    for name in NEW_LABELS.get(method, ()):
+        yield from _make_effects(keywords.get(name), line, MADE)
+
+
+def _list_keys(
+    node: ast.expr | None,
+    line: int,
+    effect: str,
+) -> Iterator[ColumnEffect]:
+    """Yield an effect for each key of a dict."""
+    if isinstance(node, ast.Dict):
+        for key in node.keys:
+            yield from _make_effects(key, line, effect)
+
+
+def _list_renamed(columns: ast.expr | None, line: int) -> Iterator[ColumnEffect]:
+    """Yield the old and the new labels of `rename(columns={…})`."""
+    yield from _list_keys(columns, line, DROPPED)
+    if isinstance(columns, ast.Dict):
+        for value in columns.values:
+            yield from _make_effects(value, line, MADE)
+
+
+def _list_dummies(columns: ast.expr | None, line: int) -> Iterator[ColumnEffect]:
+    """Yield the columns of `get_dummies(x, columns=[…])`."""
+    for label in _list_texts(columns):
+        yield ColumnEffect(f"{label}_", line, MADE, is_prefix=True)
+        yield ColumnEffect(label, line, DROPPED)
