@@ -222,7 +222,7 @@ def send_read(project: Project, event: str, path: Path) -> tuple[float, bytes]:
 
 def read_digest(project: Project, path: Path) -> str:
     """Return the digest that the hooks of a Read return."""
-    for _ in range(5):  # on a busy machine, the hook may give up after 2 s
+    for _ in range(20):  # on a busy machine, the hook may give up after 2 s
         send_read(project, "BeforeRead", path)
         _, output = send_read(project, "AfterRead", path)
         if output:

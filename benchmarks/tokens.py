@@ -10,7 +10,7 @@ Code requires that Read: it refuses to edit a file that a command has changed. A
 run changes nothing and is not read, unless it continues with `--allow-errors`.
 
 Only text that reaches the model is counted. With stepper: the output of `stepper new`,
-the Read of the new notebook, and all texts of the hooks for the model. Without stepper:
+the Read of the new notebook (the digest), and all texts of the hooks for the model. Without stepper:
 the result of the Write that creates the notebook, the output of `jupyter execute`, and
 each Read. `render_notebook` and the constants reproduce Claude Code 2.1.330, driven by a
 scripted model (`tests/realclient`), exactly. Tokens are characters ÷ 4.
@@ -186,6 +186,12 @@ def render_notebook(path: Path) -> str:
 # --- The workflow with stepper
 
 
+def number_lines(text: str) -> str:
+    """Return a text as Read shows the digest: with line numbers."""
+    lines = enumerate(text.split("\n"), 1)
+    return "\n".join(f"{number}\t{line}" for number, line in lines)
+
+
 class Agent(demo.Player):
     """The demo's player; it records the hooks' texts for the model."""
 
@@ -230,7 +236,9 @@ def play_with_stepper(project: Project) -> Workflow:
         cwd=project.root,
     )
     workflow.add_text("`stepper new`", result.output.decode().strip())
-    workflow.add_text("Read", render_notebook(workflow.notebook))
+    show = [str(project.python), "-I", "-c", CLI, "show", str(workflow.notebook)]
+    digest = spawn(show, cwd=project.root).output.decode()
+    workflow.add_text("Read", number_lines(digest.rstrip("\n")))
     player = Agent(workflow)
     for number, step in enumerate(demo.STEPS, 1):
         player.play("markdown", markdown(number, step))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import shutil
 import threading
 import time
@@ -18,9 +19,11 @@ import pytest
 from stepper.common.paths import Paths
 from stepper.daemon import read_events
 from stepper.hook import daemon_client
+from stepper.messages.digest import notebook_digest
 from stepper.notebooks import file_exchange, slim_copies
 from stepper.notebooks.notebook_file import IpynbFile
 from stepper.notebooks.slim_copies import OUTPUT_MARK, SOURCE_MARK, SlimCopies
+from stepper.policy.model import Cell
 from stepper.session.caller import Caller
 from tests.conftest import CLIENTS, Answer, Notebook, Project, code, compiled_client
 
@@ -284,6 +287,9 @@ def change_whole(full: bytes, slim: bytes) -> bytes:
     """JupyterLab saves the notebook that it has had open."""
     raw = json.loads(full)
     raw["cells"][5]["source"] = "changed"
+    for cell in raw["cells"]:
+        for output in cell["outputs"]:
+            output["text"] = output["text"].splitlines(keepends=True)
     return resave(raw)
 
 
@@ -327,6 +333,66 @@ def test_another_program_writes_meanwhile(
             cell["outputs"] = originals[cell["id"]]["outputs"]
         assert large.raw == expected
     assert get_reads(large.project) == []
+
+
+def test_another_program_replaces_the_copy_by_an_older_version(
+    large: Notebook,
+) -> None:
+    """`git stash` takes the copy away: the outputs must not be lost."""
+    before = large.path.read_bytes()
+    read_slim(large)
+    older = large.raw
+    older["cells"] = [{**cell, "outputs": []} for cell in older["cells"][:50]]
+    large.path.unlink()
+    large.path.write_bytes(resave(older))
+    text = get_text(send(large, "AfterRead"))
+    assert large.path.read_bytes() == resave(older)
+    match = re.match(
+        "stepper: large.ipynb: another program replaced the notebook while it was read,"
+        r" and the outputs of before are kept in (\S+\.kept)\.\n",
+        text,
+    )
+    assert match, text[:300]
+    assert (large.project.folder / match[1]).read_bytes() == before
+    large.project.stepper("status")
+    assert len(get_reads(large.project)) == 1
+
+
+def test_disk_is_full_while_outputs_are_put_back(
+    copies: tuple[SlimCopies, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slim, path = copies
+    full = json.loads(path.read_text())
+    assert place_copy(slim, path)
+    changed = json.loads(path.read_text())
+    changed["cells"][5]["source"] = "changed"
+    path.write_bytes(resave(changed))
+
+    def fail(handle: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(slim_copies.os, "fsync", fail)
+        assert slim.restore(str(path))
+        assert slim.take_problems() == [
+            "n.ipynb: it could not be restored yet (No space left on device)"
+        ]
+        assert path.read_bytes() == resave(changed)
+    assert slim.restore(str(path))
+    full["cells"][5]["source"] = "changed"
+    assert json.loads(path.read_text()) == full
+    assert os.listdir(path.parent / ".stepper" / "reads") == []
+
+
+def test_failed_read_names_cells_if_no_copy_can_be_placed() -> None:
+    text = notebook_digest.format_failed_read(
+        "a.ipynb",
+        is_raw=False,
+        can_retry=False,
+        cells=[Cell("c0", 0, 1, "code", "x")] * 50,
+    )
+    assert "after the script, run: stepper run\n" in text
+    assert text.endswith("cell 1 (id c0), 10 more cells.")
 
 
 def test_slim_copy_is_deleted_or_renamed_meanwhile(large: Notebook) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from stepper.daemon import claude_code_json, pre_tool_use
 from stepper.daemon.claude_code_json import Event
@@ -16,6 +16,7 @@ from stepper.daemon.workspace.project_notebooks import Workspace
 from stepper.messages.digest import notebook_digest
 from stepper.notebooks import slim_copies
 from stepper.notebooks.notebook_document import Document
+from stepper.policy.model import Cell
 from stepper.session.caller import Caller
 from stepper.session.cells import notebook_reading
 from stepper.session.session import Session
@@ -121,10 +122,16 @@ async def handle_failed_read(
         return claude_code_json.SILENT
     session = workspace.open_session(path)
     limits = workspace.config.load_limits()
+    can_retry = path not in copies.unplaced
+    cells: Sequence[Cell] = ()
+    if not can_retry:
+        document = await notebook_reading.read_document(session)
+        cells = document.cells
     text = notebook_digest.format_failed_read(
         session.name,
         is_raw=limits.read != DIGEST,
-        can_retry=path not in copies.unplaced,
+        can_retry=can_retry,
+        cells=cells,
         commands=session.state.commands,
     )
     return claude_code_json.format_text("PostToolUseFailure", text)

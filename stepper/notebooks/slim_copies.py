@@ -16,6 +16,7 @@ import json
 import os
 import stat
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
@@ -54,6 +55,9 @@ SOURCE_MARK = (
 )
 RECORD_SUFFIX = ".json"
 FULL_SUFFIX = ".ipynb"
+KEPT_SUFFIX = (
+    ".kept"  # of a notebook whose outputs are not in the file that replaced it
+)
 KEY_LENGTH = 32  # hexadecimal digits
 CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
 ATTEMPTS = 5
@@ -230,6 +234,33 @@ def _find_omitted_parts(
     if parts and "attachments" in original and "attachments" not in cell:
         parts["attachments"] = original["attachments"]
     return parts
+
+
+def _has_all_outputs(document: Document, full: Mapping[str, Any]) -> bool:
+    """Return whether a document contains all cells with outputs of a notebook."""
+    outputs: dict[str, Any] = {}
+    for index, cell in enumerate(document.raw["cells"]):
+        outputs[_get_cell_id(cell, index)] = cell.get("outputs")
+    for index, cell in enumerate(full["cells"]):
+        cell_id = _get_cell_id(cell, index)
+        before = _join_lines(cell.get("outputs"))
+        if before and _join_lines(outputs.get(cell_id)) != before:
+            return False
+    return True
+
+
+def _join_lines(value: Any) -> Any:
+    """Return JSON in which each list of texts is one text.
+
+    nbformat may store a text in both ways.
+    """
+    if isinstance(value, dict):
+        return {key: _join_lines(item) for key, item in value.items()}
+    if not isinstance(value, list):
+        return value
+    if value and all(isinstance(item, str) for item in value):
+        return "".join(value)
+    return list(map(_join_lines, value))
 
 
 def _make_update(parts: Mapping[str, Any]) -> Any:
@@ -481,6 +512,8 @@ class SlimCopies:
             except (ValueError, KeyError, TypeError, AttributeError):
                 return False
             if merged is None:  # the program did not write the slim copy
+                if not _has_all_outputs(document, full):
+                    self._keep(record, reads)
                 self._remove(key, reads)
                 return True
             if _replace(folder, name, status, merged):
@@ -492,6 +525,19 @@ class SlimCopies:
                 )
                 return True
         return False
+
+    def _keep(self, record: Record, reads: int) -> None:
+        """Keep a notebook whose outputs are not in the file that replaced it."""
+        key = _make_key(self._get_path(record))
+        kept_name = f"{key}-{time.time_ns()}{KEPT_SUFFIX}"
+        full_name = key + FULL_SUFFIX
+        os.rename(full_name, kept_name, src_dir_fd=reads, dst_dir_fd=reads)
+        folder = os.path.relpath(self._folder, self._project)
+        self._report(
+            record,
+            "another program replaced the notebook while it was read, and the outputs"
+            f" of before are kept in {folder}/{kept_name}",
+        )
 
     def _report(self, record: Record, text: str) -> None:
         """Add a sentence on a notebook for the next report, if it is new."""

@@ -398,12 +398,16 @@ def _format_name(cell: Cell) -> str:
 
 
 def format_failed_read(
-    name: str, is_raw: bool, can_retry: bool, commands: CommandLines = UNNAMED
+    name: str,
+    is_raw: bool,
+    can_retry: bool,
+    cells: Sequence[Cell] = (),
+    commands: CommandLines = UNNAMED,
 ) -> str:
     """Return the text for an agent that could not read a notebook of this size.
 
     `is_raw` means that the configuration turns the digest off. `can_retry` means that
-    the next read may succeed.
+    the next read may succeed. `cells` are the cells of the notebook.
     """
     show = commands.shell("show")
     notebook = one_line(name)
@@ -420,9 +424,20 @@ def format_failed_read(
             " Read the notebook again: you then get a digest, and NotebookEdit"
             " works."
         )
-    return (
-        f"{text} To see a digest, run: {show}. NotebookEdit needs a Read, and the file"
-        " system of this project does not allow the exchange of files with which"
-        " stepper makes the read possible. stepper's MCP tools (`run_cell`,"
-        " `change_cells`) edit the notebook without a Read."
+    run = commands.shell("run")
+    text = (
+        f"{text} To see a digest, run: {show}. NotebookEdit needs a Read, and stepper"
+        " could not make it possible, because the exchange of two files failed. There"
+        " are two ways to edit the notebook without a Read: stepper's MCP tools"
+        " (`run_cell`, `change_cells`), or a script that changes the file; after the"
+        f" script, run: {run}"
     )
+    if not cells:
+        return text
+    names = list(map(_format_name, cells[:MAX_ROWS]))
+    hidden_count = len(cells) - len(names)
+    if hidden_count:
+        hidden = format_count(hidden_count, "more cell")
+        names.append(hidden)
+    listed = ", ".join(names)
+    return f"{text}\nThe cells: {listed}."
