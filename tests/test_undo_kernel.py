@@ -54,7 +54,7 @@ class UndoLab(Lab):
             self.kernel.execute(code, 30, Limits(), undo=request)
         )
         assert result.outcome is outcome, result.fault
-        assert "swallowed" not in result.diagnosis_data, result.diagnosis_data
+        assert "swallowed" not in result.diagnosis_data, result.diagnosis_data["swallowed"]
         self.output = text(result)
         assert result.undo is not None
         assert result.undo.run == self.number

@@ -75,7 +75,8 @@ def get_size(value: Any) -> int:
 
     Only C code is called: a `__sizeof__` in Python may run the user's code.
     """
-    for base in get_mro(type(value)):
+    # An internal type of Python 3.9 has no base classes.
+    for base in get_mro(type(value)) or ():
         if not get_flags(base) & HEAP_TYPE:
             size: int = base.__sizeof__(value)
             return size

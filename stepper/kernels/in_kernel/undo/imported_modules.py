@@ -70,34 +70,47 @@ def keep_imported(
 
 def restore_modules(module: Any, state: LoadedModules) -> None:
     """Restore the modules; new ones are removed, so that they are imported again."""
-    for name in list(list_differences(module.modules, state.modules)):
-        former = state.modules.get(name)
-        parent, _, attribute = name.rpartition(".")
-        parent_module = module.modules.get(parent)
-        if former is not None:
-            module.modules[name] = former
-            if parent_module is not None:
-                setattr(parent_module, attribute, former)
-            continue
-        user = find_user(name)
+    modules = module.modules
+    names = list(list_differences(modules, state.modules))
+    new_names = {name for name in names if name not in state.modules}
+    for name in new_names:
+        user = find_user(name, new_names)
         if user:
             raise RestoreError(f"`{user}` uses module {name}")
-        del module.modules[name]
-        if parent_module is not None:
-            vars(parent_module).pop(attribute, None)
+    for name in names:
+        parent, _, attribute = name.rpartition(".")
+        parent_names = vars(modules[parent]) if parent in modules else {}
+        if name in new_names:
+            del modules[name]
+            parent_names.pop(attribute, None)
+        else:
+            modules[name] = state.modules[name]
+            parent_names[attribute] = state.modules[name]
 
 
-def find_user(name: str) -> str:
-    """Return the name of a value of the user that comes from a module, or ""."""
+def find_user(name: str, new_names: set[str]) -> str:
+    """Return a name of the user, or a module, that uses a new module, or "".
+
+    The other new modules do not count, because they are removed together.
+    """
     module = sys.modules[name]
     for key, value in scope.namespace.items():
-        origin = getattr(type(value), "__module__", None)
-        if isinstance(value, (type, types.FunctionType)):
-            origin = value.__module__
-        is_from_module = value is module or origin == name
-        if is_from_module and not key.startswith("_"):
+        if is_from_module(value, module) and not key.startswith("_"):
             return key
+    for other_name, other in list(sys.modules.items()):
+        is_other = other_name not in new_names and is_users(other)
+        values = list(vars(other).values()) if is_other else []
+        if any(is_from_module(value, module) for value in values):
+            return other_name
     return ""
+
+
+def is_from_module(value: Any, module: Any) -> bool:
+    """Return whether a value is a module, or defined in it, or of a class in it."""
+    origin = getattr(type(value), "__module__", None)
+    if isinstance(value, (type, types.FunctionType)):
+        origin = value.__module__
+    return value is module or origin == module.__name__
 
 
 STATE = GlobalState(

@@ -8,7 +8,6 @@ from typing import Any
 
 from stepper.kernels.in_kernel.safe_inspect import shell
 from stepper.kernels.in_kernel.undo.numpy_types import flatten_state
-from stepper.kernels.in_kernel.undo.object_snapshots import RestoreError
 from stepper.kernels.in_kernel.undo.python_objects import scope
 from stepper.kernels.in_kernel.undo.state_row import GlobalState, References
 
@@ -77,10 +76,19 @@ def take_shell(module: Any) -> Any:
         "callbacks": callbacks,
         "magics": Magics(magics),
         "transformers": transformers,
-        "extensions": set(shell.extension_manager.loaded),
+        "extensions": list_removable_extensions(),
         "options": [getattr(shell, name) for name in SHELL_OPTIONS],
         "precision": get_text_formatter().float_precision,
     }
+
+
+def list_removable_extensions() -> set[str]:
+    """Return the extensions that can be unloaded. Others stay loaded."""
+    removable = set[str]()
+    for name in shell.extension_manager.loaded:
+        if hasattr(sys.modules.get(name), "unload_ipython_extension"):
+            removable.add(name)
+    return removable
 
 
 def get_text_formatter() -> Any:
@@ -106,9 +114,8 @@ def restore_shell(module: Any, state: Any) -> None:
     formatter = get_text_formatter()
     if formatter.float_precision != state["precision"]:
         formatter.float_precision = state["precision"]
-    for name in shell.extension_manager.loaded - state["extensions"]:
-        if shell.extension_manager.unload_extension(name) is not None:
-            raise RestoreError(f"extension {name} cannot be unloaded")
+    for name in list_removable_extensions() - state["extensions"]:
+        shell.extension_manager.unload_extension(name)
 
 
 def merge(functions: list[Any], users: References) -> list[Any]:
