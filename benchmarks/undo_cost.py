@@ -40,7 +40,7 @@ USE_PROCESSOR_TIME = """
 ])(__import__("gc"), __import__("time")) and None
 """
 # Cells that would disturb the cells of the next case contain one of these words.
-UNSUITABLE = ("sys.stdout", "pre_run_cell", "os.kill")
+UNSUITABLE = ("sys.stdout", "pre_run_cell", "builtins", "os.kill")
 
 
 class CostLab(Lab):

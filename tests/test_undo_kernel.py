@@ -54,7 +54,9 @@ class UndoLab(Lab):
             self.kernel.execute(code, 30, Limits(), undo=request)
         )
         assert result.outcome is outcome, result.fault
-        assert "swallowed" not in result.diagnosis_data, result.diagnosis_data["swallowed"]
+        assert "swallowed" not in result.diagnosis_data, result.diagnosis_data[
+            "swallowed"
+        ]
         self.output = text(result)
         assert result.undo is not None
         assert result.undo.run == self.number
@@ -274,6 +276,14 @@ def test_several_runs_are_undone_together(lab: UndoLab) -> None:
     _, restored = lab.show("rows, n", [last, last - 1, last - 2])
     assert lab.output == "[0] 0\n"
     assert restored.restored["n"] == (last, last - 1, last - 2)
+
+
+def test_changes_of_a_removed_value_are_reported(lab: UndoLab) -> None:
+    lab.step("box = [0]")
+    first = lab.number
+    lab.step("box.append(1)")
+    _, restored = lab.show("1", [first + 1, first])
+    assert restored.removed == {"box": (first + 1, first)}
 
 
 def test_run_between_ends_the_undo_of_an_object(lab: UndoLab) -> None:

@@ -274,7 +274,9 @@ class Restore:
         removed = {}
         for name, runs in self.removed.items():
             if name not in self.not_restored:
-                removed[name] = sorted(runs, reverse=True)
+                # Other runs may have changed the object in place.
+                all_runs = runs | self.restored.get(name, set())
+                removed[name] = sorted(all_runs, reverse=True)
         return {
             "restored": restored,
             "removed": removed,
