@@ -44,6 +44,7 @@ class InterruptHandler:
         error: BaseException | None,
         _: object,
     ) -> None:
+        """Restore the previous handler; set the exit code of an interrupted command."""
         if self.runs_code:
             signal.signal(signal.SIGINT, self.previous_handler)
         if self.interrupted and isinstance(error, StepperError):

@@ -129,6 +129,7 @@ def _format_use(response: Response) -> str:
 
 
 def _format_wait(response: Response) -> str:
+    """Return a line with the state and location of the kernel."""
     from stepper.messages.status_text import format_kernel_location
 
     kernel = response["kernel"]
@@ -481,6 +482,7 @@ class RunProgress(contextlib.ExitStack):
         self.bar.update(task, completed=event.position)
 
     def _start_bar(self, total: int) -> None:
+        """Show the bar, for `total` cells."""
         from rich.progress import (
             BarColumn,
             MofNCompleteColumn,

@@ -263,6 +263,7 @@ def _run_with_daemon(call: VerifyCall, project: str) -> None:
     interrupt_handler = InterruptHandler(runs_code=True)
 
     def send(notebook: str | None) -> VerifyResult:
+        """Let the daemon replay a notebook, or the current one, and wait for it."""
         if interrupt_handler.interrupted:
             raise StepperError(NOT_STARTED)
         payload = json.dumps({**call.options, "notebook": notebook})
@@ -367,6 +368,7 @@ def _stop_on_signals(
     """Stop the replays at Ctrl-C and SIGTERM; cancel them at the second signal."""
 
     def handle_signal() -> None:
+        """Stop the replays, or cancel them if they have been stopped before."""
         if stopped.is_set():
             for task in tasks:
                 task.cancel()

@@ -177,6 +177,7 @@ class Event:
         return _get_short_text(self.data, "tool_use_id") or None
 
     def _parse_write(self, arguments: dict[str, Any]) -> FileWrite:
+        """Return the write of a file from the arguments of the tool Write."""
         return FileWrite(
             _require_path(arguments, "file_path"),
             get_text(arguments, "content"),
@@ -377,6 +378,7 @@ def add_skill_notes(output: bytes, is_other_skill: Callable[[str], bool]) -> byt
         return output
 
     def add_notes(text: str) -> str:
+        """Return a text with a note for each command that it mentions."""
         notes = [
             f"\n(/{skill} is another skill in this project. Instead, run in a"
             f" terminal: stepper {skill})"

@@ -399,7 +399,7 @@ async def _handle_for_notebook(
     """
     workspace = request.workspace
     _clear_replaced_stops(request)
-    currents = workspace.currents.get_all()
+    former_currents = workspace.currents.get_all()
     makes_current = cli_commands.Run | cli_commands.Restore | cli_commands.Use
     if not isinstance(arguments, makes_current):
         return await _dispatch(request, session, arguments)
@@ -411,7 +411,7 @@ async def _handle_for_notebook(
     except StepperError as error:
         nothing_ran = session.state.next_run == next_run and not error.accepted
         if nothing_ran:
-            workspace.currents.restore(currents, session.name, request.owner)
+            workspace.currents.restore(former_currents, session.name, request.owner)
         raise
 
 

@@ -19,6 +19,7 @@ class PrivateLogHandler(RotatingFileHandler):
     """A rotating log handler that creates files which only the user can read."""
 
     def _open(self) -> Any:
+        """Open the log file; called by the base class."""
         return open(
             self.baseFilename,
             "a",

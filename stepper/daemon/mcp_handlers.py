@@ -61,6 +61,7 @@ def _is_refusal(response: object) -> bool:
 
 
 async def _dispatch(request: Request, session: Session, arguments: Any) -> object:
+    """Execute the command on cells that the class of its arguments names."""
     match arguments:
         case mcp_commands.CellRun() | mcp_commands.CellAdd():
             return await _write_cells(request, session, arguments)

@@ -58,6 +58,7 @@ async def report_progress(request: Request, session: Session) -> AsyncIterator[N
     """
 
     async def send_events() -> None:
+        """Send the events until the task is cancelled."""
         last_text = ""
         while True:
             await asyncio.sleep(PROGRESS_SECONDS)

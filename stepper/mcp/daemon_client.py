@@ -145,6 +145,7 @@ class Daemon:
         }
 
         def send() -> bytes | None:
+            """Send the request; return None if it was cancelled or no daemon runs."""
             with suppress(RequestCancelledError):
                 return daemon_client.send_request(
                     self.paths,

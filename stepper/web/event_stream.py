@@ -60,6 +60,7 @@ class EventsHandler(ViewHandler):
             await self.finish()
 
     async def _send_hello(self) -> None:
+        """Send the first event of the stream, with what stays the same in the page."""
         hello = {
             "now": round(1000 * time.time()),
             "project": self.server.paths.project,

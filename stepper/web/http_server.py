@@ -187,6 +187,7 @@ def _make_port_error(
     port: int,
     reason: str,
 ) -> StepperError:
+    """Return the error of a class for a port that can't be opened."""
     return error_class(
         f"port {port} of {HOST} is not available: {reason}",
         "stepper view  # chooses a free port",

@@ -48,6 +48,8 @@ TICK_LABEL_GAP = 8
 TICK_LABEL_SHIFT = 4  # centres the text at the line of the grid
 LINE_HEIGHT = 18
 # The size of a legend entry: a colored square, a gap, and about 7 pixels per character.
+LEGEND_Y = TOP - 17
+LEGEND_TEXT_Y = TOP - 8  # of the base line
 LEGEND_SQUARE = 10
 LEGEND_TEXT_SHIFT = 14
 LEGEND_PADDING = 26
@@ -357,10 +359,10 @@ def _draw_legend(traces: Sequence[Trace]) -> list[str]:
         color = COLORS[index % len(COLORS)]
         name = trace.name[:LEGEND_CHARACTERS]
         parts.append(
-            f'<rect x="{x}" y="{TOP - 17}" width="{LEGEND_SQUARE}"'
+            f'<rect x="{x}" y="{LEGEND_Y}" width="{LEGEND_SQUARE}"'
             f' height="{LEGEND_SQUARE}" fill="{color}"/>'
         )
-        parts.append(_draw_text(x + LEGEND_TEXT_SHIFT, TOP - 8, name))
+        parts.append(_draw_text(x + LEGEND_TEXT_SHIFT, LEGEND_TEXT_Y, name))
         x += LEGEND_PADDING + CHARACTER_WIDTH * len(name)
     return parts
 

@@ -52,6 +52,7 @@ def explain_call_error(
         unexpected_name = unexpected[1]
 
     def select_calls(user_frame: UserFrame) -> list[Any]:
+        """Return the calls that may have failed: those of the function in `message`."""
         calls = []
         for node in user_frame.nodes:
             if isinstance(node, ast.Call):
@@ -65,6 +66,7 @@ def explain_call_error(
         user_frame: UserFrame,
         caller: UserFrame | None,
     ) -> Finding | None:
+        """Return a finding with the signature of a called function, or None."""
         function = find_function(node.func, user_frame)
         signature = describe_callable(function)
         if signature is None:

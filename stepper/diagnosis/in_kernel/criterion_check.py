@@ -107,6 +107,7 @@ class CriterionValues(Values):
         self.compared: dict[str, str] = {}  # expression → value, both as text
 
     def __getitem__(self, node: Any) -> Any:
+        """Return the value of an expression; convert numbers of libraries to Python."""
         if isinstance(node, ast.Call):
             result = self.call(node)
             return to_python_value(result)

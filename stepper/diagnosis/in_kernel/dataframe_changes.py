@@ -394,6 +394,7 @@ class FrameComparison:
         """
         bindings = self.list_bindings(operand)
         if not bindings:
+            # The cell did not assign the frame, but may have changed it in place.
             row_counts = []
             for states in (self.before, self.after):
                 if operand in states:

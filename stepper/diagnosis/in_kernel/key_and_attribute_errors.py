@@ -146,6 +146,7 @@ def explain_key_error(
         user_frame: UserFrame,
         caller: UserFrame | None,
     ) -> Finding | None:
+        """Return a finding if the value of an expression lacks the key."""
         owner = find_owner(node, key)
         lookup = Lookup(
             value=user_frame.values[owner.node],
@@ -577,6 +578,7 @@ def explain_attribute_error(
         return None
 
     def select_nodes(user_frame: UserFrame) -> list[Any]:
+        """Return the expressions that get the attribute, or [None] without any."""
         nodes = []
         for node in user_frame.nodes:
             if isinstance(node, ast.Attribute) and node.attr == name:
@@ -588,6 +590,7 @@ def explain_attribute_error(
         user_frame: UserFrame,
         caller: UserFrame | None,
     ) -> Finding | None:
+        """Return a finding on the object that lacks the attribute, or None."""
         owner = None if node is None else node.value
         value = peek(error, "obj", missing)  # since Python 3.10
         if value is missing:

@@ -107,6 +107,7 @@ def start_run(raw: str) -> None:
     original = asyncio.create_subprocess_exec
 
     async def create_subprocess_exec(*arguments: Any, **options: Any) -> Any:
+        """Start a process as asyncio does, and record it."""
         try:
             process = await original(*arguments, **options)
         except OSError:  # IPython prints that the program does not exist
@@ -196,7 +197,8 @@ def wrap_system(
     """
 
     def system(command: str) -> int:
-        __tracebackhide__ = True
+        """Run and record a command; return its exit code."""
+        __tracebackhide__ = True  # IPython leaves this frame out of tracebacks
         output = ""
 
         def print_and_keep(*texts: Any, **options: Any) -> None:
@@ -225,7 +227,8 @@ def wrap_process_handler(original: Callable[..., Any]) -> Callable[..., Any]:
     def process_handler(
         command: Any, callback: Callable[[Any], Any], *arguments: Any, **options: Any
     ) -> Any:
-        __tracebackhide__ = True
+        """Run and record a command; `callback` reads the output of its process."""
+        __tracebackhide__ = True  # IPython leaves this frame out of tracebacks
         code = None
         output = b""
 

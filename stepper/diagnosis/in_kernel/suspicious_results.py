@@ -122,6 +122,7 @@ def start_run(raw: str) -> None:
     if has_pandas:
         deadline = clock() + SECONDS_BEFORE
         run.frames = call_safely(capture_frames, raw, deadline) or {}
+    # Only the checks of data frames and of swallowed errors need the cell's tree.
     if has_pandas or "except" in raw or "pandas" in raw:
         shell.ast_transformers.append(reader)
     original = unwrap_showwarning(warnings.showwarning)
