@@ -37,27 +37,22 @@ from examples import demo
 from stepper.install import trust
 
 PACKAGES = (
-    "arviz",
     "control==0.10.2",
-    "corner",
     "emcee==3.1.6",
     "giddy==2.3.8",
     "inequality==1.1.2",
-    "ipyparallel",
+    "ipyparallel==9.2.0",
     "lmfit==1.3.4",
     "mapclassify==2.10.0",
-    "mesa==3.3.1",
-    "mpld3",
+    "nbconvert==7.17.2",
     "pointpats==2.5.5",
-    "seaborn==0.13.2",
     "spaghetti==1.7.6",
     "spreg==1.9.0",
-    "sympy",
+    "tqdm==4.70.1",
 )
 MIN_CELLS = 10
 CLIENT_LIMIT = 256 * 1024  # bytes of a Read
 FIGURE_CELLS = 100
-DECIMALS = 100
 
 
 class Comparison(NamedTuple):
