@@ -14,7 +14,7 @@ from stepper.notebooks.notebook_document import Document
 from stepper.policy.changed_cells import hash_source, select_runnable
 from stepper.policy.commands.command_lines import CommandLines
 from stepper.policy.dataflow import partial_replay
-from stepper.policy.dataflow.partial_replay import ReplayPlan
+from stepper.policy.dataflow.partial_replay import Reads, ReplayPlan
 from stepper.policy.model import Cell
 from stepper.session import progress_events, stale_cells
 from stepper.session.caller import Caller
@@ -73,6 +73,7 @@ class PartialReplayPlanner:
         self.cells = document.cells
         self.first = find_first_cell(session, document, from_cell)
         self.dependencies = stale_cells.update_dependencies(session, self.cells)
+        self.reads = _add_reads_of_failing_cells(document, self.dependencies.reads)
         self.durations = _collect_durations(session, document)
         self.cells_by_id = {cell.id: cell for cell in select_runnable(self.cells)}
         marked = (*self.dependencies.stale, *self.dependencies.hidden)
@@ -136,7 +137,7 @@ class PartialReplayPlanner:
         return partial_replay.plan_replay(
             self.cells,
             self.first,
-            self.dependencies.reads,
+            self.reads,
             self.durations,
             is_loadable,
         )
@@ -149,7 +150,7 @@ class PartialReplayPlanner:
         if not self.is_live or cell_id in self.unsaved:
             return False
         history = self.session.journal.run_history
-        needed = partial_replay.find_needed(self.dependencies.reads, [cell_id])
+        needed = partial_replay.find_needed(self.reads, [cell_id])
         records = []
         for needed_id in needed:
             cell = self.cells_by_id[needed_id]
@@ -167,6 +168,22 @@ class PartialReplayPlanner:
 
 def _get_indexes(plan: ReplayPlan) -> frozenset[int]:
     return frozenset(cell.index for cell in plan.skipped)
+
+
+def _add_reads_of_failing_cells(document: Document, reads: Reads) -> Reads:
+    """Return the reads of cells. Cells with a recorded error read from all above.
+
+    Such a cell did not bind all names of its source, so they may come from above. The
+    names of these reads are no names of variables.
+    """
+    cells = select_runnable(document.cells)
+    all_reads = dict(reads)
+    for position, cell in enumerate(cells):
+        outputs = document.get_recorded_outputs(cell) or ()
+        if any(output.get("output_type") == "error" for output in outputs):
+            above = {f"all of {other.id}": other.id for other in cells[:position]}
+            all_reads[cell.id] = {**all_reads.get(cell.id, {}), **above}
+    return all_reads
 
 
 def _collect_durations(session: Session, document: Document) -> dict[str, float]:
