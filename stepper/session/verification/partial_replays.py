@@ -173,8 +173,8 @@ def _get_indexes(plan: ReplayPlan) -> frozenset[int]:
 def _add_reads_of_failing_cells(document: Document, reads: Reads) -> Reads:
     """Return the reads of cells. Cells with a recorded error read from all above.
 
-    Such a cell did not bind all names of its source, so they may come from above. The
-    names of these reads are no names of variables.
+    Such a cell did not bind all names of its source, so they may come from above. These
+    reads have artificial names, which no variable can have.
     """
     cells = select_runnable(document.cells)
     all_reads = dict(reads)
