@@ -614,3 +614,81 @@ def test_reads_and_writes_at_the_same_time(copies: tuple[SlimCopies, Path]) -> N
         thread.join()
     slim.restore_all()
     assert json.loads(path.read_text()) == raw
+
+
+def save_changed_copy(
+    copies: tuple[SlimCopies, Path],
+    prepare: Callable[[list[dict[str, Any]]], None],
+    change: Callable[[list[dict[str, Any]]], None],
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Let another program change the slim copy; return the cells before and after."""
+    slim, path = copies
+    full = json.loads(path.read_text())
+    prepare(full["cells"])
+    path.write_text(json.dumps(full))
+    assert place_copy(slim, path)
+    changed = json.loads(path.read_text())
+    change(changed["cells"])
+    path.write_bytes(resave(changed))
+    slim.restore(str(path))
+    return full["cells"], json.loads(path.read_text())["cells"]
+
+
+def test_attachments_of_markdown_cells_are_put_back(
+    copies: tuple[SlimCopies, Path],
+) -> None:
+    attachments = {"map.png": {"image/png": "iVBORw0KGgo="}}
+
+    def add_attachment(cells: list[dict[str, Any]]) -> None:
+        text = "![map](attachment:map.png)"
+        cells[3] = {
+            "cell_type": "markdown",
+            "id": "md",
+            "metadata": {},
+            "source": text,
+            "attachments": attachments,
+        }
+
+    def edit(cells: list[dict[str, Any]]) -> None:
+        assert "attachments" not in cells[3]
+        cells[5]["source"] = "changed"
+
+    _, after = save_changed_copy(copies, add_attachment, edit)
+    assert after[3]["attachments"] == attachments
+    assert after[5]["source"] == "changed"
+
+
+def test_outputs_return_to_their_cells_in_a_notebook_without_ids(
+    copies: tuple[SlimCopies, Path],
+) -> None:
+    def remove_ids(cells: list[dict[str, Any]]) -> None:
+        for number, cell in enumerate(cells):
+            del cell["id"]
+            cell["source"] = f"print({number // 2})"
+            cell["outputs"][0]["text"] += str(number)
+
+    def insert_above(cells: list[dict[str, Any]]) -> None:
+        new = {**cells[0], "source": "import math", "outputs": []}
+        cells.insert(0, new)
+
+    before, after = save_changed_copy(copies, remove_ids, insert_above)
+    assert after[1:] == before
+    assert after[0]["outputs"] == []
+
+
+def test_notebook_is_kept_if_a_cell_with_omitted_outputs_is_unknown(
+    copies: tuple[SlimCopies, Path],
+) -> None:
+    slim, path = copies
+
+    def change_id(cells: list[dict[str, Any]]) -> None:
+        cells[4]["id"] = "unknown"
+
+    before, after = save_changed_copy(copies, lambda cells: None, change_id)
+    assert after[5] == before[5]
+    assert OUTPUT_MARK in str(after[4])
+    first, _ = slim.take_problems()
+    match = re.search(r"are kept in (\S+\.kept)$", first)
+    assert match
+    kept = json.loads((path.parent / match[1]).read_text())
+    assert kept["cells"] == before

@@ -17,7 +17,8 @@ import os
 import stat
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
@@ -85,6 +86,16 @@ class ReadLocation(NamedTuple):
     reads: int
     folder: int
     name: str
+
+
+class RestoredCopy(NamedTuple):
+    """A changed slim copy with the omitted parts restored, as the file's bytes.
+
+    `is_complete` is False if the original of a cell with omitted parts is not known.
+    """
+
+    data: bytes
+    is_complete: bool
 
 
 class Estimate(NamedTuple):
@@ -193,30 +204,62 @@ def make_slim(raw: Mapping[str, Any]) -> bytes:
     return json.dumps(slim, indent=1).encode()
 
 
-def restore_parts(document: Document, full: Mapping[str, Any]) -> bytes | None:
-    """Return a changed slim copy with the parts that the slim copy left out.
+def restore_parts(document: Document, full: Mapping[str, Any]) -> RestoredCopy | None:
+    """Return a changed slim copy with the omitted parts restored.
 
-    `full` is the notebook. Return None if the document contains no mark, for example
-    because the program that wrote it had read the notebook earlier.
+    `document` is the changed slim copy, `full` the original notebook. Return None if no
+    cell has a mark: a program that had read the original notebook wrote the document.
     """
-    originals: dict[str, dict[str, Any]] = {}
-    for index, cell in enumerate(full["cells"]):
-        originals[_get_cell_id(cell, index)] = cell
+    cells = document.raw["cells"]
+    if not any(map(_has_mark, cells)):
+        return None
+    originals = _map_cells(full["cells"])
     changes: dict[int | str, Any] = {}
-    for index, cell in enumerate(document.raw["cells"]):
-        original = originals.get(_get_cell_id(cell, index))
+    is_complete = True
+    for index, key in enumerate(_list_cell_keys(cells)):
+        cell = cells[index]
+        original = originals.get(key)
         if original is None:
+            is_complete = is_complete and not _has_mark(cell)
             continue
         omitted_parts = _find_omitted_parts(cell, original)
         if omitted_parts:
             changes[index] = _make_update(omitted_parts)
-    if not changes:
-        return None
     widgets = (full.get("metadata") or {}).get("widgets")
     metadata = document.raw.get("metadata") or {}
     if widgets and "widgets" not in metadata:
         changes["metadata"] = _make_update({"widgets": widgets})
-    return apply_changes(document.data, document.raw, changes)
+    data = apply_changes(document.data, document.raw, changes)
+    return RestoredCopy(data, is_complete)
+
+
+def _list_cell_keys(cells: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a key for each cell, by which the cell is found in another version.
+
+    The key is the cell's ID. A cell without an ID is identified by its source, and by
+    the number of equal cells above it.
+    """
+    keys = []
+    counts = Counter[str]()
+    for cell in cells:
+        key = str(cell.get("id") or "")
+        if not key:
+            source = _join(cell.get("source"))
+            counts[source] += 1
+            key = f"{counts[source]} {source}"
+        keys.append(key)
+    return keys
+
+
+def _map_cells(cells: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return cells by their keys."""
+    keys = _list_cell_keys(cells)
+    return {key: cells[index] for index, key in enumerate(keys)}
+
+
+def _has_mark(cell: Mapping[str, Any]) -> bool:
+    """Return whether parts of a cell are omitted, as in a slim copy."""
+    return _is_marked(cell.get("outputs")) or _join(cell.get("source")) == SOURCE_MARK
 
 
 def _find_omitted_parts(
@@ -224,28 +267,27 @@ def _find_omitted_parts(
 ) -> dict[str, Any]:
     """Return the parts of a cell that its slim copy left out, by their keys.
 
-    `cell` is the cell in the slim copy. The result is empty if it has no mark.
+    `cell` is the cell in the slim copy.
     """
     parts = {}
     if _is_marked(cell.get("outputs")):
         parts["outputs"] = original.get("outputs") or []
     if _join(cell.get("source")) == SOURCE_MARK:
         parts["source"] = original.get("source", "")
-    if parts and "attachments" in original and "attachments" not in cell:
+    if "attachments" in original and "attachments" not in cell:
         parts["attachments"] = original["attachments"]
     return parts
 
 
 def _has_all_outputs(document: Document, full: Mapping[str, Any]) -> bool:
-    """Return whether a document contains all cells with outputs of a notebook."""
-    outputs: dict[str, Any] = {}
-    for index, cell in enumerate(document.raw["cells"]):
-        outputs[_get_cell_id(cell, index)] = cell.get("outputs")
-    for index, cell in enumerate(full["cells"]):
-        cell_id = _get_cell_id(cell, index)
-        before = _join_lines(cell.get("outputs"))
-        if before and _join_lines(outputs.get(cell_id)) != before:
-            return False
+    """Return whether a document has all outputs and attachments of a notebook."""
+    cells = _map_cells(document.raw["cells"])
+    for key, original in _map_cells(full["cells"]).items():
+        cell = cells.get(key, {})
+        for part in ("outputs", "attachments"):
+            before = _join_lines(original.get(part))
+            if before and _join_lines(cell.get(part)) != before:
+                return False
     return True
 
 
@@ -270,10 +312,6 @@ def _make_update(parts: Mapping[str, Any]) -> Any:
         return {**value, **parts}
 
     return update
-
-
-def _get_cell_id(cell: Mapping[str, Any], index: int) -> str:
-    return str(cell.get("id") or f"cell-{index}")
 
 
 def _is_marked(outputs: Any) -> bool:
@@ -508,15 +546,17 @@ class SlimCopies:
             try:
                 data = _read(name, folder)
                 document = Document(data, load_json(data), status)
-                merged = restore_parts(document, full)
+                restored = restore_parts(document, full)
             except (ValueError, KeyError, TypeError, AttributeError):
                 return False
-            if merged is None:  # the program did not write the slim copy
+            if restored is None:  # the program did not write the slim copy
                 if not _has_all_outputs(document, full):
                     self._keep(record, reads)
                 self._remove(key, reads)
                 return True
-            if _replace(folder, name, status, merged):
+            if _replace(folder, name, status, restored.data):
+                if not restored.is_complete:
+                    self._keep(record, reads)
                 self._remove(key, reads)
                 self._report(
                     record,
@@ -643,17 +683,21 @@ def _replace(folder: int, name: str, status: os.stat_result, data: bytes) -> boo
     """
     new_name = make_temporary_name(name + ".merged")
     remove_file(new_name, folder)
+    is_unused = True  # the file `new_name` is needed no longer
     try:
         _write_like(new_name, folder, status, data)
         if not exchange_between(folder, new_name, folder, name):
             return False
         if _read_state(new_name, folder) != get_file_state(status):
-            # Another program wrote the file just before the exchange.
-            exchange_between(folder, new_name, folder, name)
+            # Another program wrote the file just before the exchange. Until the files
+            # are exchanged back, its version has the new name.
+            is_unused = False
+            is_unused = exchange_between(folder, new_name, folder, name)
             return False
         return True
     finally:
-        remove_file(new_name, folder)
+        if is_unused:
+            remove_file(new_name, folder)
 
 
 def _write_like(name: str, folder: int, status: os.stat_result, data: bytes) -> None:
