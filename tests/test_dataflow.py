@@ -677,3 +677,43 @@ def test_name_that_one_branch_binds_may_come_from_an_earlier_cell() -> None:
         "if c:\n    a = 1\n    both = 1\nelse:\n    b = 2\n    both = 2\nprint(a, b, both)"
     )
     assert {"a", "b", "c"} <= usage.reads and "both" not in usage.reads
+
+
+# As IPython transforms these magics.
+WRITE = "get_ipython().run_cell_magic('writefile', 'm.py', 'x = {}')"
+ENV = "get_ipython().run_line_magic('env', 'X={}')"
+
+
+@pytest.mark.parametrize(
+    ("provider", "reader", "changed"),
+    [
+        ("np.random.seed(1)", "np.random.rand()", "np.random.seed(2)"),
+        ("random.seed(1)", "print(random.random())", "random.seed(2)"),
+        ("df.to_csv('x.csv')", "pd.read_csv('x.csv')", "ef.to_csv('x.csv')"),
+        ("open('x', 'w').write(t)", "open('x').read()", "open('x', 'w').write(u)"),
+        ("Path('x').write_text(t)", "Path('x').read_text()", "Path('x').write_text(u)"),
+        (WRITE.format(1), "import m", WRITE.format(2)),
+        ("thr = f()", "df.query('x > @thr')", "thr = g()"),
+        ("a = f()", "eval('a + 1')", "a = g()"),
+        ("a = f()", "globals()['a']", "a = g()"),
+        ("pd.set_option('x', 1)", "df", "pd.set_option('x', 2)"),
+        ("pd.options.display.x = 1", "df", "pd.options.display.x = 2"),
+        ("np.set_printoptions(2)", "print(x)", "np.set_printoptions(3)"),
+        ("plt.rcParams['x'] = 1", "df.plot()", "plt.rcParams['x'] = 2"),
+        ("os.environ['x'] = '1'", "y = os.environ['x']", "os.environ['x'] = '2'"),
+        (ENV.format(1), "os.getenv('X')", ENV.format(2)),
+        (
+            "n = f()\ndef d(g):\n    return lambda: n\n@d\ndef h(): pass",
+            "h()",
+            "n = g()\ndef d(g):\n    return lambda: n\n@d\ndef h(): pass",
+        ),
+    ],
+)
+def test_dependencies_outside_the_variables(
+    provider: str, reader: str, changed: str
+) -> None:
+    notebook = Played(a=provider, b="other = 1", c=reader).run("a", "b", "c")
+    assert notebook.format_stale() == ""
+    notebook.sources["a"] = changed
+    assert notebook.run("a").format_stale().startswith("c<")
+    assert notebook.run("c").format_stale() == ""

@@ -257,7 +257,9 @@ def _group_names(causes: Sequence[Cause]) -> list[tuple[str, _Origin]]:
 
 
 def _format_name(cause: Cause) -> str:
-    name = f"`{one_line(cause.name, 60)}`"
+    name = one_line(cause.name, 60)
+    if cause.name.isidentifier() or cause.where == MODULE:
+        name = f"`{name}`"
     if cause.via:
         return f"{name} (imported by `{one_line(cause.via, 60)}`)"
     return name

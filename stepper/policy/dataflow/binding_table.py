@@ -84,6 +84,8 @@ class BindingTable:
             reported = dict.fromkeys(other_names, "")
         # The cell reads the names before it binds any.
         providers = self._find_providers(reads)
+        for name in usage.outside_reads & self.bindings.keys():
+            providers[name] = self.bindings[name]
         for name in changed:
             binding = self.bindings.get(name)
             if binding is not None and binding.kind == VALUE:
@@ -104,14 +106,41 @@ class BindingTable:
             if binding is None or binding.kind != VALUE:
                 binding = Binding(origin, VALUE, version)
             self.bindings[name] = binding._replace(origin=origin, version=version)
+        self._apply_outside_state(origin, usage)
         for name in usage.deletes:
             self.bindings.pop(name, None)
         if usage.star:
             self.star_origin = origin
         return providers
 
+    def _apply_outside_state(self, origin: int, usage: NameUsage) -> None:
+        """Apply changes of state outside the variables.
+
+        Equal code has equal effects on the same state, except on files.
+        """
+        versions: dict[str, Version] = {}
+        for name in usage.outside_changes:
+            former = self.bindings.get(name)
+            # Without a seed, random numbers differ anyway.
+            if former is not None:
+                content = (former.version, usage.source)
+                versions[name] = str(hash(content))
+        for name, codes in usage.outside_binds.items():
+            is_known = all(codes) and not name.startswith("file ")
+            versions[name] = origin
+            if is_known:
+                text = "\n".join(codes)
+                versions[name] = str(hash(text))
+        for name, version in versions.items():
+            self.bindings[name] = Binding(origin, VALUE, version)
+
     def _apply_binding(
-        self, name: str, kind: str, origin: int, usage: NameUsage, fingerprint: str
+        self,
+        name: str,
+        kind: str,
+        origin: int,
+        usage: NameUsage,
+        fingerprint: str,
     ) -> None:
         """Set the binding of a name; `fingerprint` is empty if none was reported."""
         if not fingerprint:
@@ -121,7 +150,11 @@ class BindingTable:
         self.bindings[name] = Binding(origin, kind, version, effects)
 
     def _apply_change(
-        self, name: str, origin: int, reported: Fingerprints, has_report: bool
+        self,
+        name: str,
+        origin: int,
+        reported: Fingerprints,
+        has_report: bool,
     ) -> None:
         """Update the binding of a name if the name's object changed in place.
 
@@ -166,7 +199,10 @@ class BindingTable:
         return providers
 
     def _find_bound_effects(
-        self, name: str, kind: str, usage: NameUsage
+        self,
+        name: str,
+        kind: str,
+        usage: NameUsage,
     ) -> FunctionEffects | None:
         """Return the effects of a function or class that a cell binds to a name.
 

@@ -29,6 +29,8 @@ def add_lost_bindings(
     live_bindings = history.table.bindings
     last_binders = {name: binding.origin for name, binding in table.bindings.items()}
     for name, index in (deleted | last_binders).items():
+        if not name.isidentifier():
+            continue  # state outside the variables
         live = live_bindings.get(name)
         if live is not None:
             search.add_overwritten_name(name, index, live)

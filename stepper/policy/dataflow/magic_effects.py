@@ -7,8 +7,10 @@ that may bind any name.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
+
+from stepper.policy.dataflow.outside_state import ENVIRONMENT, name_file
 
 # Magics whose argument is Python code that runs in the notebook's namespace.
 CODE_MAGICS = (
@@ -40,6 +42,8 @@ class MagicEffects(NamedTuple):
     reads: Sequence[str] = ()
     binds: Sequence[str] = ()
     binds_any: bool = False
+    # State outside the variables that the magic replaces → its text.
+    outside_binds: Mapping[str, list[str]] = {}
 
 
 def analyze_magic(method: str, arguments: Sequence[object]) -> MagicEffects:
@@ -57,6 +61,10 @@ def analyze_magic(method: str, arguments: Sequence[object]) -> MagicEffects:
     name, line, cell, *_ = (*texts, "", "")
     words = line.split()
     identifiers = [word for word in words if word.isidentifier()]
+    if name == "writefile" and words:
+        return MagicEffects(outside_binds={name_file(words[-1]): [cell]})
+    if name == "env" and words:
+        return MagicEffects(outside_binds={ENVIRONMENT: [line]})
     if name == "capture":
         return MagicEffects([cell], binds=identifiers)
     if name in CODE_MAGICS:

@@ -36,7 +36,15 @@ from stepper.policy.dataflow.name_effects import (
     parse_source,
 )
 from stepper.policy.dataflow.name_scopes import NameRecorder, Scope
+from stepper.policy.dataflow.outside_state import (
+    DISPLAY_OPTIONS,
+    find_assignment_use,
+    find_call_use,
+    find_text_reads,
+    name_file,
+)
 
+GLOBALS = ("globals", "locals", "vars")
 EVALUATED = (ast.expr, ast.stmt, ast.pattern)
 
 
@@ -63,6 +71,8 @@ def analyze_tree(
     the tree is nested too deeply, `python` of the result is False.
     """
     visitor = _NameVisitor(source, transform)
+    if tree.body and isinstance(tree.body[-1], ast.Expr):
+        visitor.usage.outside_reads.update(DISPLAY_OPTIONS)
     try:
         visitor.visit_all(tree.body)
     except RecursionError:
@@ -119,6 +129,17 @@ class _NameVisitor(NameRecorder):
             self.visit(node.slice)
         if not isinstance(node.ctx, ast.Load):
             self.record_change(node.value)
+            self.record_outside_use(find_assignment_use(node), node)
+        elif isinstance(node, ast.Subscript):
+            self._record_namespace_read(node)
+
+    def _record_namespace_read(self, node: ast.Subscript) -> None:
+        """Record the variable of `globals()["a"]`, and a read of `os.environ["a"]`."""
+        self.record_outside_use(find_assignment_use(node), node)
+        function = getattr(node.value, "func", None)
+        name = getattr(node.slice, "value", None)
+        if getattr(function, "id", "") in GLOBALS and isinstance(name, str):
+            self.usage.outside_reads.add(name)
 
     def visit_assignment(
         self, node: ast.Assign | ast.AnnAssign | ast.NamedExpr
@@ -243,6 +264,8 @@ class _NameVisitor(NameRecorder):
                 self.record_mention("*", BIND, alias)
                 continue
             self.record_binding(name, alias, IMPORT)
+            path = module.partition(":")[0].replace(".", "/")
+            self.usage.outside_reads.add(name_file(f"{path}.py"))
             source = getattr(node, "module", "")
             imported = alias.name if alias.asname else name
             self.usage.fingerprints[name] = f"{source}:{imported}"
@@ -279,6 +302,8 @@ class _NameVisitor(NameRecorder):
         self._visit_body(node, function_name, parameters, effects)
         if effects is None:
             return
+        # A call of the function also runs what its decorators return.
+        effects.reads |= collect_names(decorators)
         effects.changed_parameters &= {*parameter_names}
         scope = self.scopes[-1] if self.scopes else None
         if scope is not None and scope.kind == CLASS:
@@ -395,6 +420,8 @@ class _NameVisitor(NameRecorder):
         self.visit_all(node.keywords)
         self.visit(function)
         self._record_passed_names(node)
+        self.record_outside_use(find_call_use(node), node)
+        self.usage.outside_reads.update(find_text_reads(node))
         if name in FIRST_ARGUMENT_MUTATORS and node.args:
             self.record_change(node.args[0])
         if isinstance(function, ast.Attribute):
@@ -470,6 +497,7 @@ class _NameVisitor(NameRecorder):
             self.bound = bound_before
             mentions = []
         self.usage.mentions[mentions_before:] = mentions
+        self.usage.outside_binds.update(magic.outside_binds)
         for name in magic.reads:
             self.record_read(name)
         for name in magic.binds:

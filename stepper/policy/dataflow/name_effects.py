@@ -133,6 +133,13 @@ class NameUsage:
     # Whether the cell binds names that the analysis cannot list.
     star: bool = False
     mentions: list[Mention] = field(default_factory=list)
+    # State outside the variables (see `outside_state`) that the source uses, and
+    # variables that a text in the source names.
+    outside_reads: set[str] = field(default_factory=set)
+    outside_changes: set[str] = field(default_factory=set)
+    # State that the source replaces → the code of each statement that does it; an empty
+    # text if the value depends on variables.
+    outside_binds: dict[str, list[str]] = field(default_factory=dict)
     # Whether the source could be parsed as Python.
     python: bool = True
     # What `statement_flow` needs to analyze the statements one by one, and the result.

@@ -27,6 +27,7 @@ from stepper.policy.dataflow.name_effects import (
     NameUsage,
     get_root_name,
 )
+from stepper.policy.dataflow.outside_state import OutsideUse, describe_setter
 
 
 @dataclass(eq=False, repr=False)
@@ -162,6 +163,20 @@ class NameRecorder:
         lines = self.source.split("\n")
         definition = lines[first - 1 : node.end_lineno]
         return str(hash("\n".join(definition)))
+
+    def record_outside_use(self, use: OutsideUse | None, node: ast.expr) -> None:
+        """Record a use of state outside the variables, unless it is in a function."""
+        if use is None or self.effects is not None:
+            return
+        usage = self.usage
+        if use.sets:
+            codes = usage.outside_binds.setdefault(use.name, [])
+            code = describe_setter(node, self.source)
+            codes.append(code)
+        elif use.changes:
+            usage.outside_changes.add(use.name)
+        if not use.sets and use.name not in usage.outside_binds:
+            usage.outside_reads.add(use.name)
 
     def record_change(self, node: ast.expr | None) -> None:
         """Record that an expression changes an object in place.

@@ -1,0 +1,190 @@
+"""State outside the variables that a call uses: seeds, options, files, environment.
+
+Each kind of state has a name, which is no identifier, so that it can be followed like a
+variable. The names of random numbers, options and the environment are those that the
+kernel's undo reports. Only literal paths are known.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import NamedTuple
+
+RANDOM = "random numbers"
+NUMPY_RANDOM = "numpy random numbers"
+TORCH_RANDOM = "torch random numbers"
+ENVIRONMENT = "environment variables"
+PANDAS = "pandas options"
+NUMPY = "numpy print options"
+PLOTS = "matplotlib settings"
+
+DISPLAY_OPTIONS = frozenset({PANDAS, NUMPY})
+
+SEEDS = {
+    "random.seed": RANDOM,
+    "np.random.seed": NUMPY_RANDOM,
+    "numpy.random.seed": NUMPY_RANDOM,
+    "torch.manual_seed": TORCH_RANDOM,
+}
+# Prefixes of functions that draw random numbers.
+DRAWS = {
+    "random.": RANDOM,
+    "np.random.": NUMPY_RANDOM,
+    "numpy.random.": NUMPY_RANDOM,
+    "torch.rand": TORCH_RANDOM,
+}
+NO_DRAWS = re.compile(r"\.(default_rng|Generator|RandomState|SeedSequence|get_state)$")
+# Functions, and prefixes of assigned attributes, that set options.
+SETTERS = {
+    "pd.set_option": PANDAS,
+    "pandas.set_option": PANDAS,
+    "pd.options": PANDAS,
+    "np.set_printoptions": NUMPY,
+    "numpy.set_printoptions": NUMPY,
+    "plt.style.use": PLOTS,
+    "plt.rcParams": PLOTS,
+    "mpl.rcParams": PLOTS,
+    "matplotlib.rcParams": PLOTS,
+    "plt.rc": PLOTS,
+    "mpl.rc": PLOTS,
+    "sns.set": PLOTS,
+    "os.environ": ENVIRONMENT,
+    "os.putenv": ENVIRONMENT,
+}
+READERS = {
+    "os.environ": ENVIRONMENT,
+    "os.getenv": ENVIRONMENT,
+    "plt.": PLOTS,
+    "sns.": PLOTS,
+    "print": NUMPY,
+    "display": PANDAS,
+}
+PLOT_METHODS = ("plot", "hist", "scatter", "bar", "imshow", "show", "boxplot")
+FILE_READERS = re.compile(r"\.(read_\w+|load|loadtxt|genfromtxt|imread)$")
+FILE_WRITERS = re.compile(r"\.(to_\w+|save|savez|savez_compressed|savetxt)$")
+PATH_WRITERS = ("write_text", "write_bytes")
+PATH_READERS = ("read_text", "read_bytes")
+WRITE_MODES = frozenset("wax+")
+
+
+class OutsideUse(NamedTuple):
+    """A use of state: `name` is the state, `sets` whether its value is replaced.
+
+    If `changes` is set, the state is changed in a way that depends on its value.
+    """
+
+    name: str
+    sets: bool = False
+    changes: bool = False
+
+
+def get_dotted_name(node: ast.AST) -> str:
+    """Return the text of names with attributes, such as `np.random.seed`."""
+    parts = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    if not isinstance(node, ast.Name):
+        return ""
+    parts.append(node.id)
+    return ".".join(reversed(parts))
+
+
+def name_file(path: str) -> str:
+    """Return the name of a file's content as state."""
+    return f"file {path.removeprefix('./')!r}"
+
+
+def _get_text(node: ast.expr | None) -> str:
+    """Return the value of a text in the source, or an empty string."""
+    value = getattr(node, "value", None)
+    return value if isinstance(value, str) else ""
+
+
+def find_call_use(node: ast.Call) -> OutsideUse | None:
+    """Return how a call uses state outside the variables, or None if it does not."""
+    name = get_dotted_name(node.func)
+    if name in SEEDS:
+        return OutsideUse(SEEDS[name], sets=True)
+    for prefix, state in SETTERS.items():
+        if name.startswith(prefix) and not name.endswith((".get", ".copy")):
+            return OutsideUse(state, sets=True)
+    for prefix, state in DRAWS.items():
+        if name.startswith(prefix) and not NO_DRAWS.search(name):
+            return OutsideUse(state, changes=True)
+    use = _find_file_use(node, name)
+    if use is not None:
+        return use
+    for prefix, state in READERS.items():
+        if name.startswith(prefix):
+            return OutsideUse(state)
+    if name.rpartition(".")[2] in PLOT_METHODS:
+        return OutsideUse(PLOTS)
+    return None
+
+
+def _find_file_use(node: ast.Call, name: str) -> OutsideUse | None:
+    """Return how a call uses a file whose path is a literal."""
+    path = _get_text(node.args[0]) if node.args else ""
+    method = getattr(node.func, "attr", "")
+    if method in PATH_WRITERS or method in PATH_READERS:
+        owner = getattr(node.func, "value", None)
+        arguments = getattr(owner, "args", None)
+        path = _get_text(arguments[0]) if arguments else ""
+    if not path:
+        return None
+    state = name_file(path)
+    if name == "open":
+        mode = _get_text(node.args[1]) if len(node.args) > 1 else ""
+        for keyword in node.keywords:
+            if keyword.arg == "mode":
+                mode = _get_text(keyword.value)
+        return OutsideUse(state, sets=not WRITE_MODES.isdisjoint(mode))
+    if method in PATH_WRITERS or FILE_WRITERS.search(f".{method}"):
+        return OutsideUse(state, sets=True)
+    if method in PATH_READERS or FILE_READERS.search(f".{method}"):
+        return OutsideUse(state)
+    return None
+
+
+def find_assignment_use(node: ast.Attribute | ast.Subscript) -> OutsideUse | None:
+    """Return how an assignment to an element, or reading it, uses state."""
+    is_read = isinstance(node.ctx, ast.Load)
+    target: ast.AST = node
+    if isinstance(node, ast.Subscript):
+        target = node.value
+    name = get_dotted_name(target)
+    table = READERS if is_read else SETTERS
+    for prefix, state in table.items():
+        if name.startswith(prefix):
+            return OutsideUse(state, sets=not is_read)
+    return None
+
+
+def describe_setter(node: ast.expr, source: str) -> str:
+    """Return a text that is equal if the code sets the same values.
+
+    Return an empty string if the arguments of a call depend on variables.
+    """
+    if not isinstance(node, ast.Call):
+        lines = source.split("\n")
+        return "".join(lines[node.lineno - 1 : node.end_lineno])
+    for argument in (*node.args, *node.keywords):
+        for child in ast.walk(argument):
+            if isinstance(child, ast.Name):
+                return ""
+    return ast.dump(node)
+
+
+def find_text_reads(node: ast.Call) -> list[str]:
+    """Return the variables that a text names, as in `query("x > @y")`, `eval("a")`."""
+    name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+    text = _get_text(node.args[0]) if node.args else ""
+    if not text:
+        return []
+    if isinstance(node.func, ast.Attribute) and name in ("query", "eval"):
+        return re.findall(r"@(\w+)", text)
+    if name in ("eval", "exec"):
+        return re.findall(r"[A-Za-z_]\w*", text)
+    return []
