@@ -330,13 +330,13 @@ def test_circular_import_names_files_in_order() -> None:
             "FileNotFoundError",
             "/usr/no-such/a.csv",
             {},
-            r"'/usr/no-such' does not exist \('/usr' exists\); the kernel's folder is notebooks/$",
+            r"'/usr/no-such' does not exist \('/usr' exists\); the kernel's working directory is notebooks/$",
         ),
         (
             "FileNotFoundError",
             "a.csv",
             {"project": Project(paths=["../data/a.csv"])},
-            "closest existing paths: '../data/a.csv'; the kernel's folder is notebooks/",
+            "closest existing paths: '../data/a.csv'; the kernel's working directory is notebooks/",
         ),
         (
             "FileNotFoundError",

@@ -336,7 +336,7 @@ def test_run_is_undone_by_request(shared: Project) -> None:
         await call_ok(client, "run_cell", source="rows.append(2)\nextra = 3")
         undone = await call_ok(client, "kernel", action="undo")
         assert undone.startswith(
-            f"{name}: What cell 2 changed in the kernel was undone: `rows` was"
+            f"{name}: The changes of cell 2 in the kernel were undone: `rows` was"
             " restored; `extra` was removed."
         )
         assert "`run_notebook` with `which: stale`" in undone
@@ -350,6 +350,6 @@ def test_run_is_undone_by_request(shared: Project) -> None:
         refused = await client.call_tool("kernel", {"action": "undo", "cell": 9})
         assert "has no code cell '9'" in text(refused)
         undone = await call_ok(client, "kernel", action="undo", cell=1)
-        assert "What cells 1 and 2 changed in the kernel was undone" in undone
+        assert "The changes of cells 1 and 2 in the kernel were undone" in undone
 
     run_scenario(shared, story)

@@ -36,7 +36,7 @@ def test_last_run_and_the_one_before_are_undone(project: Quick) -> None:  # noqa
     notebook.insert("rows.append(4)")
     text = project.stepper("undo").stdout
     assert text.splitlines() == [
-        "What cell 3 changed in the kernel was undone: `rows` was restored.",
+        "The changes of cell 3 in the kernel were undone: `rows` was restored.",
         "Stale: cell 3 was undone. To run this cell: `stepper run --stale`.",
         "undo: back to cell 1 (2 runs; 0 MB of 1 MB)",
     ]
@@ -67,7 +67,7 @@ def test_state_before_a_cell(project: Quick) -> None:  # noqa: F811
     _, last = notebook.insert("print(rows)")
     assert "| [1, 2, 3]" in last.text
     assert project.stepper("undo", second).stdout.startswith(
-        "What cells 2, 3 and 4 changed in the kernel was undone: `rows` was restored;"
+        "The changes of cells 2, 3 and 4 in the kernel were undone: `rows` was restored;"
         " `model` was removed."
     )
     assert evaluate(project, "rows") == "[1]"
@@ -75,7 +75,7 @@ def test_state_before_a_cell(project: Quick) -> None:  # noqa: F811
     answer = notebook.replace(second, "rows.append(5)\nrows")
     assert "| [1, 5]" in answer.text
     assert (
-        "Note: by request of the user, what cells 2, 3 and 4 changed in the kernel was"
+        "Note: at the user's request, the changes of cells 2, 3 and 4 in the kernel were"
         " undone: `rows` was restored; `model` was removed." in answer.text
     )
     assert "Stale: cells 3 and 4 were undone." in answer.text

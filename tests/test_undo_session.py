@@ -180,7 +180,9 @@ def test_value_from_below_is_removed_before_its_reader_runs_again(
     other.insert("x = 5")
     answer = other.replace("a", "y = x")
     assert "did NOT run" in answer.text
-    reason = "`x` is bound only below, in cell 2, whose changes are undone before"
+    reason = (
+        "`x` is bound only by cell 2 below; the changes of that cell are undone before"
+    )
     assert reason in answer.text
 
 

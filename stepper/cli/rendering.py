@@ -203,7 +203,7 @@ def _format_history(runs: list[Response]) -> str:
 
 
 def _make_history_row(run: Response) -> Sequence[str]:
-    """Return the cells of a run's row in the table of runs."""
+    """Return a run's row in the table of runs: a text for each column."""
     from stepper.messages.notebook_list import NO_VALUE
     from stepper.messages.status_text import get_outcome_name
 

@@ -67,7 +67,7 @@ class ModuleLocation(NamedTuple):
     """The location of a project's module that has the name of a missing module."""
 
     file: str
-    folder: str  # relative to the kernel's folder
+    folder: str  # relative to the kernel's working directory
     on_path: bool  # whether the folder is on sys.path
 
     @property
@@ -76,7 +76,7 @@ class ModuleLocation(NamedTuple):
         verb = "is" if self.on_path else "is not"
         return (
             f"{self.file} is a module with this name; its folder ({self.folder!r}, "
-            f"relative to the kernel's folder) {verb} on sys.path"
+            f"relative to the kernel's working directory) {verb} on sys.path"
         )
 
 
@@ -513,13 +513,13 @@ def explain_file_error(
 ) -> list[str]:
     """Return sentences on a missing file.
 
-    The sentences contain similar paths, the missing folder and the kernel's folder.
-    Paths are relative to the kernel's folder unless the cell used an absolute path.
+    The sentences contain similar paths, the missing folder and the kernel's working
+    directory. Paths are relative to it unless the cell used an absolute path.
     """
     kernel_folder = []
     if cwd:
         folder = environment.format_folder(cwd)
-        kernel_folder.append(f"the kernel's folder is {folder}")
+        kernel_folder.append(f"the kernel's working directory is {folder}")
     filename = fault.attributes.get("filename")
     path = str(filename or error.path or find_quoted(fault.evalue))
     if error.program:

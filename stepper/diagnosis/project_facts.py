@@ -56,7 +56,7 @@ class SourceDefinition(NamedTuple):
 class LocalModule(NamedTuple):
     """A module of the project, and the folder that sys.path needs for its import.
 
-    `folder` is relative to the kernel's folder.
+    `folder` is relative to the kernel's working directory.
     """
 
     path: str

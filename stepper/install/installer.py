@@ -583,7 +583,7 @@ def _describe_original(
 
 
 def _install_script(project: Path, installed_hash: str | None) -> None:
-    """Copy the hook script; keep a copy of an edited script.
+    """Install the hook script. A script that the user edited is kept as `stepper.orig`.
 
     `installed_hash` is the SHA-256 hash of the script of the last installation, or
     None.
@@ -599,7 +599,8 @@ def _install_script(project: Path, installed_hash: str | None) -> None:
             "the existing script differs from the installed version; it was kept as"
             f" {claude_settings.SCRIPT}.orig",
         )
-    print_line("hook", f"{write(path, new, 0o755)}: {claude_settings.SCRIPT}")
+    change = write(path, new, 0o755)
+    print_line("hook", f"{change}: {claude_settings.SCRIPT}")
 
 
 def _install_skills(project: Path) -> None:

@@ -178,7 +178,7 @@ async def _add_undelivered(
 
 
 def _runs_in_background(ctx: Context) -> bool:
-    """Return whether the client continues during a long call."""
+    """Return whether the client can make a long tool call in the background."""
     client = ctx.session.client_params
     return client is not None and client.client_info.name in BACKGROUND_CLIENTS
 

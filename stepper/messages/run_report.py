@@ -306,7 +306,7 @@ def format_left_out(omitted: OmittedOutput) -> str:
     if omitted.outputs:
         # The characters of printed text are counted above.
         outputs = format_count(omitted.outputs, "output")
-        parts.append(f"{outputs} as a whole ({omitted.bytes:,} bytes)")
+        parts.append(f"{outputs} ({omitted.bytes:,} bytes)")
     return f"left out of the notebook: {'; '.join(parts)}"
 
 

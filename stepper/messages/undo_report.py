@@ -115,7 +115,7 @@ def format_requested(numbers: Sequence[int], result: RestoreResult) -> str:
         subjects.append("a deleted cell")
     subject = " and ".join(subjects)
     text = _describe_result(result) or "it had changed no variable"
-    return f"what {subject} changed in the kernel was undone: {text}"
+    return f"the changes of {subject} in the kernel were undone: {text}"
 
 
 def _describe_result(result: RestoreResult) -> str:
@@ -139,7 +139,7 @@ def _describe_result(result: RestoreResult) -> str:
 def _choose_verb(names: Collection[str]) -> str:
     """Return the verb for names. Some global states are plural, such as settings."""
     name = next(iter(names))
-    is_plural = len(names) > 1 or (not _is_name(name) and name.endswith("s"))
+    is_plural = len(names) > 1 or (not _is_variable(name) and name.endswith("s"))
     return "were" if is_plural else "was"
 
 
@@ -171,10 +171,13 @@ def format_removed_below(name: str, number: int) -> str:
 
     `number` is the number of that cell, or 0 if the cell was deleted.
     """
-    binder = "by a deleted cell, whose changes are"
+    binder = "a deleted cell"
     if number:
-        binder = f"below, in cell {number}, whose changes are"
-    return f"{_quote(name)} is bound only {binder} undone before this cell runs again"
+        binder = f"cell {number} below"
+    return (
+        f"{_quote(name)} is bound only by {binder}; the changes of that cell are undone"
+        " before this cell runs again"
+    )
 
 
 def format_recomputation(
@@ -225,14 +228,14 @@ def _limit(items: Sequence[str]) -> list[str]:
     return [*shown, f"{len(items) - len(shown)} more"]
 
 
-def _is_name(name: str) -> bool:
-    """Return whether this is a variable, not a global state such as settings."""
+def _is_variable(name: str) -> bool:
+    """Return whether `name` is a variable. Otherwise it names a global state."""
     return " " not in name
 
 
 def _quote(name: str) -> str:
     """Return a variable in backticks, or the name of a global state as it is."""
     short = one_line(name, NAME_LIMIT)
-    if _is_name(name):
+    if _is_variable(name):
         return f"`{short}`"
     return short

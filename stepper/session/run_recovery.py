@@ -170,13 +170,14 @@ def _create_work(session: Session, started: RunStarted) -> CellWork:
         started.tags,
     )
     cells: Sequence[Cell] = ()
-    # Writing the outputs reports a notebook that cannot be read.
+    # If the notebook cannot be read, this is reported when its outputs are written.
     with contextlib.suppress(NotebookError):
         cells = session.read().cells
         current_cell = plan.find_cell(cells, cell.id)
         if current_cell is not None and current_cell.source == cell.source:
             cell = current_cell
-    # The client may still wait for the hook. The hook sets the file's time later.
+    # A hook of the client may still be running. It sets the file's modification time
+    # when it returns, so the time must not change before.
     keep_time = bool(started.tool_use_id)
     work = create_work(session, cells, cell, keep_time=keep_time)
     work.key = started.key

@@ -84,7 +84,7 @@ class NotebookView:
         self.file_error = ""
         # The reasons why cells are stale or have hidden state, by cell id.
         self.marks: dict[str, str] = {}
-        self.undo = ""  # how far back undo reaches
+        self.undo_text = ""  # how far back undo reaches
         self.snapshot = dict(NO_SNAPSHOT)
         # The outputs of the running cell so far.
         self.outputs: Sequence[Mapping[str, Any]] = ()
@@ -93,15 +93,15 @@ class NotebookView:
         self.requested_at = 0.0
         self.marks_due_at = 0.0
         self.needs_marks = True
-        self.seen_changes = -1
-        # The version of the sources from which the parts were created.
-        self.parts_version: tuple[object, ...] = ()
-        self.parts: Row = {}
+        self.last_change_count = -1
+        # What the page shows, and the version of the state that it was created from.
+        self.page_data_version: tuple[object, ...] = ()
+        self.page_data: Row = {}
 
     # --- updates, in a thread
 
     def refresh(self, current: str) -> Row:
-        """Update the state of the notebook, and return the parts of the page.
+        """Update the state of the notebook, and return what the page shows.
 
         Requests are sent to the daemon at most every RUNNING_SECONDS or IDLE_SECONDS.
         `current` is the name of the project's current notebook.
@@ -113,15 +113,15 @@ class NotebookView:
             finally:
                 self.request_lock.release()
         with self.history.lock:
-            version = self._get_parts_version(current)
-            if version != self.parts_version:
-                self.parts_version = version
-                self.parts = {
+            version = self._get_page_data_version(current)
+            if version != self.page_data_version:
+                self.page_data_version = version
+                self.page_data = {
                     "status": self.build_status(current),
                     "cells": self.list_cells(),
                     "live": self.build_live_state(),
                 }
-            return self.parts
+            return self.page_data
 
     def _read_files(self) -> bool:
         """Read new events from the journal, and the notebook file if it has changed.
@@ -133,8 +133,8 @@ class NotebookView:
             # The result of `refresh` does not show all new events, because the list of
             # notebooks refreshes the same history.
             changes = self.history.changes + self.history.generation
-            has_events = changes != self.seen_changes
-            self.seen_changes = changes
+            has_events = changes != self.last_change_count
+            self.last_change_count = changes
             has_new_file = self._read_file()
             is_idle = not self.snapshot["run"]
             if has_events or (has_new_file and is_idle):
@@ -143,10 +143,10 @@ class NotebookView:
         interval = RUNNING_SECONDS if is_running else IDLE_SECONDS
         return has_events or time.monotonic() > self.requested_at + interval
 
-    def _get_parts_version(self, current: str) -> tuple[object, ...]:
+    def _get_page_data_version(self, current: str) -> tuple[object, ...]:
         """Return a version that changes whenever the parts must be created again."""
         return (
-            self.seen_changes,
+            self.last_change_count,
             id(self.document),
             self.file_error,
             id(self.snapshot),
@@ -184,7 +184,7 @@ class NotebookView:
         self.requested_at = time.monotonic()
         if snapshot is None:
             self.snapshot = dict(NO_SNAPSHOT)
-            self.undo = ""
+            self.undo_text = ""
             self.outputs = ()
             self.needs_marks = True
             return
@@ -199,7 +199,7 @@ class NotebookView:
             marks = [*(snapshot["hidden"] or ()), *(snapshot["stale"] or ())]
             self.marks = {mark["cell_id"]: mark["why"] for mark in marks}
             reach = snapshot["undo"]
-            self.undo = status_text.describe_undo(reach) if reach else ""
+            self.undo_text = status_text.describe_undo(reach) if reach else ""
         self.snapshot = snapshot
 
     # --- parts of the page
@@ -372,7 +372,7 @@ class NotebookView:
             "python": kernel.get("python"),
             "where": kernel.get("where"),
             "left": kernel.get("left_seconds"),
-            "undo": self.undo,
+            "undo": self.undo_text,
             "trouble": kernel.get("trouble"),
         }
 

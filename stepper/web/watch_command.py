@@ -123,8 +123,8 @@ def render(
     """
     if view is None:
         return Text(one_line(error) or format_no_notebook(program))
-    status = view.parts["status"]
-    live = view.parts["live"]
+    status = view.page_data["status"]
+    live = view.page_data["live"]
     parts: list[RenderableType] = [render_header(status, live)]
     parts += render_plan(status["steps"], height // 2)
     parts.append(Text())

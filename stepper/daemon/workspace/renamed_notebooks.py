@@ -140,11 +140,12 @@ class RenamedNotebooks:
         return last_check is None or last_check.cell_ids.isdisjoint(cell_ids)
 
     def _match_with_session(self, session: Session, cells: Sequence[Cell]) -> None:
-        """Move the session that ran these cells to the path of `session`.
+        """Reassign sessions after a notebook was renamed.
 
-        If the notebook of `session` was renamed to another path, move `session` to that
-        path. If the match is uncertain, don't move the session that ran the cells: move
-        `session` to a free name if it has runs, and call `_notify_of_possible_rename`.
+        If another session ran these cells, move that session to the path of `session`.
+        If the notebook of `session` was itself renamed, first move `session` to its new
+        path. If the match is uncertain, the other session stays where it is, and only
+        the user is notified; then a `session` with runs gets a free name.
         """
         hashes = notebook_identity.hash_code_cells(cells)
         if not hashes:

@@ -356,7 +356,7 @@ def format_figure_folder(folder: str) -> str:
 
 
 def _format_kernel(status: Mapping[str, Any], name_count: int | None) -> str:
-    """Return the line on the kernel, with the number of its names."""
+    """Return the line on the kernel, with the number of names defined in it."""
     line = status_text.format_kernel(status)
     if name_count is None:
         return line

@@ -158,7 +158,7 @@ def _format_close(all_cells: Sequence[CellVerdict]) -> list[Entry]:
 
 
 def _format_notes(all_cells: Sequence[CellVerdict]) -> list[Entry]:
-    """Return the notes on cells with the recorded outputs.
+    """Return the notes on cells whose outputs are as recorded.
 
     Cells with the same note share a line.
     """
@@ -168,16 +168,17 @@ def _format_notes(all_cells: Sequence[CellVerdict]) -> list[Entry]:
             groups.setdefault(cell.difference, []).append(cell)
     limit = _choose_limit(len(groups))
     entries: list[Entry] = []
-    others: list[CellVerdict] = []
+    cells_beyond_limit: list[CellVerdict] = []
     for text, group in groups.items():
         if len(entries) < MAX_ROWS:
             note = one_line(text, limit)
             entries.append(_create_entry(NOTE_MARK, group, f": {note}"))
         else:
-            others += group
-    if others:
+            cells_beyond_limit += group
+    if cells_beyond_limit:
+        cells_beyond_limit.sort(key=lambda cell: cell.number)
         text = ": as recorded, with notes (`--json` prints them)"
-        entries.append(_create_entry(NOTE_MARK, others, text))
+        entries.append(_create_entry(NOTE_MARK, cells_beyond_limit, text))
     return entries
 
 

@@ -182,7 +182,10 @@ class List(Arguments, name="list", examples=("list", "list --all")):
 class Use(
     Arguments, name="use", examples=("use analysis", "use analysis --kernel gpu")
 ):
-    """Make NOTEBOOK the current one; in Claude Code's shell, for its session."""
+    """Make NOTEBOOK the current notebook.
+
+    In Claude Code's shell, this applies only to the current session.
+    """
 
     notebook: str = positional("The notebook: its path or name.")
     kernel: str | None = option(

@@ -153,7 +153,7 @@ def _join_lines(content: Any) -> Any:
 
 
 def _restore_in_line(recorded: str, fresh: str, run: RunTime) -> str:
-    """Return a fresh line, with the recorded values that depend on the clock."""
+    """Return a fresh line in which the recorded values replace those of the clock."""
     if recorded == fresh:
         return fresh
     before = [*VALUES.finditer(recorded)]

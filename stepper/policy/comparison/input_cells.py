@@ -1,4 +1,4 @@
-"""Find the cells above that provide the values of a cell, by names in the sources."""
+"""Find the cells whose values a cell uses, from the names in the sources."""
 
 from __future__ import annotations
 

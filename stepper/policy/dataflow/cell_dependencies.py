@@ -377,9 +377,10 @@ class _DependencySearch:
         return make_cause(name, cell, UNBOUND)
 
     def _find_binder(self, name: str, origin: RunRecord, index: int) -> RunRecord:
-        """Return the run that bound a name that `origin` may only have changed.
+        """Return the run that bound a name.
 
-        Only cells above the index are considered.
+        The run `origin` may only have changed the name's value. In this case, follow
+        the name to the run that bound it, but only through cells above `index`.
         """
         while True:
             position = self.positions.get(origin.key)

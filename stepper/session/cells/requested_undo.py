@@ -171,7 +171,7 @@ def _record(
     numbers = sorted({cell.cell for cell in undone})
     text = undo_report.format_requested(numbers, result)
     if caller.is_outside_agent:
-        session.notices.add(f"by request of the user, {text}")
+        session.notices.add(f"at the user's request, {text}")
     lines = [f"{text[0].upper()}{text[1:]}."]
     if requested_undo.has_other_code_since(first.run, state):
         lines.append(undo_report.OTHER_CODE)

@@ -49,12 +49,12 @@ class Identity:
     def from_pid(cls, pid: int) -> Identity:
         """Return the identity of a running process.
 
-        If the process does not exist, return an identity that is never running.
+        If the process does not exist, `is_running` of the identity is always false.
         """
         try:
             created = psutil.Process(pid).create_time()
         except psutil.Error:
-            return cls(pid, "gone", 0.0)  # differs from every start
+            return cls(pid, "gone", 0.0)  # `born` of a process is never "gone"
         return cls(pid, _get_start(pid).born, created)
 
     @classmethod

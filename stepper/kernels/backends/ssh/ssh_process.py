@@ -200,7 +200,7 @@ class SshProcess(RemoteProcess):
         return self.stderr
 
     def remove_record(self) -> None:
-        """Disconnect. Also remove the record unless the kernel may still be running."""
+        """Remove the record unless the kernel may still be running; then disconnect."""
         if not self.may_be_running:
             secure_files.remove(self.record)
         self.link.close()

@@ -334,7 +334,7 @@ def is_same_value(large: LargeValue, value: Any) -> bool:
 
 
 def ignore_kernel_objects(walk: Walk) -> None:
-    """Do not visit what belongs to the kernel, and what `global_state` restores."""
+    """Exclude the kernel's own objects, and those that `global_state` restores."""
     walk.ignore([scope.namespace, sys, sys.modules, sys.path, os.environ])
     walk.ignore([getattr(os, "environb", None)])
     walk.ignore([scope.namespace.get("In"), scope.namespace.get("Out")])

@@ -322,7 +322,10 @@ def is_same_class(value: Any, state: Any) -> bool:
 
 
 def restore_class(value: Any, state: Any) -> None:
-    """Restore attributes and bases. New subclasses disappear with their references."""
+    """Restore the attributes and bases of a class.
+
+    New subclasses are not removed here: they are collected when nothing refers to them.
+    """
     items, bases, _, _ = state
     if not are_identical(get_bases.__get__(value), bases):
         get_bases.__set__(value, bases)
