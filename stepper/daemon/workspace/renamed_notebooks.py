@@ -144,7 +144,7 @@ class RenamedNotebooks:
 
         If another session ran these cells, move that session to the path of `session`.
         If the notebook of `session` was itself renamed, first move `session` to its new
-        path. If the match is uncertain, the other session stays where it is, and only
+        path. If the match is uncertain, the other session is not moved, and only
         the user is notified; then a `session` with runs gets a free name.
         """
         hashes = notebook_identity.hash_code_cells(cells)
