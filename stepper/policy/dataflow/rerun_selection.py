@@ -32,7 +32,7 @@ def select_cells(
     for flow in dependencies.flows:
         if undoes_runs and flow.cell.id not in done:
             undone.add(flow.cell.id)
-    search = _RerunSearch(dependencies.flows, history, up_to_date, undone)
+    search = _RerunSearch(dependencies.flows, history, up_to_date, undone, done)
     return {dependencies.flows[index].cell.id for index in search.find()}
 
 
@@ -45,12 +45,14 @@ class _RerunSearch:
         history: History,
         up_to_date: Collection[str],
         undone: Collection[str],
+        done: Collection[str],
     ) -> None:
         self.flows = flows
         self.history = history
         self.up_to_date = up_to_date
         # The ids of cells whose earlier runs are undone before they run again.
         self.undone = undone
+        self.done = done
         # The index of each cell that has run, by key.
         self.indexes: dict[str, int] = {}
         for index, flow in enumerate(flows):
@@ -110,7 +112,9 @@ class _RerunSearch:
             return True  # the cell ran, but its effect on the name is not known
         if live is None:
             return False
-        if live.version == flow.record.bound.get(name):
+        # For a cell that has just run, an equal value was not enough.
+        is_equal = live.version == flow.record.bound.get(name)
+        if is_equal and self.flows[reader].cell.id not in self.done:
             return True
         origin = self.history.records.get(live.origin)
         return origin is not None and origin.key == flow.record.key
