@@ -2,14 +2,16 @@
 
     python benchmarks/edit_stories.py                      # 30 public notebooks: minutes
     python benchmarks/edit_stories.py --random 40 --seed 7 # random notebooks
+    python benchmarks/edit_stories.py --folder FOLDER      # the notebooks below FOLDER
     python benchmarks/edit_stories.py -v --json
 
 The public notebooks are those with ten or more code cells in source distributions on
-the package index (`tests/dataflow/score.py`); they are downloaded at run time. In each,
-stepper runs all cells. Then a number in a cell near the middle changes as Claude Code
-edits it, and `stepper run --stale` runs. The state must be that of a new kernel that
-runs the edited notebook from the top. Names that differ between two such kernels are
-nondeterministic and are left out.
+the package index (`tests/dataflow/score.py`); they are downloaded at run time. With
+`--folder`, they are those below a folder, smaller files first. In each, stepper runs
+all cells. Then a number in a cell near the middle changes as Claude Code edits it, and
+`stepper run --stale` runs. The state must be that of a new kernel that runs the edited
+notebook from the top. Names that differ between two such kernels are nondeterministic
+and are left out.
 
 A random notebook has five cells with operations on shared objects. Cells are replaced,
 replaced by versions that fail, deleted and appended at random. The state at the end
@@ -25,6 +27,7 @@ import collections
 import json
 import random
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -313,15 +316,30 @@ def run_live_edit(
     return state
 
 
-def run_public_stories(count: int, jobs: int, python: str) -> list[Story]:
+def download_notebooks(folder: Path) -> list[Path]:
+    """Return the public notebooks in random order."""
+    folder.mkdir()
+    paths = [*filter(is_suitable, unpack_notebooks(sys.executable, folder))]
+    random.Random(0).shuffle(paths)
+    return paths
+
+
+def copy_notebooks(source: Path, folder: Path) -> list[Path]:
+    """Copy a folder with all its files; return its notebooks, smaller ones first."""
+    shutil.copytree(source, folder)
+    paths = {path.read_bytes(): path for path in sorted(folder.rglob("*.ipynb"))}
+    return sorted(filter(is_suitable, paths.values()), key=lambda p: p.stat().st_size)
+
+
+def run_public_stories(
+    count: int, jobs: int, python: str, source: Path | None
+) -> list[Story]:
     """Return the outcomes of at least `count` public notebooks that can be edited."""
     stories: list[Story] = []
     with create_project(python) as project, ThreadPoolExecutor(jobs) as pool:
         project.config(CONFIG)
         folder = project.folder / "notebooks" / "packages"
-        folder.mkdir()
-        paths = [*filter(is_suitable, unpack_notebooks(sys.executable, folder))]
-        random.Random(0).shuffle(paths)
+        paths = copy_notebooks(source, folder) if source else download_notebooks(folder)
         while paths and sum(each.outcome in OUTCOMES for each in stories) < count:
             chosen, paths = paths[: 2 * jobs], paths[2 * jobs :]
             stories += pool.map(lambda path: run_public_story(project, path), chosen)
@@ -577,6 +595,7 @@ def parse_arguments() -> argparse.Namespace:
         description="Compare edited notebooks with replays."
     )
     parser.add_argument("--notebooks", type=int, default=30, help="public notebooks")
+    parser.add_argument("--folder", type=Path, help="of notebooks, with their data")
     parser.add_argument("--random", type=int, default=0, metavar="N")
     parser.add_argument("--seed", type=int, default=1, help="of the first notebook")
     parser.add_argument("--steps", type=int, default=6, help="random actions")
@@ -596,7 +615,9 @@ def main() -> None:
     if arguments.random:
         stories = run_random_stories(arguments, python)
     else:
-        stories = run_public_stories(arguments.notebooks, arguments.jobs, python)
+        stories = run_public_stories(
+            arguments.notebooks, arguments.jobs, python, arguments.folder
+        )
     if arguments.json:
         print(json.dumps([asdict(story) for story in stories], indent=1))
     else:
