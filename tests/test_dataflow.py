@@ -579,7 +579,7 @@ def test_execution_order_is_reproducible() -> None:
     )
     assert (
         message
-        == "No cell of the notebook is known to bind these names: cell 3 reads `left_over`."
+        == "stepper found no cell that defines some of the names in use: cell 3 reads `left_over`."
     )
     notebook.sources = {"c": "x = 1", "d": "y = 2", "b": "x + y"}
     assert unresolved_names.find_unbound_names(notebook.cells, notebook.past) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import json
 import re
@@ -100,3 +101,21 @@ def test_every_object_named_in_a_string_exists() -> None:
         if module.startswith("stepper.mcp"):
             pytest.importorskip("mcp", reason="the extra `mcp` is not installed")
         assert hasattr(importlib.import_module(module), attribute), module
+
+
+@pytest.mark.parametrize(
+    ("pattern", "version"),
+    [
+        ("kernels/backends/slurm/node_launcher.py", (3, 8)),
+        ("kernels/backends/ssh/remote_launcher.py", (3, 8)),
+        ("kernels/in_kernel/**/*.py", (3, 9)),
+        ("diagnosis/in_kernel/*.py", (3, 9)),
+    ],
+)
+def test_code_for_other_interpreters_has_their_syntax(
+    pattern: str, version: tuple[int, int]
+) -> None:
+    paths = [*(ROOT / "stepper").glob(pattern)]
+    assert paths
+    for path in paths:
+        ast.parse(path.read_text(), path.name, feature_version=version)

@@ -127,9 +127,7 @@ def test_undo_is_refused(project: Quick) -> None:  # noqa: F811
     notebook.insert("x = 1")
     assert "has no code cell '7'" in refuse(project, "7", exit_code=2)
     project.json("undo")
-    assert "no cell has run in this kernel whose run is not undone yet" in refuse(
-        project, exit_code=2
-    )
+    assert "this kernel has no run left to undo" in refuse(project, exit_code=2)
     project.config("undo: off\n")
     assert "nothing was undone: undo is off" in refuse(project)
     assert project.json("status")["undo"] is None

@@ -536,11 +536,12 @@ class ResumeTarget(NamedTuple):
 async def _find_resume_target(
     workspace: Workspace, current: Session | None, owner: str, command: PromptCommand
 ) -> ResumeTarget:
-    """Return the session that a command resumes.
+    """Return the session that a command resumes, and the command without its name.
 
-    A notebook name at the start of the command's message selects the notebook. Without
-    a name, this is the stopped notebook, or else `current`. Raise UsageError if the
-    named notebook does not exist, or if several notebooks are stopped.
+    If the command's message starts with a notebook name, that notebook is resumed.
+    Otherwise, the stopped notebook is, or `current` if no notebook is stopped. Raise
+    UsageError if the named notebook does not exist, or if several notebooks are stopped
+    and none is named.
     """
     project = workspace.paths.project
     words = command.words

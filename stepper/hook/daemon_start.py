@@ -53,7 +53,6 @@ def start_daemon(
     exits or does not listen within START_SECONDS.
     """
     paths = Paths(hook_paths.project)
-    deadline = time.monotonic() + START_SECONDS
     lock, log = open_lock_and_log(paths)
     try:
         # Two hooks may start at the same time: the second one waits here and then
@@ -69,6 +68,7 @@ def start_daemon(
             return sock
         log_size = os.fstat(log).st_size
         daemon = _spawn_daemon(paths, log)
+        deadline = time.monotonic() + START_SECONDS
         while not (sock := connect(paths)):
             has_exited = daemon.poll() is not None
             if has_exited or time.monotonic() > deadline:

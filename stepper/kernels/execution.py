@@ -194,10 +194,11 @@ class RunningExecution:
         return await self.finish()
 
     async def _receive_all(self, disconnect_count: int) -> None:
-        """Handle messages until the execution is finished or nothing more is expected.
+        """Handle messages until the execution is finished.
 
-        Also return if the connection is lost, which means that the `disconnect_count`
-        of the process differs from the argument.
+        Return early if the limits require it (see `enforce_limits`), or if the
+        connection was lost. `disconnect_count` is the count of the process at the start
+        of the execution: if the count has changed, the connection was lost.
         """
         process = self.kernel.process
         iopub = self.kernel.channels.iopub

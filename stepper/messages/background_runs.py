@@ -40,9 +40,9 @@ QUEUE_HINT = "With `queue: true` in .stepper/config.yaml, code cells wait in lin
 
 
 def _format_stop_hint(commands: CommandLines) -> str:
-    """Return a sentence on how to stop a background cell, without the period."""
+    """Return sentences on how to stop a background cell, without the last period."""
     return (
-        f"To stop the cell: `{commands.shell('interrupt')}`, or the user types"
+        f"To stop the cell, run `{commands.shell('interrupt')}`. The user can also type"
         " `stop the cell`"
     )
 
@@ -125,10 +125,10 @@ def format_session_start(
     last_line: str,
     is_notified: bool,
 ) -> str:
-    """Return the text for a new session on a cell that runs in the background.
+    """Return the text that tells a new agent session about a background cell.
 
     `running` names the cell and `deadline` is the text from `format_deadline`.
-    `is_notified` says whether the new session is notified of the report.
+    `is_notified` says whether the new session is notified when the cell finishes.
     """
     printed = ""
     if last_line:

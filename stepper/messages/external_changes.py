@@ -52,12 +52,12 @@ def format_maybe_renamed(name: str, former: str, has_kernel: bool) -> str:
     sentences = [
         f"{one_line(name)} seems to be {one_line(former)} under a new name (same cell"
         f" ids). The {subject} still under the old name. To continue there, rename the"
-        f" file back: mv {new_path} {old_path}",
-        f"To continue here with a new kernel, run: {run_all}",
+        f" file back: `mv {new_path} {old_path}`",
+        f"To continue here with a new kernel, run: `{run_all}`",
     ]
     if has_kernel:
         shutdown = CommandLines(former).shell("shutdown")
-        sentences.append(f"To stop the old kernel, run: {shutdown}")
+        sentences.append(f"To stop the old kernel, run: `{shutdown}`")
     return ". ".join(sentences)
 
 

@@ -43,7 +43,7 @@ NOT_RUN_REASON = " (empty, tagged skip-execution, or not requested to run)"
 
 @dataclass(frozen=True)
 class CellRead:
-    """A cell, or a part of a long cell, on a page (a JSON response)."""
+    """A cell, or a part of a long cell, in the JSON response of `cell read`."""
 
     cell_id: str
     index: int  # among all cells, from 0

@@ -322,7 +322,7 @@ def format_order(
             f"cell {cell.number} reads `{one_line(name, 60)}`" for cell, name in unbound
         ]
         return (
-            "No cell of the notebook is known to bind these names:"
+            "stepper found no cell that defines some of the names in use:"
             f" {_join_clauses(clauses)}.{stale}"
         )
     if has_hidden_state:

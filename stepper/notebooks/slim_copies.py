@@ -111,9 +111,10 @@ def is_too_large(raw: Mapping[str, Any]) -> bool:
 
 
 def read_large_file(file: IpynbFile) -> Document | None:
-    """Return a notebook that the client may refuse to read, otherwise None.
+    """Return the notebook in a file if the client may refuse to read it, else None.
 
-    Raise NotebookError if the file cannot be read.
+    Also return None if the file's size is not known, for example because the file does
+    not exist. Raise NotebookError if the content cannot be read.
     """
     try:
         size = os.stat(file.path).st_size
@@ -624,7 +625,7 @@ class SlimCopies:
         return None
 
     def _remove(self, key: str, reads: int) -> None:
-        """Remove the files of a restored notebook."""
+        """Remove a notebook's files from `.stepper/reads` after it was restored."""
         remove_file(key + FULL_SUFFIX, reads)
         remove_file(key + RECORD_SUFFIX, reads)
 

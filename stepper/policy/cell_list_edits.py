@@ -120,9 +120,11 @@ class CellReferences:
         self.resolved: dict[str, Cell] = {}
 
     def resolve(self, cells: Cells, reference: object) -> Cell:
-        """Return the current version of the cell with a reference.
+        """Return the cell that a reference identifies, in its current version.
 
-        Raise CellReferenceError if the cell does not exist or has changed.
+        The first call with a reference determines the cell. Later calls return the same
+        cell, even if its index has changed. Raise CellReferenceError if the cell does
+        not exist or can no longer be identified.
         """
         key = repr(reference)
         if key in self.resolved:

@@ -385,12 +385,12 @@ class Workspace:
         return paths
 
     def clear_replaced_stops(self, owner: str) -> list[str]:
-        """Clear the stops of notebooks that were replaced by other notebooks.
+        """Clear the stops of notebooks whose files were replaced by other notebooks.
 
-        Return a line about each of them. Call this only while the agent of the client
-        session `owner` is not working. If another agent is working, it may have
-        replaced the notebooks itself: only the current notebook of `owner` is checked,
-        or no notebook if `owner` is empty (a command in a terminal).
+        Return a message about each of them. An agent must not clear a stop by replacing
+        the notebook, so call this only while the agent of the client session `owner` is
+        not working. While another agent is working, only the current notebook of
+        `owner` is checked, and none if `owner` is empty (a command in a terminal).
         """
         stopped = self._list_stopped()
         working = {
@@ -399,7 +399,7 @@ class Workspace:
         if working - {owner}:
             current = self.currents.get(owner) if owner else None
             stopped = [session for session in stopped if session.name == current]
-        # The stop of a renamed notebook remains.
+        # First follow renames: a notebook that was only renamed keeps its stop.
         for session in stopped:
             self.renames.update_session(session)
         lines = []

@@ -227,10 +227,11 @@ class RenameSearch:
         return newest_first[:MAX_READ_NOTEBOOKS]
 
     def _has_own_session(self, path: str, cells: Hashes) -> bool:
-        """Return whether the session of a path belongs to the notebook that is there.
+        """Return whether the session of a path belongs to the notebook at that path.
 
-        `cells` are the notebook's cells. The session belongs to the notebook if it ran
-        any of them; a session without runs does if it has a kernel.
+        `cells` are the notebook's cells. The session belongs to the notebook if one of
+        these cells ran in the session. A session in which no cell ran belongs to the
+        notebook if the session has a kernel.
         """
         run_cells = self.records.get_run_hashes(path)
         if run_cells:

@@ -40,8 +40,10 @@ async def find_target(
 ) -> Session:
     """Return the session that a command without a notebook name resumes.
 
-    This is the session of the stopped notebook, or else of the current notebook. Raise
-    UsageError if several notebooks are stopped, or if there is no current notebook.
+    If the command reopens a skipped step of the current notebook, this is the session
+    of the current notebook. Otherwise, it is the session of the stopped notebook or, if
+    none is stopped, of the current notebook. Raise UsageError if several notebooks are
+    stopped, or if there is no current notebook.
     """
     stopped = await workspace.open_stopped_sessions()
     current = _get_current(workspace, owner)

@@ -572,19 +572,21 @@ class FrameComparison:
         had_values = self._had_values(value, source_columns, name, label)
         return False not in had_values and True in had_values
 
-    def _may_lose_values_on_purpose(self, value: str) -> bool:
+    def _may_lose_values_on_purpose(self, expression: str) -> bool:
         """Return whether blank columns may be the correct result of an expression.
 
-        Blank columns are suspicious only in the results of mappings, and of merges that
-        keep unmatched rows.
+        This is the case if the expression selects rows, if all its merges are explicit
+        inner merges, or if it contains neither a mapping nor a merge.
         """
-        code = STRING.sub("''", value)
-        if ROW_SELECTION.search(code):
+        expression_without_strings = STRING.sub("''", expression)
+        if ROW_SELECTION.search(expression_without_strings):
             return True
-        merge_kinds = set(MERGE_KIND.findall(value))
+        merge_kinds = set(MERGE_KIND.findall(expression))
         if merge_kinds == {"inner"}:
             return True
-        return not VALUE_MAPPING.search(value) and not MERGE.search(value)
+        has_mapping = VALUE_MAPPING.search(expression) is not None
+        has_merge = MERGE.search(expression) is not None
+        return not has_mapping and not has_merge
 
     def _may_have_been_blank(self, name: str, label: str) -> bool:
         """Return whether a column may have been blank before the run."""

@@ -81,12 +81,12 @@ class Record:
         self.path = path
         self.spec = spec
         self.mark = mark
-        self.loaded = loaded
-        self.disk = loaded
+        self.loaded_hash = loaded
+        self.disk_hash = loaded
         self.recent = True
-        self.tried = ""
+        self.failed_hash = ""
         self.failure: dict[str, Any] = {}
-        self.reported = ""
+        self.reported_hash = ""
         self.outdated = False
         self.mentions: frozenset[str] = frozenset()
         self.mentions_of = ""
@@ -272,7 +272,7 @@ def add_record(name: str, since: int) -> None:
     if is_suspect and not call_safely(matches_source, module, path):
         loaded = "another"  # the file was edited after the import
     record = Record(path, spec, mark, loaded)
-    record.disk = hash_file(path, mark)
+    record.disk_hash = hash_file(path, mark)
     records[name] = record
 
 
@@ -339,11 +339,11 @@ def refresh_records() -> list[str]:
         if mark != record.mark or record.recent:
             record.mark = mark
             record.recent = is_recent(mark)
-            record.disk = hash_file(record.path, mark)
+            record.disk_hash = hash_file(record.path, mark)
     return [
         name
         for name, record in records.items()
-        if record.disk != record.loaded or record.outdated
+        if record.disk_hash != record.loaded_hash or record.outdated
     ]
 
 
@@ -422,7 +422,7 @@ def exclude_autoreloaded(names: list[str], reloader: Any) -> None:
             code = call_safely(compile_source, record.path)
             if code is not None:
                 drop_bytecode(record.path, code)
-            record.loaded = record.disk
+            record.loaded_hash = record.disk_hash
             names.remove(name)
 
 
@@ -433,29 +433,29 @@ def report_outdated(
 
     `raw` is the source of the next cell, and `names` are the modules to reload. A
     module is reported once for each version of its file, and again if the cell uses the
-    module or a module that imports it. `reason` says why a module is outdated if its
-    file was not deleted and no reload of it failed.
+    module or a module that imports it. `reason` is reported for a module unless its
+    file was deleted or the reload of its current file failed.
     """
     outdated = [
         name
         for name, record in records.items()
-        if record.outdated or (name in names and record.disk != record.loaded)
+        if record.outdated or (name in names and record.disk_hash != record.loaded_hash)
     ]
     words = set(WORD.findall(raw)) if outdated else set()
+    root = find_project_root() if outdated else ""
     for name in outdated:
         record = records[name]
-        is_reported = record.reported == record.disk
+        is_reported = record.reported_hash == record.disk_hash
         if is_reported and not any(
             is_used(module, words) for module in list_affected(name)
         ):
             continue
-        record.reported = record.disk
-        root = find_project_root()
+        record.reported_hash = record.disk_hash
         path = os.path.relpath(record.path, root)
         report = {"name": shorten(name), "file": shorten(path)}
-        if record.disk == "deleted":
+        if record.disk_hash == "deleted":
             report["why"] = "deleted"
-        elif record.tried == record.disk:
+        elif record.failed_hash == record.disk_hash:
             report.update(record.failure)
         else:
             report["why"] = reason
@@ -515,7 +515,7 @@ def reload_all(names: list[str], changes: dict[str, Any]) -> None:
             is_dependent = bool(list_imported(name) & updated) and call_safely(
                 depends_at_import, name, record.path, updated, snapshots
             )
-            is_untried = name in names and record.tried != record.disk
+            is_untried = name in names and record.failed_hash != record.disk_hash
             is_reloaded = False
             if is_untried or is_dependent:
                 is_reloaded = reload_record(name, changes)
@@ -533,17 +533,17 @@ def reload_all(names: list[str], changes: dict[str, Any]) -> None:
 def reload_record(name: str, changes: dict[str, Any]) -> bool:
     """Reload a module and update its record. Return whether the reload succeeded."""
     record = records[name]
-    is_changed = record.disk != record.loaded
+    is_changed = record.disk_hash != record.loaded_hash
     record.failure = reload_one(name, record, changes)
     if record.failure:
-        record.tried = record.disk
+        record.failed_hash = record.disk_hash
         record.outdated = not is_changed
         if record.outdated:
             record.failure["why"] = "dependent"
         return False
-    record.tried = ""
+    record.failed_hash = ""
     record.outdated = False
-    record.loaded = record.disk
+    record.loaded_hash = record.disk_hash
     record.spec = get_own_attributes(sys.modules[name]).get("__spec__")
     reloaded = changes["reloaded"] if is_changed else changes["dependents"]
     reloaded.append(shorten(name))
@@ -552,13 +552,13 @@ def reload_record(name: str, changes: dict[str, Any]) -> bool:
 
 def reload_one(name: str, record: Any, changes: dict[str, Any]) -> dict[str, Any]:
     """Reload a module. Return the reason of a failure as JSON, or {} on success."""
-    if record.disk == "deleted":
+    if record.disk_hash == "deleted":
         path = call_safely(find_moved_source, name)
         if path:
             record.path = path
             record.mark = read_mark(path)
-            record.disk = hash_file(path, record.mark)
-    if record.disk == "deleted":
+            record.disk_hash = hash_file(path, record.mark)
+    if record.disk_hash == "deleted":
         return {"why": "deleted"}
     if record.path.endswith(COMPILED):
         return {"why": "compiled"}
@@ -692,8 +692,8 @@ def is_in_project(top: str) -> bool:
 def list_imported(name: str) -> set[str]:
     """Return the local modules that a module's source imports."""
     record = records[name]
-    if record.mentions_of != record.disk:
-        record.mentions_of = record.disk
+    if record.mentions_of != record.disk_hash:
+        record.mentions_of = record.disk_hash
         record.mentions = (
             call_safely(list_mentioned_modules, name, record.path) or frozenset()
         )
@@ -772,7 +772,7 @@ def list_loaded_versions() -> dict[str, str]:
     """Return the versions of the local modules, which are hashes of loaded sources."""
     versions = {}
     for name, record in records.items():
-        versions[shorten(name)] = f"source {record.loaded[:10]}"
+        versions[shorten(name)] = f"source {record.loaded_hash[:10]}"
     return versions
 
 

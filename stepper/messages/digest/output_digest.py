@@ -132,7 +132,7 @@ def _is_table(data: Mapping[str, Any]) -> bool:
 
 
 def _join(value: Any) -> str:
-    """Return the content of a format, which nbformat may store as a list of lines."""
+    """Return the data of a MIME type, which nbformat may store as a list of lines."""
     if isinstance(value, list):
         return "".join(map(str, value))
     if isinstance(value, str):

@@ -41,7 +41,10 @@ def declare_notebook() -> Any:
 
 def declare_call_id() -> Any:
     """Return the declaration of the `call` argument, the id of a tool call."""
-    return hidden("The id of this call. A repeated call returns the result of the run.")
+    return hidden(
+        "The id of this call. If a call is repeated with the same id, the cell does not"
+        " run again: the call returns the result of the first run."
+    )
 
 
 class CellEditArguments(Arguments):

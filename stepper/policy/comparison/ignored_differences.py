@@ -307,22 +307,22 @@ def differ_by_rounding(recorded: str, fresh: str) -> bool:
 
 
 def _are_close(recorded: str, fresh: str) -> bool:
-    """Return whether two numbers count as equal; integers must be identical."""
+    """Return whether two numbers count as equal; two integers must be identical."""
     if recorded == fresh:
         return True
     recorded = _clean_number(recorded)
     fresh = _clean_number(fresh)
-    recorded_is_count = FLOAT_CHARACTERS.isdisjoint(recorded)
-    fresh_is_count = FLOAT_CHARACTERS.isdisjoint(fresh)
+    recorded_is_integer = FLOAT_CHARACTERS.isdisjoint(recorded)
+    fresh_is_integer = FLOAT_CHARACTERS.isdisjoint(fresh)
     # One more row in a million is a difference, and 02134 may be a postal code.
-    if recorded_is_count and fresh_is_count:
+    if recorded_is_integer and fresh_is_integer:
         return recorded == fresh
-    before = parse_number(recorded)
-    after = parse_number(fresh)
+    recorded_value = parse_number(recorded)
+    fresh_value = parse_number(fresh)
     # 3 became 3.0: the type of the value changed.
-    if before == after and (recorded_is_count or fresh_is_count):
+    if recorded_value == fresh_value and (recorded_is_integer or fresh_is_integer):
         return False
-    return math.isclose(before, after, rel_tol=RELATIVE_TOLERANCE)
+    return math.isclose(recorded_value, fresh_value, rel_tol=RELATIVE_TOLERANCE)
 
 
 def parse_number(text: str) -> float:

@@ -31,7 +31,7 @@ SEED = "draws random numbers without a seed"
 SET_ORDER = "the order of a set depends on the hash seed"
 THREAD_ORDER = "the order of threads or processes"
 IDENTITY = "shows random ids, or ids of the process or of objects"
-UNKNOWN = "the cause is not known (a clock, threads, no seed?)"
+UNKNOWN = "the cause is not known (for example a clock, threads or no seed)"
 
 
 @dataclass(frozen=True)

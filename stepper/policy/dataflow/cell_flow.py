@@ -75,7 +75,10 @@ class Dependencies:
 
     @property
     def indirect(self) -> list[MarkedCell]:
-        """The cells that read from a stale cell and are not stale themselves."""
+        """The cells that are only indirectly stale: they read from a stale cell.
+
+        Cells that are stale themselves, or that used hidden state, are left out.
+        """
         return [
             MarkedCell(flow.cell, flow.indirect)
             for flow in self.flows

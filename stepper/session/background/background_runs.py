@@ -289,8 +289,10 @@ def get_report(call: BackgroundCall) -> Report:
     except StepperError as error:
         report = run_report.format_not_run(error.message, error.hint)
     except Exception as error:  # noqa: BLE001  # reported like the error of a request
-        report = run_report.format_not_run(
-            f"stepper itself failed: {type(error).__name__}: {error}", "stepper doctor"
+        report = run_report.format_unknown(
+            f"it is not known whether the cell ran, because stepper itself failed:"
+            f" {type(error).__name__}: {error}",
+            "stepper status",
         )
     if not report:
         return Report(background_runs.NOTHING_RAN)

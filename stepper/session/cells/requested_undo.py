@@ -94,10 +94,10 @@ def _select_runs(
     runs = cell_undo.list_runs(session, kernel)
     if cell is None:
         selected = requested_undo.select_last_run(runs)
-        missing = "no cell has run in this kernel whose run is not undone yet"
+        missing = "this kernel has no run left to undo"
     else:
         selected = requested_undo.select_runs_since(cells, cell, runs)
-        missing = f"{cell.label} has no run in this kernel that is not undone yet"
+        missing = f"{cell.label} has no run left to undo in this kernel"
     if not selected:
         raise UsageError(f"nothing was undone: {missing}")
     if requested_undo.list_unreachable_runs(selected, session.state):

@@ -213,30 +213,40 @@ class OutputWriter:
     ) -> bool:
         """Add a message to the cell that sent it, after its request has finished.
 
-        Return whether the message was handled.
+        Return False if the caller must handle the message, because its cell is running
+        or no cell has run. Return True if the message was added or can be ignored.
         """
-        state = self.journal.state
-        running = state.running
-        if not request_id or (running and request_id == running.request):
-            # The kernel itself sent it, or the record of the run contains it.
-            return True
-        if request_id in state.cells_by_request:
-            cell_id, source_hash = state.cells_by_request[request_id]
-        elif state.runs and not running:
-            cell_id = state.runs[-1].cell_id
-            source_hash = state.runs[-1].source_hash
-        else:
-            cell_id = ""
-            source_hash = ""
-        running_id = running.cell_id if running else ""
-        if cell_id == running_id:
-            # It is unknown which run sent it, or the end of the run overwrites it.
+        running = self.journal.state.running
+        if not request_id:
+            return True  # the kernel itself sent the message
+        if running and request_id == running.request:
+            return True  # the record of the run contains the message
+        sender = self._find_sender(request_id)
+        if sender is None:
             return False
-        displayed = state.displayed_outputs.get(cell_id)
+        if running and sender.cell_id == running.cell_id:
+            return False  # the end of the run overwrites the outputs of this cell
+        displayed = self.journal.state.displayed_outputs.get(sender.cell_id)
         is_shown = displayed is not None and display_id in displayed.displays
         if is_shown or message["msg_type"] != "update_display_data":
-            self._add_late_message(CellVersion(cell_id, source_hash), message)
+            self._add_late_message(sender, message)
         return True
+
+    def _find_sender(self, request_id: str) -> CellVersion | None:
+        """Return the cell of a request, or None if no cell has run.
+
+        An unknown request belongs to the cell that ran last. While a cell is running,
+        it belongs to no cell: its messages are reported as those of a deleted cell.
+        """
+        state = self.journal.state
+        if request_id in state.cells_by_request:
+            return CellVersion(*state.cells_by_request[request_id])
+        if state.running:
+            return CellVersion("", "")
+        if not state.runs:
+            return None
+        last_run = state.runs[-1]
+        return CellVersion(last_run.cell_id, last_run.source_hash)
 
     async def take_missed_messages(self, kernel: Kernel) -> None:
         """Add the last run's messages that arrived while no daemon was running."""

@@ -33,10 +33,9 @@ def find_address(setting: str) -> str:
     if setting != "auto":
         return find_interface_address(setting)
     for host in (os.environ.get("SLURM_SUBMIT_HOST"), socket.gethostname()):
-        with (
-            contextlib.suppress(OSError),
-            socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as route,
-        ):
+        # Python 3.8 does not know a `with` in parentheses.
+        route = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        with contextlib.suppress(OSError), route:
             route.connect((host or "", 9))  # selects a route, sends nothing
             return str(route.getsockname()[0])
     return "127.0.0.1"
