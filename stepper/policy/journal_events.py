@@ -262,7 +262,7 @@ class PreflightFailed(Run, Event, kind="held", optional=("by", "outside_agent"))
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScratchExecuted(Event, kind="scratch", optional=("ends_reach",)):
+class ScratchExecuted(Event, kind="scratch", optional=("rebound", "ends_reach")):
     """`stepper eval` executed code, which may have changed any variable.
 
     `rebound` and `ends_reach` are as in `undo_model.UndoFacts`.

@@ -290,9 +290,8 @@ def get_report(call: BackgroundCall) -> Report:
         report = run_report.format_not_run(error.message, error.hint)
     except Exception as error:  # noqa: BLE001  # reported like the error of a request
         report = run_report.format_unknown(
-            f"it is not known whether the cell ran, because stepper itself failed:"
-            f" {type(error).__name__}: {error}",
-            "stepper status",
+            "it is not known whether the cell ran, because stepper itself failed:"
+            f" {type(error).__name__}: {error}"
         )
     if not report:
         return Report(background_runs.NOTHING_RAN)
