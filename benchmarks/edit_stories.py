@@ -144,7 +144,10 @@ def list_number_changes(index: int, source: str) -> Iterator[Edit]:
         if isinstance(node, ast.Constant) and type(node.value) in (int, float)
     ]
     for node in numbers[:2]:
-        changed = repr(node.value + 1 if type(node.value) is int else node.value * 1.25)
+        value = node.value * 1.25 or 0.5
+        if type(node.value) is int:
+            value = node.value + 1
+        changed = repr(value)
         if node.lineno != node.end_lineno:
             continue
         line = lines[node.lineno - 1].encode()

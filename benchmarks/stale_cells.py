@@ -2,11 +2,18 @@
 
     python benchmarks/stale_cells.py                  # 30 notebooks: minutes
     python benchmarks/stale_cells.py --notebooks 60 -v --json FILE
+    python benchmarks/stale_cells.py --folder FOLDER  # the notebooks of a folder
 
 The notebooks are those of source distributions on the package index
 (`tests/dataflow/score.py`); they are downloaded at run time. Each runs twice, and once
-with a changed number. A cell is affected if its output, a figure or a value that it
-binds differs. Cells that differ between the two equal runs do not count.
+with each changed number. Numbers in assignments to names that occur in later cells come
+first. A change counts if the changed cell has another effect.
+
+A cell is affected if its output, a figure or a value that it binds differs. Facts that
+differ between the two equal runs do not count. If a cell has such facts and the others
+do not differ, it is not judged. A cell is overwritten if the changed cell, as it runs
+out of order, replaces the last value of a name that this cell binds: it must run again,
+although it is not affected.
 
 The reported cells are those that are stale and those that are indirectly stale: before
 the changed cell has run, and after it.
@@ -15,11 +22,15 @@ the changed cell has run, and after it.
 from __future__ import annotations
 
 import argparse
+import ast
+import itertools
 import json
+import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -32,6 +43,7 @@ from benchmarks.edit_stories import (  # noqa: E402
     UNSUITABLE,
     Edit,
     list_edits,
+    list_number_changes,
     read_code_cells,
 )
 from stepper.diagnosis import ipython_syntax  # noqa: E402
@@ -45,8 +57,12 @@ from tests.environments import environment  # noqa: E402
 
 REPLAYER = ROOT / "tests" / "dataflow" / "replayer.py"
 MIN_CELLS = 5
-MAX_SECONDS = 100.0  # of one run of all cells
-MAX_EDITS = 3  # changes of numbers to try
+MAX_CELLS = 40
+MAX_SECONDS = 60.0  # of one run of all cells
+MAX_FIRST_SECONDS = 25.0  # slower notebooks are left out
+MAX_TRIES = 4  # changes of numbers to try
+ADDRESS = re.compile(r"0x[0-9a-f]{6,}")
+MAGIC_LINE = re.compile(r"^(\s*)[%!].*$", re.MULTILINE)
 
 Record = dict[str, Any]
 
@@ -57,7 +73,9 @@ class Result:
 
     notebook: str
     edit: str
+    judged: list[int] = field(default_factory=list)
     affected: list[int] = field(default_factory=list)
+    overwritten: list[int] = field(default_factory=list)
     before: list[int] = field(default_factory=list)
     after: list[int] = field(default_factory=list)
 
@@ -78,10 +96,94 @@ def replay(python: str, folder: Path, sources: Sequence[str]) -> list[Record] | 
         return None
 
 
-def is_different(one: Record, other: Record) -> bool:
-    """Return whether two runs of a cell had different effects."""
-    keys = ("ok", "output", "values")
-    return any(one[key] != other[key] for key in keys)
+@dataclass
+class CellEffects:
+    """The effects of a cell's run, and the hashes of all values after it."""
+
+    is_ok: bool
+    outputs: list[str]  # the text, then the figures
+    bound: set[str]
+    values: dict[str, str]
+
+
+def list_effects(records: Sequence[Record]) -> list[CellEffects]:
+    """Return the effects of the cells of a notebook, in their order."""
+    values: dict[str, str] = {}
+    effects = []
+    for record in records:
+        values = values | record["values"]
+        text, *figures = record["output"]
+        outputs = [ADDRESS.sub("0x", text), *figures]
+        effects.append(CellEffects(record["ok"], outputs, {*record["values"]}, values))
+    return effects
+
+
+def find_differences(one: CellEffects, other: CellEffects) -> set[str]:
+    """Return the parts of a cell's effects that differ between two runs.
+
+    A name that only one run bound may have the same value in both.
+    """
+    outputs = itertools.zip_longest(one.outputs, other.outputs)
+    differences = {
+        f"output {number}" for number, (a, b) in enumerate(outputs) if a != b
+    }
+    differences |= {
+        name
+        for name in one.bound | other.bound
+        if one.values.get(name) != other.values.get(name)
+    }
+    if one.is_ok != other.is_ok:
+        differences.add("success")
+    return differences
+
+
+def find_overwritten(changed: Sequence[CellEffects], edited_cell: int) -> set[int]:
+    """Return the later cells with last values that the edited cell replaces."""
+    edited = changed[edited_cell]
+    return {
+        max(index for index, effects in enumerate(changed) if name in effects.bound)
+        for name in edited.bound
+        if edited.values[name] != changed[-1].values[name]
+    }
+
+
+def list_assigned_edits(sources: Sequence[str]) -> Iterator[Edit]:
+    """Yield changes of numbers in assignments to names that occur in later cells."""
+    middle = len(sources) // 2
+    order = sorted(range(len(sources) - 1), key=lambda n: abs(n - middle))
+    for index in order:
+        later = "\n".join(sources[index + 1 :])
+        yield from itertools.islice(list_cell_edits(index, sources[index], later), 1)
+
+
+def list_cell_edits(index: int, source: str, later: str) -> Iterator[Edit]:
+    """Yield changes of numbers in a cell's assignments to names in `later`."""
+    try:
+        tree = ast.parse(MAGIC_LINE.sub(r"\1pass", source))
+    except SyntaxError:
+        return
+    lines = source.splitlines(keepends=True)
+    for node in tree.body:
+        if not isinstance(node, ast.Assign) or not isinstance(
+            node.targets[0], ast.Name
+        ):
+            continue
+        if not re.search(rf"\b{node.targets[0].id}\b", later):
+            continue
+        head = "".join(lines[: node.lineno - 1])
+        statement = "".join(lines[node.lineno - 1 : node.end_lineno])
+        tail = "".join(lines[node.end_lineno or 0 :])
+        for edit in list_number_changes(index, statement):
+            yield Edit(index, head + edit.source + tail, edit.text)
+
+
+def choose_edits(sources: Sequence[str]) -> list[Edit]:
+    """Return the changes of numbers to try, at most one per source."""
+    edits = {
+        edit.source: edit
+        for edit in (*list_assigned_edits(sources), *list_edits(sources))
+    }
+    return [*edits.values()][:MAX_TRIES]
 
 
 class Session:
@@ -146,6 +248,10 @@ def compare(
     `records` are those of two equal runs, and of the run with the edit.
     """
     first, second, changed = records
+    effects = list_effects(first)
+    changed_effects = list_effects(changed)
+    unstable = [*map(find_differences, effects, list_effects(second))]
+    differences = [*map(find_differences, effects, changed_effects)]
     session = Session(sources)
     for index, record in enumerate(first):
         session.run(index, record)
@@ -155,9 +261,9 @@ def compare(
         if index != edit.cell
         and record["ok"]
         and changed[index]["ok"]
-        and not is_different(record, second[index])
+        and (differences[index] - unstable[index] or not unstable[index])
     }
-    affected = {index for index in judged if is_different(first[index], changed[index])}
+    affected = {index for index in judged if differences[index] - unstable[index]}
     session.sources[edit.cell] = edit.source
     before = session.list_reported()
     session.run(edit.cell, changed[edit.cell])
@@ -165,31 +271,50 @@ def compare(
     return Result(
         name,
         edit.text,
+        sorted(judged),
         sorted(affected),
+        sorted(find_overwritten(changed_effects, edit.cell) & judged),
         sorted(before & judged),
         sorted(after & judged),
     )
 
 
-def measure(python: str, path: Path) -> Result | None:
-    """Return the result of a notebook, or None if no change has an effect here."""
+def is_effective(
+    edit: Edit, first: list[Record], second: list[Record], changed: list[Record]
+) -> bool:
+    """Return whether an edit changes what the edited cell does."""
+    original, again, edited = (
+        list_effects(records)[edit.cell] for records in (first, second, changed)
+    )
+    unstable = find_differences(original, again)
+    return bool(find_differences(original, edited) - unstable)
+
+
+def measure(python: str, path: Path, max_edits: int) -> list[Result]:
+    """Return the results of changes in a notebook that have an effect."""
     sources = read_code_cells(path)
+    started_at = time.monotonic()
     first = replay(python, path.parent, sources)
+    if time.monotonic() - started_at > MAX_FIRST_SECONDS:
+        return []
     if first is None or sum(record["ok"] for record in first) < MIN_CELLS:
-        return None
+        return []
     second = replay(python, path.parent, sources)
-    for _, edit in zip(range(MAX_EDITS), list_edits(sources), strict=False):
-        if not first[edit.cell]["ok"]:
+    results: list[Result] = []
+    for edit in choose_edits(sources):
+        if second is None or not first[edit.cell]["ok"]:
             continue
         edited = [*sources]
         edited[edit.cell] = edit.source
         changed = replay(python, path.parent, edited)
-        if second is None or changed is None or not changed[edit.cell]["ok"]:
+        if changed is None or not changed[edit.cell]["ok"]:
             continue
         result = compare(path.name, sources, edit, (first, second, changed))
-        if result.affected or is_different(first[edit.cell], changed[edit.cell]):
-            return result
-    return None
+        if result.affected or is_effective(edit, first, second, changed):
+            results.append(result)
+        if len(results) == max_edits:
+            break
+    return results
 
 
 def is_suitable(path: Path) -> bool:
@@ -198,58 +323,83 @@ def is_suitable(path: Path) -> bool:
         sources = read_code_cells(path)
     except (ValueError, KeyError, UnicodeDecodeError):
         return False
-    return len(sources) >= MIN_CELLS and not UNSUITABLE.search("\n".join(sources))
+    has_suitable_size = MIN_CELLS <= len(sources) <= MAX_CELLS
+    return has_suitable_size and not UNSUITABLE.search("\n".join(sources))
 
 
-def format_row(title: str, results: Sequence[Result], which: str) -> str:
-    """Return a row of the table: precision and recall of the reported cells."""
+def format_row(title: str, results: Sequence[Result], which: str, *wanted: str) -> str:
+    """Return a row of the table: precision and recall of the reported cells.
+
+    `which` and `wanted` are names of the lists of cells in the results.
+    """
     hits = 0
     reported_count = 0
-    affected_count = 0
+    wanted_count = 0
     for result in results:
         reported = {*getattr(result, which)}
-        affected = {*result.affected}
-        hits += len(reported & affected)
+        cells = {cell for name in wanted for cell in getattr(result, name)}
+        hits += len(reported & cells)
         reported_count += len(reported)
-        affected_count += len(affected)
+        wanted_count += len(cells)
     precision = hits / max(1, reported_count)
-    recall = hits / max(1, affected_count)
-    counts = f"{affected_count} | {reported_count}"
-    return f"| {title} | {len(results)} | {counts} | {precision:.3f} | {recall:.3f} |"
+    recall = hits / max(1, wanted_count)
+    counts = f"{wanted_count} | {reported_count}"
+    return f"| {title} | {counts} | {precision:.3f} | {recall:.3f} |"
+
+
+def print_table(results: Sequence[Result]) -> None:
+    """Print the numbers of notebooks and changes, and the table."""
+    notebooks = len({result.notebook for result in results})
+    judged = sum(len(result.judged) for result in results)
+    print(f"{notebooks} notebooks, {len(results)} changes, {judged} cells judged")
+    print("| reported | wanted cells | reported cells | precision | recall |")
+    print("| --- | --- | --- | --- | --- |")
+    print(format_row("before the changed cell runs", results, "before", "affected"))
+    print(format_row("after the changed cell ran", results, "after", "affected"))
+    wanted = ("affected", "overwritten")
+    print(format_row("the same, with overwritten cells", results, "after", *wanted))
 
 
 def main() -> None:
     """Measure public notebooks and print a table."""
     parser = argparse.ArgumentParser(description="Count correctly reported cells.")
     parser.add_argument("--notebooks", type=int, default=30)
+    parser.add_argument("--edits", type=int, default=2, help="per notebook")
     parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--folder", type=Path, help="has the notebooks")
+    parser.add_argument("--python", help="has the packages that they need")
     parser.add_argument("--json", type=Path, help="write the results to a file")
     parser.add_argument("-v", "--verbose", action="store_true")
     arguments = parser.parse_args()
-    python = environment(sys.executable, *NEEDED)
+    python = arguments.python or environment(sys.executable, *NEEDED)
     results: list[Result] = []
     with (
         tempfile.TemporaryDirectory() as folder,
         ThreadPoolExecutor(arguments.jobs) as pool,
     ):
-        paths = [*filter(is_suitable, unpack_notebooks(sys.executable, Path(folder)))]
+        if arguments.folder:
+            paths = [*arguments.folder.rglob("*.ipynb")]
+        else:
+            paths = unpack_notebooks(sys.executable, Path(folder))
+        unique_paths = {path.read_bytes(): path for path in paths}.values()
+        paths = [*filter(is_suitable, unique_paths)]
         paths.sort(key=lambda path: hash_source(path.name))
-        while paths and len(results) < arguments.notebooks:
+        measured = 0
+        while paths and measured < arguments.notebooks:
             chosen = paths[: arguments.jobs]
             paths = paths[arguments.jobs :]
-            for result in pool.map(lambda path: measure(python, path), chosen):
-                if result is None:
-                    continue
-                results.append(result)
+            for found in pool.map(
+                lambda path: measure(python, path, arguments.edits), chosen
+            ):
+                measured += bool(found)
+                results += found
                 if arguments.verbose:
-                    sys.stderr.write(f"{result}\n")
+                    for result in found:
+                        sys.stderr.write(f"{result}\n")
                 if arguments.json:
                     documents = [asdict(each) for each in results]
                     arguments.json.write_text(json.dumps(documents, indent=1))
-    print("| reported | notebooks | affected | reported | precision | recall |")
-    print("| --- | --- | --- | --- | --- | --- |")
-    print(format_row("before the changed cell runs", results, "before"))
-    print(format_row("after the changed cell ran", results, "after"))
+    print_table(results)
 
 
 if __name__ == "__main__":
