@@ -5,6 +5,7 @@ No kernel is used.
 
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import replace
 
@@ -276,6 +277,9 @@ class Played:
             for cell in marked
             for because in cell.causes
         )
+
+    def list_marks(self) -> set[str]:
+        return {*re.findall(r"(?:^| )([a-z][<?])", self.format_stale())}
 
 
 def test_cell_is_stale_if_a_provider_above_ran_later() -> None:
@@ -682,6 +686,11 @@ def test_name_that_one_branch_binds_may_come_from_an_earlier_cell() -> None:
 # As IPython transforms these magics.
 WRITE = "get_ipython().run_cell_magic('writefile', 'm.py', 'x = {}')"
 ENV = "get_ipython().run_line_magic('env', 'X={}')"
+CONFIG = "get_ipython().run_line_magic('config', '{}')"
+INSERT = """
+with sqlite3.connect('x.db') as con:
+    con.execute("INSERT INTO t VALUES ({})")
+"""
 
 
 @pytest.mark.parametrize(
@@ -707,6 +716,28 @@ ENV = "get_ipython().run_line_magic('env', 'X={}')"
             "h()",
             "n = g()\ndef d(g):\n    return lambda: n\n@d\ndef h(): pass",
         ),
+        (INSERT.format(1), "pd.read_sql(q, sqlite3.connect('x.db'))", INSERT.format(2)),
+        (
+            "df.to_sql('t', create_engine('sqlite:///x.db'))",
+            "con = sqlite3.connect('x.db')\nn = con.execute('SELECT 1').fetchall()",
+            "ef.to_sql('t', create_engine('sqlite:///x.db'))",
+        ),
+        ("import m\nm.x = 1", "m.show()", "import m\nm.x = 2"),
+        ("import m\nm.x = 1", "import m\nprint(m.x)", "import m\nm.x = 2"),
+        ("import m\nm.T['k'] = 1", "print(m.f())", "import m\nm.T['k'] = 2"),
+        ("import m\nm.f = lambda: 1", "r = m.g()", "import m\nm.f = lambda: 2"),
+        ("class C: pass\nC.x = 1", "C().x", "class C: pass\nC.x = 2"),
+        (
+            CONFIG.format("InlineBackend.x = 1"),
+            "df.plot()",
+            CONFIG.format("InlineBackend.x = 2"),
+        ),
+        (
+            CONFIG.format("InteractiveShell.x = 1"),
+            "x\ny",
+            CONFIG.format("InteractiveShell.x = 2"),
+        ),
+        ("rng = default_rng(0)", "rng.normal()", "rng = default_rng(1)"),
     ],
 )
 def test_dependencies_outside_the_variables(
@@ -717,3 +748,87 @@ def test_dependencies_outside_the_variables(
     notebook.sources["a"] = changed
     assert notebook.run("a").format_stale().startswith("c<")
     assert notebook.run("c").format_stale() == ""
+
+
+@pytest.mark.parametrize(
+    ("first", "provider", "reader", "changed"),
+    [
+        # One connection, with a cursor, with `to_sql`, or with another connection.
+        (
+            "con = sqlite3.connect(path)",
+            "cur = con.cursor()\ncur.executemany(q, [1])",
+            "pd.read_sql(q, con)",
+            "cur = con.cursor()\ncur.executemany(q, [2])",
+        ),
+        (
+            "con = sqlite3.connect(':memory:')\ncur = con.cursor()",
+            "cur.execute(q)\ncon.commit()",
+            "cur.execute(r)\nprint(pd.read_sql(q, con))",
+            "cur.execute(p)\ncon.commit()",
+        ),
+        (
+            "con = sqlite3.connect(path)",
+            "df.to_sql('t', con)",
+            "r = pd.read_sql(q, con)",
+            "ef.to_sql('t', con)",
+        ),
+        (
+            "con = sqlite3.connect('x.db')",
+            "con.execute(f'INSERT INTO t VALUES ({n})')",
+            "pd.read_sql(q, sqlite3.connect('x.db'))",
+            "con.execute(f'INSERT INTO t VALUES ({m})')",
+        ),
+        (
+            "con = sqlite3.connect('x.db')",
+            INSERT.format(1).replace("con", "c").replace("c.cnect", "c.connect"),
+            "pd.read_sql(q, con)",
+            INSERT.format(2),
+        ),
+        ("import m", "m.x = f()", "m.show()", "m.x = g()"),
+        ("import m\nn = 1", "m.x = n", "m.show()", "m.x = -n"),
+        ("n = 1", "n + 1", "print(_)", "n + 2"),
+        ("rng = default_rng(0)", "rng.normal()", "rng.integers(9)", "rng.normal(2)"),
+        (
+            "rng = np.random.RandomState(0)",
+            "a = df.sample(random_state=rng)",
+            "rng.rand()",
+            "a = df.sample(2, random_state=rng)",
+        ),
+    ],
+)
+def test_dependencies_through_objects_of_libraries(
+    first: str, provider: str, reader: str, changed: str
+) -> None:
+    """The cell that changes the object is not the one that makes it."""
+    notebook = Played(z=first, a=provider, b="other = 1", c=reader)
+    assert notebook.run("z", "a", "b", "c").format_stale() == ""
+    notebook.sources["a"] = changed
+    # Nothing is undone here, so `a` reads what its first run and `c` left behind.
+    assert notebook.run("a").list_marks() - {"a?"} == {"c<"}
+    assert notebook.run("c").list_marks() <= {"a?"}
+
+
+@pytest.mark.parametrize(
+    ("first", "provider", "reader", "changed"),
+    [
+        ("con = sqlite3.connect('x.db')", "con.execute('SELECT 1')", "con", "1"),
+        ("con = 1", INSERT.format(1), "sqlite3.connect('y.db')", INSERT.format(2)),
+        ("import m, k", "m.x = 1", "k.show()", "m.x = 2"),
+        ("import m", "m.x = 1", "m.y = 1", "m.x = 2"),
+        ("import m", "m.T['x'] = 1", "m.T['y'] = 1", "m.T['x'] = 2"),
+        ("import m", "m.x = 1", "m.show()", "m.x =  1"),
+        ("n = 1", "n + 1", "for _ in range(3): n", "n + 2"),
+        ("n = 1", "print(n)", "print(_)", "print(n + 1)"),
+        ("n = 1", CONFIG.format("A.b = 1"), "n", CONFIG.format("A.b = 2")),
+        ("n = 1", CONFIG.format("A.b = 1"), "n", CONFIG.format("InlineBackend.b = 2")),
+        ("rng = default_rng(0)", "rng.normal()", "qng.normal()", "rng.normal(2)"),
+        ("rng = default_rng(0)", "rng.bit_generator", "rng.normal()", "1"),
+    ],
+)
+def test_unrelated_cells_do_not_become_stale(
+    first: str, provider: str, reader: str, changed: str
+) -> None:
+    notebook = Played(z=first, a=provider, c=reader).run("z", "a", "c")
+    assert notebook.format_stale() == ""
+    notebook.sources["a"] = changed
+    assert notebook.run("a").list_marks() <= {"a?"}

@@ -6,6 +6,7 @@ No cell becomes stale if a small value equals the earlier value.
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -83,3 +84,87 @@ def test_names_observed_only_by_the_kernel(module_project: Project) -> None:
         "Hidden state: cell 3 read `own` from a deleted cell (cell 3 when it ran)."
         in deleted
     )
+
+
+# The cell that sets state, its other version, and the cell that reads it.
+SETTERS = {
+    "seed": ("random.seed({})", "print(random.random())"),
+    "options": ("np.set_printoptions(precision={})", "print(np.array([1 / 3]))"),
+    "environment": ("os.environ['S2'] = '{}'", "print(os.environ['S2'])"),
+    "file": ("Path('s2.txt').write_text('{}')", "print(Path('s2.txt').read_text())"),
+    "module": ("calendar.S2 = {}", "print(calendar.S2)"),
+    "result": ("10 + {}", "print(_ + 1)"),
+    "config": (
+        "%config InteractiveShell.ast_node_interactivity = {}",
+        "1\n'two'",
+    ),
+    "generator": ("drawn = rng.normal(size={})", "print(rng.normal())"),
+    "query": ("limit = {}", "print(len(frame.query('n > @limit')))"),
+    "text": ("number = {}", "print(eval('number + 1'))"),
+    "database": (
+        "con.execute('DELETE FROM t')\ncon.execute('INSERT INTO t VALUES ({})')",
+        "print(con.execute('SELECT * FROM t').fetchall())",
+    ),
+    "file_database": (
+        "with sqlite3.connect('s2.db') as db:\n"
+        "    db.execute('DROP TABLE IF EXISTS t')\n"
+        "    db.execute('CREATE TABLE t AS SELECT {} AS n')\ndb.close()",
+        "print(sqlite3.connect('s2.db').execute('SELECT * FROM t').fetchall())",
+    ),
+}
+IMPORTS = """
+import calendar, os, random, sqlite3
+from pathlib import Path
+con = sqlite3.connect(':memory:')
+con.execute('CREATE TABLE t (n)')
+"""
+PACKAGES = """
+import numpy as np, pandas as pd
+rng = np.random.default_rng(0)
+frame = pd.DataFrame({'n': [1, 2, 3]})
+"""
+
+
+# The two versions of a setter, if they are not 1 and 2.
+VALUES = {"config": ("'last_expr'", "'all'")}
+
+
+def check_setters(
+    project: Project, name: str, kinds: Sequence[str], *first_sources: str
+) -> None:
+    """Change each setter: only its reader is stale, and then has its new value."""
+    cells = [code(source, f"first-{i}") for i, source in enumerate(first_sources)]
+    cells.append(code("unrelated = 1", "unrelated"))
+    for kind in kinds:
+        setter, reader = SETTERS[kind]
+        value, _ = VALUES.get(kind, ("1", "2"))
+        cells.append(code(setter.format(value), f"set-{kind}"))
+        cells.append(code("print(unrelated)", f"other-{kind}"))
+        cells.append(code(reader, f"read-{kind}"))
+    notebook = project.notebook(f"{name}.ipynb", cells)
+    assert project.json("run", name)["ok"]
+    status = project.json("status", name)
+    assert (status["stale"], status["hidden"]) == ([], [])
+    for kind in kinds:
+        setter, _ = SETTERS[kind]
+        _, value = VALUES.get(kind, ("1", "2"))
+        notebook.replace(f"set-{kind}", setter.format(value))
+        stale = project.json("status", name)["stale"]
+        assert [mark["cell_id"] for mark in stale] == [f"read-{kind}"], kind
+        assert project.json("run", name, "--stale")["ok"]
+        status = project.json("status", name)
+        assert (status["stale"], status["hidden"]) == ([], []), kind
+
+
+def test_readers_of_state_outside_the_variables(module_project: Project) -> None:
+    check_setters(module_project, "outside", ["module", "result", "file"], IMPORTS)
+
+
+@pytest.mark.nightly
+def test_run_stale_gives_the_state_of_a_replay(module_project: Project) -> None:
+    packages = Path(
+        environment(sys.executable, "numpy", "pandas>=2.2,<4")
+    ).parent.parent.glob("lib/*/site-packages")
+    path = f"import sys; sys.path.append({str(next(packages))!r})"
+    check_setters(module_project, "replay", [*SETTERS], path, IMPORTS, PACKAGES)
+    assert module_project.json("verify", "replay")["reproduces"]

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from stepper.policy.dataflow.library_objects import get_library_effects
 from stepper.policy.dataflow.name_effects import (
     DEFINED,
     VALUE,
@@ -14,6 +15,7 @@ from stepper.policy.dataflow.name_effects import (
     NameUsage,
     list_changed_arguments,
 )
+from stepper.policy.dataflow.outside_state import LAST_RESULT
 
 BUILTIN_NAMES = frozenset(vars(builtins))
 
@@ -42,12 +44,15 @@ class ResolvedUsage(NamedTuple):
     """The names that a cell uses, directly and in functions of other cells.
 
     `changes` are the names with an object that changes in place. `binds` has the kind
-    of each binding by name.
+    of each binding by name. `outside_reads` and `outside_writes` are state outside the
+    variables (see `outside_state`).
     """
 
     reads: set[str]
     changes: set[str]
     binds: dict[str, str]
+    outside_reads: set[str]
+    outside_writes: set[str]
 
 
 @dataclass(eq=False, repr=False)
@@ -57,6 +62,8 @@ class BindingTable:
     bindings: dict[str, Binding] = field(default_factory=dict)
     # The origin of the last `from … import *`, which may have bound any name.
     star_origin: int | None = None
+    # Module or class → its attributes that a cell assigned, such as `module.x`.
+    attributes: dict[str, set[str]] = field(default_factory=dict)
 
     def apply(
         self,
@@ -77,14 +84,15 @@ class BindingTable:
         """
         reported = reported or {}
         has_report = bool(reported)
-        reads, changes, binds = self.resolve_usage(usage)
+        resolved = self.resolve_usage(usage)
+        reads, changes, binds, outside_reads, _ = resolved
         if bound_before is not None:
             changes.intersection_update(bound_before)
             other_names = {*bound_before} - binds.keys() - changes
             reported = dict.fromkeys(other_names, "")
         # The cell reads the names before it binds any.
         providers = self._find_providers(reads)
-        for name in usage.outside_reads & self.bindings.keys():
+        for name in outside_reads & self.bindings.keys():
             providers[name] = self.bindings[name]
         for name in changed:
             binding = self.bindings.get(name)
@@ -107,6 +115,9 @@ class BindingTable:
                 binding = Binding(origin, VALUE, version)
             self.bindings[name] = binding._replace(origin=origin, version=version)
         self._apply_outside_state(origin, usage)
+        for name in resolved.outside_writes - usage.outside_binds.keys():
+            if name not in usage.outside_changes:  # a database
+                self.bindings[name] = Binding(origin, VALUE, origin)
         for name in usage.deletes:
             self.bindings.pop(name, None)
         if usage.star:
@@ -126,6 +137,8 @@ class BindingTable:
                 content = (former.version, usage.source)
                 versions[name] = str(hash(content))
         for name, codes in usage.outside_binds.items():
+            if not self._is_outside(name):
+                continue
             is_known = all(codes) and not name.startswith("file ")
             versions[name] = origin
             if is_known:
@@ -133,6 +146,21 @@ class BindingTable:
                 versions[name] = str(hash(text))
         for name, version in versions.items():
             self.bindings[name] = Binding(origin, VALUE, version)
+
+    def _is_outside(self, name: str) -> bool:
+        """Return whether a name is state outside the variables, and record attributes.
+
+        An attribute is, if its object is a module, a class or a function. Other objects
+        change in place.
+        """
+        root, _, attribute = name.partition(".")
+        if not attribute or not root.isidentifier():
+            return True
+        binding = self.bindings.get(root)
+        if binding is None or binding.kind == VALUE:
+            return False
+        self.attributes.setdefault(root, set()).add(name)
+        return True
 
     def _apply_binding(
         self,
@@ -215,9 +243,13 @@ class BindingTable:
         effects = usage.effects.get(creator)
         if effects is None and creator in self.bindings:
             effects = self.bindings[creator].effects
-        if effects is None or not effects.mutating_methods:
+        if effects is None:
+            return get_library_effects(creator)
+        if not effects.mutating_methods and not effects.database:
             return None
-        return FunctionEffects(mutating_methods=effects.mutating_methods)
+        return FunctionEffects(
+            mutating_methods=effects.mutating_methods, database=effects.database
+        )
 
     def _get_effects(self, name: str) -> FunctionEffects | None:
         binding = self.bindings.get(name)
@@ -252,4 +284,27 @@ class BindingTable:
             pending += [(name, bound) for name in new_reads]
             changes |= effects.changes
             binds |= dict.fromkeys(effects.binds, VALUE)
-        return ResolvedUsage(reads, changes, binds)
+        outside_reads = self._list_outside_reads(usage, reads)
+        outside_writes = {*usage.outside_binds, *usage.outside_changes}
+        outside_writes |= self.list_databases(changes)
+        return ResolvedUsage(reads, changes, binds, outside_reads, outside_writes)
+
+    def _list_outside_reads(self, usage: NameUsage, reads: set[str]) -> set[str]:
+        """Return the state outside the variables that a cell reads."""
+        outside_reads = usage.outside_reads | self.list_databases(reads)
+        if "_" in reads and "_" not in self.bindings:
+            outside_reads.add(LAST_RESULT)
+        for name, attributes in self.attributes.items():
+            # A cell that only assigns attributes does not depend on others.
+            if name in usage.used or name in reads - usage.reads:
+                outside_reads |= attributes
+        return outside_reads
+
+    def list_databases(self, names: Names) -> set[str]:
+        """Return the databases of those names that are connections."""
+        databases = set()
+        for name in names:
+            effects = self._get_effects(name)
+            if effects is not None and effects.database:
+                databases.add(effects.database)
+        return databases

@@ -170,6 +170,7 @@ class _DependencySearch:
         )
         for name, binding in above.items():
             flow.providers[name] = binding.origin
+        written |= self.table.list_databases(written)
         written |= usage.outside_binds.keys() | usage.outside_changes
         for name in written:
             bound = self.table.bindings.get(name)

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from stepper.policy.dataflow.outside_state import ENVIRONMENT, name_file
+from stepper.policy.dataflow.outside_state import CONFIGURED, ENVIRONMENT, name_file
 
 # Magics whose argument is Python code that runs in the notebook's namespace.
 CODE_MAGICS = (
@@ -65,6 +65,9 @@ def analyze_magic(method: str, arguments: Sequence[object]) -> MagicEffects:
         return MagicEffects(outside_binds={name_file(words[-1]): [cell]})
     if name == "env" and words:
         return MagicEffects(outside_binds={ENVIRONMENT: [line]})
+    if name == "config" and "=" in line:
+        configured = CONFIGURED.get(line.partition(".")[0].strip())
+        return MagicEffects(outside_binds={configured: [line]} if configured else {})
     if name == "capture":
         return MagicEffects([cell], binds=identifiers)
     if name in CODE_MAGICS:

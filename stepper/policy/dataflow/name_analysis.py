@@ -10,6 +10,15 @@ import ast
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from stepper.policy.dataflow.library_objects import (
+    DRAW,
+    GENERATOR_ARGUMENTS,
+    find_connected,
+    find_creator,
+    find_database,
+    find_written_database,
+    get_library_effects,
+)
 from stepper.policy.dataflow.magic_effects import analyze_magic
 from stepper.policy.dataflow.name_effects import (
     ANNOTATED,
@@ -38,9 +47,14 @@ from stepper.policy.dataflow.name_effects import (
 from stepper.policy.dataflow.name_scopes import NameRecorder, Scope
 from stepper.policy.dataflow.outside_state import (
     DISPLAY_OPTIONS,
+    LAST_RESULT,
+    OutsideUse,
     find_assignment_use,
+    find_attribute_use,
     find_call_use,
     find_text_reads,
+    get_dotted_name,
+    has_result,
     name_file,
 )
 
@@ -73,6 +87,8 @@ def analyze_tree(
     visitor = _NameVisitor(source, transform)
     if tree.body and isinstance(tree.body[-1], ast.Expr):
         visitor.usage.outside_reads.update(DISPLAY_OPTIONS)
+        if has_result(tree.body[-1]):
+            visitor.usage.outside_binds[LAST_RESULT] = [""]
     try:
         visitor.visit_all(tree.body)
     except RecursionError:
@@ -124,14 +140,28 @@ class _NameVisitor(NameRecorder):
 
     def visit_element(self, node: ast.Attribute | ast.Subscript) -> None:
         """Visit an attribute or subscript that is read, assigned or deleted."""
+        is_assigned = not isinstance(node.ctx, ast.Load)
+        was_target = self.is_target
+        if is_assigned:
+            self.is_target = bool(get_dotted_name(node.value))
         self.visit(node.value)
+        self.is_target = was_target
         if isinstance(node, ast.Subscript):
             self.visit(node.slice)
-        if not isinstance(node.ctx, ast.Load):
+        if is_assigned:
             self.record_change(node.value)
-            self.record_outside_use(find_assignment_use(node), node)
+            use = find_assignment_use(node)
+            self.record_outside_use(use, node)
+            if use is None:
+                self._record_attribute(node)
         elif isinstance(node, ast.Subscript):
             self._record_namespace_read(node)
+
+    def _record_attribute(self, node: ast.Attribute | ast.Subscript) -> None:
+        """Record an assignment to an attribute of what may be a module or a class."""
+        if self.find_scope(get_root_name(node)) is None:
+            for use in find_attribute_use(node, self.assigned):
+                self.record_outside_use(use, node)
 
     def _record_namespace_read(self, node: ast.Subscript) -> None:
         """Record the variable of `globals()["a"]`, and a read of `os.environ["a"]`."""
@@ -158,16 +188,38 @@ class _NameVisitor(NameRecorder):
             self.visit_function(value, name)
             return
         self.visit(value)
+        self.assigned = value
         self.visit_all(targets)
+        self.assigned = None
         runs_now = self.effects is None
         if not runs_now or self.scopes:
             return
         self._record_aliases(targets, value)
         self._record_shared_names(value)
-        if isinstance(value, ast.Call) and name:
-            creator = get_root_name(value.func)
-            if creator:
-                self.usage.created_by[name] = creator
+        if name:
+            self._record_creator(name, value)
+
+    def _record_creator(self, name: str, value: ast.expr) -> None:
+        """Record what created the object of a name, and whose connection it is."""
+        if not isinstance(value, ast.Call):
+            return
+        creator = find_creator(value) or get_root_name(value.func)
+        connected = get_root_name(find_connected(value))
+        if connected:
+            self.aliases.setdefault(name, set()).add(connected)
+            creator = self.usage.created_by.get(connected, creator)
+        if creator:
+            self.usage.created_by[name] = creator
+
+    def visit_with_item(self, node: ast.withitem) -> None:
+        """Visit `with x as y`; `y` may be a connection."""
+        self.visit(node.context_expr)
+        target = node.optional_vars
+        if target is None:
+            return
+        self.visit(target)
+        if isinstance(target, ast.Name) and self.effects is None and not self.scopes:
+            self._record_creator(target.id, node.context_expr)
 
     def _record_aliases(self, targets: Iterable[ast.AST], value: ast.expr) -> None:
         """Record that the targets of an assignment are names of the same object."""
@@ -199,7 +251,9 @@ class _NameVisitor(NameRecorder):
             self.record_change(node.target)
             self.record_binding(node.target.id, node.target)
         else:
+            self.assigned = node.target
             self.visit(node.target)
+            self.assigned = None
 
     def visit_if(self, node: ast.If) -> None:
         self.visit(node.test)
@@ -422,12 +476,36 @@ class _NameVisitor(NameRecorder):
         self._record_passed_names(node)
         self.record_outside_use(find_call_use(node), node)
         self.usage.outside_reads.update(find_text_reads(node))
+        self._record_library_objects(node)
         if name in FIRST_ARGUMENT_MUTATORS and node.args:
             self.record_change(node.args[0])
         if isinstance(function, ast.Attribute):
             self._visit_method_call(node, function)
         elif isinstance(function, ast.Name):
             self._visit_function_call(node, name)
+
+    def _record_library_objects(self, node: ast.Call) -> None:
+        """Record draws from passed generators, and uses of databases."""
+        for keyword in node.keywords:
+            if keyword.arg in GENERATOR_ARGUMENTS:
+                value = keyword.value
+                if isinstance(value, ast.Name):
+                    self.record_method_call(value.id, DRAW)
+        database = find_database(node)
+        if database:
+            self.record_outside_use(OutsideUse(database), node)
+        connection = find_written_database(node)
+        if connection is None:
+            return
+        self.record_change(connection)
+        opened: ast.expr | None = connection
+        while isinstance(opened, ast.Call) and not find_database(opened):
+            opened = getattr(opened.func, "value", None)
+        creator = self.usage.created_by.get(get_root_name(opened), "")
+        if isinstance(opened, ast.Call):
+            creator = find_database(opened)
+        if get_library_effects(creator) and self.effects is None:
+            self.record_outside_use(OutsideUse(creator, sets=True), node)
 
     def _record_passed_names(self, node: ast.Call) -> None:
         """Record the notebook names that a call may change."""
@@ -471,7 +549,7 @@ class _NameVisitor(NameRecorder):
         if self.find_scope(name) is not None or self.effects is not None:
             return
         creator = self.usage.created_by.get(name, "")
-        effects = self.usage.effects.get(creator)
+        effects = self.usage.effects.get(creator) or get_library_effects(creator)
         if effects is not None and method in effects.mutating_methods:
             self.record_notebook_change(name)
         self.usage.methods.add((name, method))
@@ -543,6 +621,7 @@ HANDLERS: Mapping[type, Callable[[Any, Any], None]] = {
     ast.While: _NameVisitor.visit_blocks,
     ast.With: _NameVisitor.visit_blocks,
     ast.AsyncWith: _NameVisitor.visit_blocks,
+    ast.withitem: _NameVisitor.visit_with_item,
     ast.Try: _NameVisitor.visit_blocks,
     ast.ExceptHandler: _NameVisitor.visit_blocks,
     ast.match_case: _NameVisitor.visit_blocks,

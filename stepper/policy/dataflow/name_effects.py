@@ -95,6 +95,8 @@ class FunctionEffects:
     definition_reads: set[str] = field(default_factory=set)
     # Methods of a class that change the instance.
     mutating_methods: set[str] = field(default_factory=set)
+    # The database of a connection, as state; see `library_objects`.
+    database: str = ""
 
 
 @dataclass(eq=False, repr=False)
@@ -140,6 +142,8 @@ class NameUsage:
     # State that the source replaces → the code of each statement that does it; an empty
     # text if the value depends on variables.
     outside_binds: dict[str, list[str]] = field(default_factory=dict)
+    # Names that the source reads, but not only to assign their attributes.
+    used: set[str] = field(default_factory=set)
     # Whether the source could be parsed as Python.
     python: bool = True
     # What `statement_flow` needs to analyze the statements one by one, and the result.

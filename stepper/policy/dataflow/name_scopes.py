@@ -27,7 +27,12 @@ from stepper.policy.dataflow.name_effects import (
     NameUsage,
     get_root_name,
 )
-from stepper.policy.dataflow.outside_state import OutsideUse, describe_setter
+from stepper.policy.dataflow.outside_state import (
+    INLINE_PLOTS,
+    PLOTS,
+    OutsideUse,
+    describe_setter,
+)
 
 
 @dataclass(eq=False, repr=False)
@@ -62,6 +67,10 @@ class NameRecorder:
         self.applied: set[str] = set()
         # The expression statement that is being visited: its value is not used.
         self.statement: ast.expr | None = None
+        # The value of the assignment whose targets are being visited.
+        self.assigned: ast.expr | None = None
+        # Whether the visited name is the object of an assigned attribute.
+        self.is_target = False
         # Effects of the outermost enclosing function; None outside of functions.
         self.effects: FunctionEffects | None = None
 
@@ -111,6 +120,8 @@ class NameRecorder:
             return
         if name not in self.bound:
             self.usage.reads.add(name)
+        if not self.is_target:
+            self.usage.used.add(name)
         effects = self.usage.effects.get(name)
         if effects is None or name in self.applied:
             return
@@ -171,12 +182,14 @@ class NameRecorder:
         usage = self.usage
         if use.sets:
             codes = usage.outside_binds.setdefault(use.name, [])
-            code = describe_setter(node, self.source)
+            code = describe_setter(node, self.source, self.assigned)
             codes.append(code)
         elif use.changes:
             usage.outside_changes.add(use.name)
         if not use.sets and use.name not in usage.outside_binds:
             usage.outside_reads.add(use.name)
+            if use.name == PLOTS:
+                usage.outside_reads.add(INLINE_PLOTS)
 
     def record_change(self, node: ast.expr | None) -> None:
         """Record that an expression changes an object in place.

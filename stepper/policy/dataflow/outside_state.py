@@ -11,6 +11,8 @@ import ast
 import re
 from typing import NamedTuple
 
+from stepper.policy.dataflow.name_effects import is_mutating
+
 RANDOM = "random numbers"
 NUMPY_RANDOM = "numpy random numbers"
 TORCH_RANDOM = "torch random numbers"
@@ -18,8 +20,15 @@ ENVIRONMENT = "environment variables"
 PANDAS = "pandas options"
 NUMPY = "numpy print options"
 PLOTS = "matplotlib settings"
+INLINE_PLOTS = "settings of inline plots"
+IPYTHON = "IPython settings"
+# The value of `_`.
+LAST_RESULT = "the last result"
 
-DISPLAY_OPTIONS = frozenset({PANDAS, NUMPY})
+DISPLAY_OPTIONS = frozenset({PANDAS, NUMPY, IPYTHON})
+# Classes that `%config` configures, and whose options change outputs.
+CONFIGURED = {"InlineBackend": INLINE_PLOTS, "InteractiveShell": IPYTHON}
+NO_RESULT = frozenset({"print", "display"})
 
 SEEDS = {
     "random.seed": RANDOM,
@@ -96,7 +105,7 @@ def name_file(path: str) -> str:
     return f"file {path.removeprefix('./')!r}"
 
 
-def _get_text(node: ast.expr | None) -> str:
+def get_text(node: ast.expr | None) -> str:
     """Return the value of a text in the source, or an empty string."""
     value = getattr(node, "value", None)
     return value if isinstance(value, str) else ""
@@ -126,20 +135,20 @@ def find_call_use(node: ast.Call) -> OutsideUse | None:
 
 def _find_file_use(node: ast.Call, name: str) -> OutsideUse | None:
     """Return how a call uses a file whose path is a literal."""
-    path = _get_text(node.args[0]) if node.args else ""
+    path = get_text(node.args[0]) if node.args else ""
     method = getattr(node.func, "attr", "")
     if method in PATH_WRITERS or method in PATH_READERS:
         owner = getattr(node.func, "value", None)
         arguments = getattr(owner, "args", None)
-        path = _get_text(arguments[0]) if arguments else ""
+        path = get_text(arguments[0]) if arguments else ""
     if not path:
         return None
     state = name_file(path)
     if name == "open":
-        mode = _get_text(node.args[1]) if len(node.args) > 1 else ""
+        mode = get_text(node.args[1]) if len(node.args) > 1 else ""
         for keyword in node.keywords:
             if keyword.arg == "mode":
-                mode = _get_text(keyword.value)
+                mode = get_text(keyword.value)
         return OutsideUse(state, sets=not WRITE_MODES.isdisjoint(mode))
     if method in PATH_WRITERS or FILE_WRITERS.search(f".{method}"):
         return OutsideUse(state, sets=True)
@@ -162,12 +171,53 @@ def find_assignment_use(node: ast.Attribute | ast.Subscript) -> OutsideUse | Non
     return None
 
 
-def describe_setter(node: ast.expr, source: str) -> str:
+def find_attribute_use(
+    node: ast.Attribute | ast.Subscript, value: ast.expr | None
+) -> list[OutsideUse]:
+    """Return how an assignment of `value` uses an attribute, such as `module.x = 1`.
+
+    The binding table decides whether the object is a module or a class.
+    """
+    target: ast.AST = node
+    if isinstance(node, ast.Subscript):
+        target = node.value
+    name = get_dotted_name(target)
+    if "." not in name:
+        return []
+    state = name
+    is_read = value is None
+    if isinstance(node, ast.Subscript):
+        key = get_text(node.slice)
+        state = f"{name}[{key!r}]"
+        is_read = is_read or not key
+    uses = [OutsideUse(state, sets=True)]
+    for child in ast.walk(value) if value is not None else ():
+        is_read = is_read or get_dotted_name(child) == name
+    if is_read:
+        uses.insert(0, OutsideUse(state))
+    return uses
+
+
+def has_result(node: ast.stmt) -> bool:
+    """Return whether a last statement may have a result, which `_` is then."""
+    if not isinstance(node, ast.Expr):
+        return False
+    function = getattr(node.value, "func", None)
+    if isinstance(function, ast.Attribute) and is_mutating(function.attr, True):
+        return False
+    return getattr(function, "id", "") not in NO_RESULT
+
+
+def describe_setter(node: ast.expr, source: str, value: ast.expr | None = None) -> str:
     """Return a text that is equal if the code sets the same values.
 
-    Return an empty string if the arguments of a call depend on variables.
+    `value` is the assigned value if the code is not a call. Return an empty string if
+    the value, or an argument of the call, depends on variables.
     """
     if not isinstance(node, ast.Call):
+        if value is not None:
+            has_names = any(isinstance(child, ast.Name) for child in ast.walk(value))
+            return "" if has_names else f"{ast.dump(node)} {ast.dump(value)}"
         lines = source.split("\n")
         return "".join(lines[node.lineno - 1 : node.end_lineno])
     for argument in (*node.args, *node.keywords):
@@ -180,7 +230,7 @@ def describe_setter(node: ast.expr, source: str) -> str:
 def find_text_reads(node: ast.Call) -> list[str]:
     """Return the variables that a text names, as in `query("x > @y")`, `eval("a")`."""
     name = getattr(node.func, "attr", getattr(node.func, "id", ""))
-    text = _get_text(node.args[0]) if node.args else ""
+    text = get_text(node.args[0]) if node.args else ""
     if not text:
         return []
     if isinstance(node.func, ast.Attribute) and name in ("query", "eval"):

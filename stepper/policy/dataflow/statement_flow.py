@@ -71,10 +71,9 @@ def find_affected_names(
         resolved = resolve(statement_usage)
         statement_changes |= resolved.changes
         is_new = unchanged_texts is not None and text not in unchanged_texts
-        reads = resolved.reads | statement_usage.outside_reads
+        reads = resolved.reads | resolved.outside_reads
         if is_new or not affected.isdisjoint(reads):
-            affected |= resolved.changes | statement_usage.outside_changes
-            affected |= statement_usage.outside_binds.keys()
+            affected |= resolved.changes | resolved.outside_writes
             affected |= _list_bound_values(resolved, is_new)
             has_affected_change |= bool(resolved.changes)
         else:
