@@ -88,28 +88,28 @@ def test_names_observed_only_by_the_kernel(module_project: Project) -> None:
 
 # The cell that sets state, its other version, and the cell that reads it.
 SETTERS = {
-    "seed": ("random.seed({})", "print(random.random())"),
+    "seed": ("random.seed({})", "draw = random.random()"),
     "options": ("np.set_printoptions(precision={})", "print(np.array([1 / 3]))"),
-    "environment": ("os.environ['S2'] = '{}'", "print(os.environ['S2'])"),
-    "file": ("Path('s2.txt').write_text('{}')", "print(Path('s2.txt').read_text())"),
-    "module": ("calendar.S2 = {}", "print(calendar.S2)"),
-    "result": ("10 + {}", "print(_ + 1)"),
+    "environment": ("os.environ['S2'] = '{}'", "value = os.environ['S2']"),
+    "file": ("Path('s2.txt').write_text('{}')", "text = Path('s2.txt').read_text()"),
+    "module": ("calendar.S2 = {}", "month = calendar.S2"),
+    "result": ("10 + {}", "after = _ + 1"),
     "config": (
         "%config InteractiveShell.ast_node_interactivity = {}",
         "1\n'two'",
     ),
-    "generator": ("drawn = rng.normal(size={})", "print(rng.normal())"),
+    "generator": ("drawn = rng.normal(size={})", "noise = rng.normal()"),
     "query": ("limit = {}", "print(len(frame.query('n > @limit')))"),
-    "text": ("number = {}", "print(eval('number + 1'))"),
+    "text": ("number = {}", "total = eval('number + 1')"),
     "database": (
-        "con.execute('DELETE FROM t')\ncon.execute('INSERT INTO t VALUES ({})')",
-        "print(con.execute('SELECT * FROM t').fetchall())",
+        "con.executescript('DELETE FROM t; INSERT INTO t VALUES ({})')",
+        "rows = con.execute('SELECT * FROM t').fetchall()",
     ),
     "file_database": (
         "with sqlite3.connect('s2.db') as db:\n"
         "    db.execute('DROP TABLE IF EXISTS t')\n"
         "    db.execute('CREATE TABLE t AS SELECT {} AS n')\ndb.close()",
-        "print(sqlite3.connect('s2.db').execute('SELECT * FROM t').fetchall())",
+        "both = sqlite3.connect('s2.db').execute('SELECT * FROM t').fetchall()",
     ),
 }
 IMPORTS = """
@@ -139,7 +139,7 @@ def check_setters(
         setter, reader = SETTERS[kind]
         value, _ = VALUES.get(kind, ("1", "2"))
         cells.append(code(setter.format(value), f"set-{kind}"))
-        cells.append(code("print(unrelated)", f"other-{kind}"))
+        cells.append(code("other = unrelated + 1", f"other-{kind}"))
         cells.append(code(reader, f"read-{kind}"))
     notebook = project.notebook(f"{name}.ipynb", cells)
     assert project.json("run", name)["ok"]

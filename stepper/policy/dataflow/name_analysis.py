@@ -47,6 +47,7 @@ from stepper.policy.dataflow.name_effects import (
 from stepper.policy.dataflow.name_scopes import NameRecorder, Scope
 from stepper.policy.dataflow.outside_state import (
     DISPLAY_OPTIONS,
+    IPYTHON,
     LAST_RESULT,
     OutsideUse,
     find_assignment_use,
@@ -55,6 +56,7 @@ from stepper.policy.dataflow.outside_state import (
     find_text_reads,
     get_dotted_name,
     has_result,
+    may_show_object,
     name_file,
 )
 
@@ -85,10 +87,7 @@ def analyze_tree(
     the tree is nested too deeply, `python` of the result is False.
     """
     visitor = _NameVisitor(source, transform)
-    if tree.body and isinstance(tree.body[-1], ast.Expr):
-        visitor.usage.outside_reads.update(DISPLAY_OPTIONS)
-        if has_result(tree.body[-1]):
-            visitor.usage.outside_binds[LAST_RESULT] = [""]
+    _record_results(visitor.usage, tree.body)
     try:
         visitor.visit_all(tree.body)
     except RecursionError:
@@ -96,6 +95,19 @@ def analyze_tree(
     visitor.usage.source = source
     visitor.usage.transform = transform
     return visitor.usage
+
+
+def _record_results(usage: NameUsage, statements: list[ast.stmt]) -> None:
+    """Record which options the results of the statements depend on, and `_`."""
+    if not statements:
+        return
+    *others, last = statements
+    if any(has_result(statement) for statement in others):
+        usage.outside_reads.add(IPYTHON)
+    if isinstance(last, ast.Expr) and may_show_object(last.value):
+        usage.outside_reads.update(DISPLAY_OPTIONS)
+    if has_result(last):
+        usage.outside_binds[LAST_RESULT] = [""]
 
 
 class _NameVisitor(NameRecorder):

@@ -25,10 +25,18 @@ IPYTHON = "IPython settings"
 # The value of `_`.
 LAST_RESULT = "the last result"
 
-DISPLAY_OPTIONS = frozenset({PANDAS, NUMPY, IPYTHON})
+DISPLAY_OPTIONS = frozenset({PANDAS, NUMPY})
 # Classes that `%config` configures, and whose options change outputs.
 CONFIGURED = {"InlineBackend": INLINE_PLOTS, "InteractiveShell": IPYTHON}
 NO_RESULT = frozenset({"print", "display"})
+# Functions and methods that return plain values, which display options do not affect.
+_PLAIN_RESULTS = """
+    len int bool id type isinstance hasattr range append extend close commit execute
+    executemany executescript format join mkdir savefig show to_csv to_sql write
+    write_bytes write_text
+"""
+PLAIN_RESULTS = frozenset(_PLAIN_RESULTS.split())
+MAGICS = frozenset({"run_line_magic", "run_cell_magic", "system"})
 
 SEEDS = {
     "random.seed": RANDOM,
@@ -125,6 +133,8 @@ def find_call_use(node: ast.Call) -> OutsideUse | None:
     use = _find_file_use(node, name)
     if use is not None:
         return use
+    if name in NO_RESULT and not may_show_object(node):
+        return None
     for prefix, state in READERS.items():
         if name.startswith(prefix):
             return OutsideUse(state)
@@ -198,12 +208,42 @@ def find_attribute_use(
     return uses
 
 
+def may_show_object(node: ast.expr) -> bool:
+    """Return whether the value of an expression may be a table or an array.
+
+    For a call of `print` or `display`, return whether an argument may be one.
+    """
+    if isinstance(node, ast.Constant):
+        return False
+    if isinstance(node, ast.Call):
+        function = getattr(node.func, "id", getattr(node.func, "attr", ""))
+        if function in NO_RESULT:
+            return any(may_show_object(argument) for argument in node.args)
+        return function not in PLAIN_RESULTS and not _is_magic_without_result(node)
+    if isinstance(node, (ast.JoinedStr, ast.List, ast.Tuple, ast.BinOp)):
+        return any(
+            may_show_object(child)
+            for child in ast.iter_child_nodes(node)
+            if isinstance(child, ast.expr)
+        )
+    return not isinstance(node, ast.Lambda)
+
+
+def _is_magic_without_result(node: ast.expr) -> bool:
+    """Return whether an expression is a magic other than `%time`, or a command."""
+    if not isinstance(node, ast.Call) or getattr(node.func, "attr", "") not in MAGICS:
+        return False
+    return not node.args or get_text(node.args[0]) != "time"
+
+
 def has_result(node: ast.stmt) -> bool:
     """Return whether a last statement may have a result, which `_` is then."""
     if not isinstance(node, ast.Expr):
         return False
     function = getattr(node.value, "func", None)
     if isinstance(function, ast.Attribute) and is_mutating(function.attr, True):
+        return False
+    if _is_magic_without_result(node.value):
         return False
     return getattr(function, "id", "") not in NO_RESULT
 
