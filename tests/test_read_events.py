@@ -97,6 +97,13 @@ def test_agent_reads_a_digest(project: Project) -> None:
     assert get_state(notebook.path) == before
 
 
+def test_digest_shows_the_execution_count_of_the_last_run(project: Project) -> None:
+    notebook = project.new()
+    cell_id, _ = notebook.insert("x = 1")
+    notebook.replace(cell_id, "x = 2")
+    assert " · ok · [2] · " in get_text(send(notebook, "AfterRead"))
+
+
 def test_digest_names_changes_since_the_last_read_of_the_session(
     project: Project,
 ) -> None:

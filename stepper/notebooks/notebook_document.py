@@ -86,15 +86,18 @@ class Document:
             cells.append(_parse_cell(raw, index, number))
         return cells
 
-    def get_displayed_execution_count(self, cell: Cell) -> int | None:
-        """Return a cell's execution count, or None if it has no count or no outputs."""
-        raw = self.raw["cells"][cell.index]
-        if not raw.get("outputs"):
-            return None
-        count = raw.get("execution_count")
+    def get_execution_count(self, cell: Cell) -> int | None:
+        """Return a cell's execution count, or None if it has none."""
+        count = self.raw["cells"][cell.index].get("execution_count")
         if isinstance(count, int):
             return count
         return None
+
+    def get_displayed_execution_count(self, cell: Cell) -> int | None:
+        """Return a cell's execution count, or None if it has no count or no outputs."""
+        if not self.raw["cells"][cell.index].get("outputs"):
+            return None
+        return self.get_execution_count(cell)
 
     def get_recorded_outputs(self, cell: Cell) -> list[dict[str, Any]] | None:
         """Return the outputs of a code cell, or None if the file records no run."""

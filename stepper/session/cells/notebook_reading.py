@@ -206,10 +206,9 @@ def make_cell_factory(
     """Return a function that describes a cell of the document for a digest."""
     state = session.state
     last_runs = {run.cell_id: run for run in state.runs}
-    # The lowest execution count of a cell takes precedence.
+    # The last execution count of a cell replaces earlier ones.
     execution_counts = {
-        cell_id: count
-        for count, cell_id in reversed(state.cells_by_execution_count.items())
+        cell_id: count for count, cell_id in state.cells_by_execution_count.items()
     }
     recent_ids = {run.cell_id for run in state.runs[-RECENT_RUNS:]}
 
@@ -228,7 +227,7 @@ def make_cell_factory(
             run = None
         cell_state = get_cell_state(session, cell, run)
         step = state.find_cell_key(cell.id)
-        count = document.get_displayed_execution_count(cell)
+        count = document.get_execution_count(cell)
         is_recent = cell.id in recent_ids or cell_state == notebook_digest.FAILED
         return DigestCell(
             cell_id=cell.id,
