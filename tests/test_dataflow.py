@@ -789,6 +789,12 @@ def test_dependencies_outside_the_variables(
         ("n = 1", "n + 1", "print(_)", "n + 2"),
         ("rng = default_rng(0)", "rng.normal()", "rng.integers(9)", "rng.normal(2)"),
         (
+            "rng = default_rng(0)\ndef f():\n    return rng.normal()",
+            "x = f()",
+            "y = f()",
+            "x = f() + f()",
+        ),
+        (
             "rng = np.random.RandomState(0)",
             "a = df.sample(random_state=rng)",
             "rng.rand()",

@@ -102,7 +102,7 @@ SETTERS = {
     "query": ("limit = {}", "print(len(frame.query('n > @limit')))"),
     "text": ("number = {}", "total = eval('number + 1')"),
     "database": (
-        "con.executescript('DELETE FROM t; INSERT INTO t VALUES ({})')",
+        "con.execute('INSERT INTO t VALUES ({})')",
         "rows = con.execute('SELECT * FROM t').fetchall()",
     ),
     "file_database": (

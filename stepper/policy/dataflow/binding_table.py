@@ -267,10 +267,7 @@ class BindingTable:
             effects = self._get_effects(function)
             if effects:
                 changes.update(list_changed_arguments(effects, arguments))
-        for name, method in usage.methods:
-            effects = self._get_effects(name)
-            if effects and method in effects.mutating_methods:
-                changes.add(name)
+        changes |= self._list_changed_instances(usage.methods)
         # Names, and the names that the cell has bound before it uses them.
         own_names = usage.binds.keys()
         pending = [(name, usage.bound_at_call.get(name, own_names)) for name in reads]
@@ -283,11 +280,21 @@ class BindingTable:
             reads |= new_reads
             pending += [(name, bound) for name in new_reads]
             changes |= effects.changes
+            changes |= self._list_changed_instances(effects.methods)
             binds |= dict.fromkeys(effects.binds, VALUE)
         outside_reads = self._list_outside_reads(usage, reads)
         outside_writes = {*usage.outside_binds, *usage.outside_changes}
         outside_writes |= self.list_databases(changes)
         return ResolvedUsage(reads, changes, binds, outside_reads, outside_writes)
+
+    def _list_changed_instances(self, methods: set[tuple[str, str]]) -> set[str]:
+        """Return the names whose called methods change their object."""
+        names = set()
+        for name, method in methods:
+            effects = self._get_effects(name)
+            if effects is not None and method in effects.mutating_methods:
+                names.add(name)
+        return names
 
     def _list_outside_reads(self, usage: NameUsage, reads: set[str]) -> set[str]:
         """Return the state outside the variables that a cell reads."""

@@ -25,6 +25,7 @@ DRAW_METHODS = """
 """
 GENERATOR_EFFECTS = FunctionEffects(mutating_methods={DRAW, *DRAW_METHODS.split()})
 
+CONNECT_FUNCTIONS = frozenset({"connect", "create_engine"})
 CONNECT = re.compile(r"^(sqlite3|sqlite|duckdb)\.connect$|(^|\.)create_engine$")
 DATABASE_URL = re.compile(r"^\w*sqlite\w*:///")
 # Methods that return an object for the same database.
@@ -51,7 +52,10 @@ def find_database(node: ast.Call) -> str:
 
     Return an empty string if the call opens none, or if its path is not a literal.
     """
-    if not node.args or not CONNECT.search(get_dotted_name(node.func)):
+    function = getattr(node.func, "attr", getattr(node.func, "id", ""))
+    if function not in CONNECT_FUNCTIONS or not node.args:
+        return ""
+    if not CONNECT.search(get_dotted_name(node.func)):
         return ""
     path = DATABASE_URL.sub("", get_text(node.args[0]))
     if not path or path == ":memory:" or "://" in path:

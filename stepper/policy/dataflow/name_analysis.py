@@ -558,7 +558,10 @@ class _NameVisitor(NameRecorder):
         The object changes if its class is defined in this cell and the method is known
         to change the instance.
         """
-        if self.find_scope(name) is not None or self.effects is not None:
+        if self.find_scope(name) is not None:
+            return
+        if self.effects is not None:
+            self.effects.methods.add((name, method))
             return
         creator = self.usage.created_by.get(name, "")
         effects = self.usage.effects.get(creator) or get_library_effects(creator)

@@ -95,6 +95,8 @@ class FunctionEffects:
     definition_reads: set[str] = field(default_factory=set)
     # Methods of a class that change the instance.
     mutating_methods: set[str] = field(default_factory=set)
+    # Methods that a function calls on notebook names, as (name, method).
+    methods: set[tuple[str, str]] = field(default_factory=set)
     # The database of a connection, as state; see `library_objects`.
     database: str = ""
 

@@ -130,6 +130,7 @@ class NameRecorder:
             self.record_notebook_read(inner)
         for inner in sorted(effects.changes):
             self.record_notebook_change(inner)
+        self.usage.methods |= effects.methods
         for inner in effects.binds:
             self.usage.binds[inner] = VALUE
 
