@@ -133,7 +133,7 @@ def test_commands_are_classified_as_user_or_agent() -> None:
         assert edit_gate.find_user_command(f"stepper {name} x") == (
             name if row.needs_user else None
         )
-        assert edit_gate.find_running_command(f"stepper {name} x") == (
+        assert edit_gate.find_code_running_command(f"stepper {name} x") == (
             name if row.runs_code else None
         )
 

@@ -729,3 +729,21 @@ def test_run_duration_excludes_connection_outage(
     assert 1.5 <= notebook.project.json("history")[-1]["duration_s"] < 2
     for timer in timers:
         timer.join()
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        b'stepper:{"stderr": "# stepper: timeout=6h"}\n',
+        b'Welcome!\nstepper:{"stderr": "# stepper: timeout=6h"}\n',
+        b'Last login: today stepper:{"stderr": "# stepper: timeout=6h"}',
+    ],
+)
+def test_response_of_the_launcher_may_contain_its_own_prefix(output: bytes) -> None:
+    assert ssh_connection._parse_response(output) == {"stderr": "# stepper: timeout=6h"}
+
+
+@pytest.mark.parametrize("output", [b"", b"Welcome!\n", b"stepper:[1]", b"stepper:{"])
+def test_output_without_a_response_is_refused(output: bytes) -> None:
+    with pytest.raises(ValueError):
+        ssh_connection._parse_response(output)

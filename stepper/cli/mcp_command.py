@@ -27,9 +27,7 @@ def mcp(
     installed or the client can't be configured.
     """
     if config is not None:
-        configure = import_object(
-            "stepper.install.mcp_client_config:print_or_add_entry"
-        )
+        configure = import_object("stepper.install.mcp_client_config:configure_client")
         return dict(configure(paths, config, http, install))
     if install:
         raise UsageError(

@@ -768,8 +768,8 @@ async def _evaluate(
     if not source.strip():
         example = session.state.commands.shell("eval", '"df.columns"')
         raise UsageError("the code is empty", example)
-    # The user may inspect a stopped notebook.
-    if request.owner:
+    is_from_agent = bool(request.owner)
+    if is_from_agent:  # only the user may inspect a stopped notebook
         refusal = edit_gate.check_stop(session.state)
         if refusal:
             raise StepperError(f"nothing ran: {refusal}")

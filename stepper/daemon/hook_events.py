@@ -499,8 +499,10 @@ def _reset_turn(workspace: Workspace, event: Event) -> None:
     workspace.limited_clients.discard(owner)
     if final_message.limits_work(event.prompt):
         workspace.limited_clients.add(owner)
-    workspace.restored_mtimes.take_all(owner)  # from a message that was interrupted
-    workspace.find_open_work(owner)  # opens the current notebook
+    # An interrupted turn may have left entries, which are discarded.
+    workspace.restored_mtimes.take_all(owner)
+    # This opens the current notebook.
+    workspace.find_open_work(owner)
 
 
 def _parse_command(session: Session | None, event: Event) -> PromptCommand | None:

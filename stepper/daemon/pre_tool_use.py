@@ -92,7 +92,7 @@ def decide_shell_command(workspace: Workspace, command: str, consent: Consent) -
     A command that runs code needs the same approval as an edit that runs code. The
     output is empty if the client should decide as usual.
     """
-    running_command = edit_gate.find_running_command(command)
+    running_command = edit_gate.find_code_running_command(command)
     if consent is Consent.WITHHELD:
         if edit_gate.NEW_COMMAND.search(command):
             reason = f"stepper: {edit_gate.PLAN_FIRST}"

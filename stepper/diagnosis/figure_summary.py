@@ -211,9 +211,9 @@ def format_recorded_images(
 ) -> list[str]:
     """Return a line on each image among the recorded outputs of a cell.
 
-    Images in a row without a file for the same reason have one line, and then empty
-    lines. `descriptions` are the results of `describe_figures`, by image key. Files in
-    `folder` are named without the folder.
+    If successive images were not saved for the same reason, the line on the first one
+    stands for all, and the other lines are empty. `descriptions` are the results of
+    `describe_figures`, by image key. Files in `folder` are named without the folder.
     """
     lines = []
     reason = ""

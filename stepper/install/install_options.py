@@ -29,7 +29,7 @@ FLAGS = (
 )
 # Options that exclude --mcp-only, and why.
 NOT_WITH_MCP_ONLY = {
-    "allow": "it adds permission rules to Claude Code's settings",
+    "allow": "--allow adds permission rules to Claude Code's settings",
     "statusline": "the status line belongs to Claude Code",
     "plugin": "the plugin provides hooks and skills",
     "demo": "the demo needs Claude Code's hooks",

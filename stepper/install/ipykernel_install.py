@@ -140,8 +140,8 @@ def make_copy(paths: Paths, python: str, interpreter: Interpreter) -> str:
 
     A copy is necessary if a sync may remove ipykernel from the environment. Return a
     message for the user, or an empty string if nothing was done. A failure does not
-    stop the installation: without ipykernel, the error of the kernel names the command
-    that installs ipykernel.
+    stop the installation: if ipykernel is missing when a kernel starts, the error names
+    the command that installs it.
     """
     project = Path(paths.project)
     folder = Path(get_ipykernel_folder(paths.env, interpreter.version))

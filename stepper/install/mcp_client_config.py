@@ -39,14 +39,14 @@ class Removal(NamedTuple):
     failed: list[str]
 
 
-def print_or_add_entry(
+def configure_client(
     paths: Paths, name: str, http: int | None, install: bool
 ) -> dict[str, str]:
-    """Return the response of `stepper mcp --config`: the entry for a client as text.
+    """Return the response of `stepper mcp --config`.
 
-    If `install` is true, add the entry to the client's file and return a message on
-    the change. `name` is the name of the client. `http` is the port of `--http`, or
-    None.
+    This is the entry for a client as text. If `install` is true, add the entry to the
+    client's file and return a message on the change. `name` is the name of the client.
+    `http` is the port of `--http`, or None.
 
     Raises:
         UsageError: `http` is not None.
@@ -64,8 +64,10 @@ def print_or_add_entry(
         file = client.display_path
         if not client.for_user:
             file = f"{client.file} of {paths.project}"
-        offer = "" if client.is_on_windows else " To add them, use `--install`."
-        text = f"{lines}\n\nThese lines belong in {file}.{offer} {client.note}"
+        install_hint = " To add them, use `--install`."
+        if client.is_on_windows:
+            install_hint = ""
+        text = f"{lines}\n\nThese lines belong in {file}.{install_hint} {client.note}"
         return {"text": text.rstrip()}
     if client.is_on_windows:
         raise StepperError(
@@ -178,9 +180,10 @@ def remove_entries(paths: Paths, record: dict[str, Any]) -> Removal:
 def _write_remaining(
     client: Client, path: Path, text: str | None, original: dict[str, Any]
 ) -> None:
-    """Write the rest of a client's file, or remove the file if `text` is None.
+    """Write the text that remains without stepper's entry.
 
-    The backup and the folders that stepper created are also removed.
+    If `text` is None, remove the file and the folders that stepper created. Remove the
+    backup of a user-level file if no entry of stepper remains in it.
     """
     if text is not None:
         write(path, text.encode())

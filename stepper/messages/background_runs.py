@@ -53,9 +53,9 @@ def _format_recipient(is_own: bool) -> str:
 
 
 def format_deadline(timeout: float, left: float | None) -> str:
-    """Return the deadline of a run, with the estimated remaining time.
+    """Return a text with the deadline of a run and the estimated remaining time.
 
-    Both are in seconds; `left` is None if there is no estimate.
+    `timeout` and `left` are in seconds. `left` is None if there is no estimate.
     """
     text = f"deadline {format_span(timeout)}"
     if left is None:

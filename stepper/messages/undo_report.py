@@ -114,7 +114,9 @@ def format_requested(numbers: Sequence[int], result: RestoreResult) -> str:
     if len(existing) < len(numbers):
         subjects.append("a deleted cell")
     subject = " and ".join(subjects)
-    text = _describe_result(result) or "it had changed no variable"
+    text = _describe_result(result)
+    if not text:
+        return f"{subject} had changed no variable in the kernel"
     return f"the changes of {subject} in the kernel were undone: {text}"
 
 
@@ -146,8 +148,8 @@ def _choose_verb(names: Collection[str]) -> str:
 def format_removed_name(name: str) -> str:
     """Return a clause on a name that is removed before the cell runs again."""
     return (
-        f"{_quote(name)} was bound only by an earlier version of this cell, which is"
-        " undone before this version runs"
+        f"{_quote(name)} was bound only by an earlier version of this cell, whose"
+        " changes are undone before this version runs"
     )
 
 
@@ -197,7 +199,7 @@ def format_failed_recomputation(names: Collection[str], number: int) -> str:
     """
     return (
         f"this cell ran again because {_join_names(sorted(names))} could not be"
-        f" restored; cell {number}, which needs this, did not run"
+        f" restored. It failed, so cell {number}, which needs its values, did not run"
     )
 
 

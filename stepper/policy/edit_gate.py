@@ -181,12 +181,12 @@ def check_cell_count(cells: Sequence[Cell], limits: Limits) -> str | None:
 
 
 def find_user_command(shell_command: str) -> str | None:
-    """Return the first command in a shell command that needs the user, or None."""
+    """Return the first stepper command in a shell command for users only, or None."""
     match = USER_COMMANDS.search(shell_command)
     return match[1] if match else None
 
 
-def find_running_command(shell_command: str) -> str | None:
-    """Return the first command in a shell command that runs code, or None."""
+def find_code_running_command(shell_command: str) -> str | None:
+    """Return the first stepper command in a shell command that runs code, or None."""
     match = RUN_COMMANDS.search(shell_command)
     return match[1] if match else None

@@ -71,10 +71,10 @@ def list_marks(cells: Iterable[Cell], plan: Plan | None) -> set[str]:
 
 
 def list_known_marks(state: State) -> set[str]:
-    """Return the marks of a stopped notebook that its journal contains.
+    """Return the marks in the journal of a stopped notebook.
 
-    These are the marks of cells that ran or failed the preflight check, and of the
-    content that the agent has written since the notebook stopped.
+    These are the marks of cells that ran, failed the preflight check or caused the
+    stop, and of the content that the agent has written since the notebook stopped.
     """
     hashes = list_run_hashes(state)
     preflight_failures = {

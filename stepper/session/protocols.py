@@ -287,9 +287,10 @@ class LateOutputs(Protocol):
     ) -> None:
         """Add an iopub message to the outputs of a cell.
 
-        `displays` are the indexes of the cell's outputs by display ID, `missing` the
-        outputs omitted so far, `limit` the output limit in bytes and `waiting` the
-        outputs of the cell's run if they are not written yet. Raise NotebookError,
+        `displays` contains the indexes of the cell's outputs by display ID. `missing`
+        describes the outputs omitted so far. `limit` is the output limit in bytes.
+        `waiting` contains the outputs of the cell's run if they are not written yet, or
+        is None. Raise NotebookError,
         without adding the message, if the notebook cannot be read.
         """
 

@@ -27,6 +27,7 @@ from stepper.kernels.in_kernel.module_reload import find_project_root
 from stepper.kernels.in_kernel.safe_inspect import count_failure, is_a
 
 TABLE = "audit_handlers"  # the table's name in the helper's module
+NO_FOLDER = -1  # in place of a `dir_fd` in audit events
 MAX_PATHS = 300  # recorded for a cell
 MAX_FOLDERS = 1000  # cached for a cell
 MAX_PROCESSES = 64
@@ -201,22 +202,23 @@ def handle_open(path: Any, mode: Any, flags: Any) -> None:
     record_path(path, new=bool(flags & os.O_EXCL))
 
 
-def handle_rename(source: Any, target: Any, source_dir: Any, target_dir: Any) -> None:
-    if source_dir != -1 or target_dir != -1:
+def handle_rename(source: Any, target: Any, source_fd: Any, target_fd: Any) -> None:
+    """Record both paths of a rename, unless they are relative to an open folder."""
+    if source_fd != NO_FOLDER or target_fd != NO_FOLDER:
         return
-    moved = record_path(source)
+    source_record = record_path(source)
     record_path(target)
-    if moved is not None:
-        moved.renamed_to = resolve_path(target) or realpath(target)
+    if source_record is not None:
+        source_record.renamed_to = resolve_path(target) or realpath(target)
 
 
-def handle_link(source: Any, target: Any, source_dir: Any, target_dir: Any) -> None:
-    if target_dir == -1:
+def handle_link(source: Any, target: Any, source_fd: Any, target_fd: Any) -> None:
+    if target_fd == NO_FOLDER:
         record_path(target, new=True)
 
 
 def handle_remove(path: Any, folder: Any) -> None:
-    if folder == -1:
+    if folder == NO_FOLDER:
         record_path(path)
 
 
@@ -226,12 +228,12 @@ def handle_rmtree(path: Any, folder: Any = None) -> None:
 
 
 def handle_mkdir(path: Any, mode: Any, folder: Any) -> None:
-    if folder == -1:
+    if folder == NO_FOLDER:
         record_path(path, new=True)
 
 
 def handle_utime(path: Any, times: Any, ns: Any, folder: Any) -> None:
-    if folder == -1:
+    if folder == NO_FOLDER:
         record_path(path)
 
 

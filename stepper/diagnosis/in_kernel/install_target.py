@@ -160,9 +160,9 @@ def parse_installer(words: list[str]) -> Installer:
             return NO_INSTALLER
         arguments = arguments[1:]
         python = python or find_python_of_uv(arguments)
-        return Installer("", skip_options(arguments), python)
+        return Installer("", get_install_command(arguments), python)
     program_path = shutil.which(program) or ""
-    return Installer(program_path, skip_options(arguments), python)
+    return Installer(program_path, get_install_command(arguments), python)
 
 
 def find_installer(words: list[str]) -> tuple[str, list[str]]:
@@ -195,10 +195,10 @@ def find_python_of_uv(arguments: list[str]) -> str:
     return python
 
 
-def skip_options(arguments: list[str]) -> list[str]:
-    """Return the arguments from the subcommand `install` on.
+def get_install_command(arguments: list[str]) -> list[str]:
+    """Return the arguments from `install` on, without the options before it.
 
-    Return an empty list for other subcommands.
+    Return an empty list if the subcommand is not `install`.
     """
     if "install" not in arguments:
         return []

@@ -189,14 +189,14 @@ def _share_room(cells: Sequence[DigestCell], room: int) -> list[int]:
         sizes.append(min(size, most))
         weights.append(weight)
 
-    def get_share(index: int) -> float:
-        """Return the share for which an output needs no more room."""
+    def get_size_per_weight(index: int) -> float:
+        """Return the room per unit of weight that shows all outputs of a cell."""
         return sizes[index] / weights[index]
 
     limits = [0] * len(cells)
     open_weight = sum(weights)
     indexes = range(len(cells))
-    for index in sorted(indexes, key=get_share):
+    for index in sorted(indexes, key=get_size_per_weight):
         share = max(0, room) * weights[index] // open_weight
         limits[index] = min(sizes[index], share)
         room -= limits[index]

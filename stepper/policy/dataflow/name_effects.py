@@ -51,7 +51,8 @@ MUTATING_PREFIXES = ("fit_", "add_")
 # `xs.append(x)` changes `xs`, `df = df.append(row)` does not change `df`.
 MUTATING_STATEMENT_METHODS = _split_words(
     "append appendleft extend extendleft insert remove discard update add sort reverse"
-    " clear rotate fill resize setflags seed set"
+    " clear rotate fill resize setflags seed set difference_update"
+    " intersection_update symmetric_difference_update move_to_end subtract"
 )
 # Methods of pandas that return a new object, although their names start with `set_` or
 # `add_`.

@@ -36,17 +36,17 @@ class UndoReach:
 
 
 def select_last_run(runs: KernelRuns) -> list[RunEnded]:
-    """Return the last run that is not undone, as a list; it is empty without a run."""
+    """Return a list with the last run that is not undone, or an empty list."""
     return runs.active[-1:]
 
 
 def select_runs_since(
     cells: Sequence[Cell], cell: Cell, runs: KernelRuns
 ) -> list[RunEnded]:
-    """Return the runs to undo to get the state before a cell ran first.
+    """Return the runs to undo to restore the state before a cell's first run.
 
     These are the runs of the cell, and the later runs of the cells below it. The list
-    is empty if no run of the cell is left to be undone.
+    is empty if all runs of the cell are undone already.
     """
     positions = CellPositions(cells)
     all_own_runs = [run for run in runs.all if positions.find_index(run) == cell.index]

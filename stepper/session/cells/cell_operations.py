@@ -188,9 +188,10 @@ async def _write_and_run(
     if session.journal.has_handled(caller.call_id):
         async with session.take_turn(reconnecting=caller):
             report = session.journal.deliver_report(caller.call_id)
-            return report or run_report.format_not_run(
-                "stepper already handled this call, but the result of its run is"
-                " unknown"
+            return report or run_report.format_unknown(
+                "stepper already handled this call, but its report was not found: the"
+                " cells may have run",
+                session.state.commands.shell("status"),
             )
     try:
         cells = session.read_with_unique_ids().cells

@@ -207,16 +207,17 @@ class SlurmProcess(RemoteProcess):
 
     async def _update_state(self) -> None:
         """Ask SLURM for the job, and record its state or the kernel's death."""
-        # `describe` reports a query that takes too long.
+        # During the query, this is its start: `describe` reports a slow query.
         self.queried_at = time.monotonic()
         job = await self._find_job()
-        # The pause until the next query begins when this one has ended.
+        # Between queries, this is the end of the last one: the next one follows after
+        # an interval.
         self.queried_at = time.monotonic()
         if job is None:
             return
         has_heartbeat = self._probe_heartbeat()
         if job.state == slurm_job.UNKNOWN_JOB and has_heartbeat:
-            # The controller lost its data, or another one answers.
+            # The controller lost its data, or another controller responded.
             self.problem = (
                 f"the job's state is not known: SLURM does not know job {self.job_id},"
                 " but its kernel responds"

@@ -51,6 +51,7 @@ RESUME_SECONDS = 5.0
 RETRY_SECONDS = (1.0, 15.0)  # before the first retry, and at most before the others
 OUTPUT_SIZE = 8000  # bytes of ssh's error output that are stored
 SSH_ERROR = 255  # the exit code of ssh if ssh itself fails
+RESPONSE_PREFIX = "stepper:"  # of the line that `remote_launcher` prints
 NO_ERROR = SshError("", "")
 
 
@@ -196,10 +197,8 @@ class SshConnection:
             if process.returncode is None:
                 process.kill()
                 await process.wait()
-        # A shell profile may print something before the response.
-        text = output.decode("utf-8", "replace").rpartition("stepper:")[2]
         try:
-            response: dict[str, Any] = json.loads(text)
+            response = _parse_response(output)
         except ValueError:
             is_ssh_error = process.returncode == SSH_ERROR
             error = explain_error(errors or output, self.settings, is_ssh_error)
@@ -307,6 +306,24 @@ class SshConnection:
             output = reason.encode()
         error = explain_error(output, self.settings, is_ssh_error=True)
         return KernelUnreachableError(error.message, error.hint)
+
+
+def _parse_response(output: bytes) -> dict[str, Any]:
+    """Return the response in the output of the remote launcher.
+
+    The response follows RESPONSE_PREFIX in the last line that contains the prefix. A
+    shell profile may print something before, and the response itself may contain the
+    prefix. Raise ValueError if there is no response.
+    """
+    for line in reversed(output.decode("utf-8", "replace").split("\n")):
+        _, prefix, text = line.partition(RESPONSE_PREFIX)
+        if not prefix:
+            continue
+        response = json.loads(text)
+        if isinstance(response, dict):
+            return response
+        break
+    raise ValueError("the remote launcher sent no response")
 
 
 async def _start_process(*command: str, **options: Any) -> asyncio.subprocess.Process:

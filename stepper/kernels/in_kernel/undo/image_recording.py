@@ -162,7 +162,10 @@ class Recording:
         self.walk.add_name(name, value)
 
     def finish(self, bindings: Any) -> Image:
-        """Compare the state with the image, and return what changed."""
+        """Compare the state with the snapshots from before the run.
+
+        Return the before-image, which contains only what the run changed.
+        """
         image = Image(self.run)
         self.compare_bindings(bindings, image)
         changed, unprotected = self.compare_objects()
