@@ -313,8 +313,8 @@ def test_leftover_name_is_reported_before_the_next_version_runs(
         held = text(await client.call_tool("run_cell", fixed))
         assert "did NOT run" in held
         assert (
-            "`plt` was bound only by an earlier version of this cell, which is undone"
-            " before this version runs" in held
+            "`plt` was bound only by an earlier version of this cell, whose changes are"
+            " undone before this version runs" in held
         )
         assert "complete" not in held
         forced = await call_ok(client, "run_cell", **fixed)

@@ -77,9 +77,10 @@ def test_reports_name_what_is_restored_and_removed(project: Quick) -> None:  # n
     fixed = notebook.replace(cell, "print(rows, new)")
     # The preflight check knows that `new` is removed.
     assert "did NOT run" in fixed.text
+    assert "Stale" not in fixed.text  # `rows` will be restored
     assert (
-        "`new` was bound only by an earlier version of this cell, which is undone"
-        " before this version runs"
+        "`new` was bound only by an earlier version of this cell, whose changes are"
+        " undone before this version runs"
     ) in fixed.text
     fixed = notebook.replace(cell, "print(rows)")
     assert "| [1]" in fixed.text
@@ -314,8 +315,8 @@ def test_failure_of_a_cell_that_computes_a_value_again(project: Quick) -> None: 
     assert "Cell 1 " in answer.text
     assert "FAILED" in answer.text
     assert (
-        "Note: this cell ran again because `numbers` could not be restored; cell 2,"
-        " which needs this, did not run."
+        "Note: this cell ran again because `numbers` could not be restored. It failed,"
+        " so cell 2, which needs its values, did not run."
     ) in answer.text
 
 

@@ -1288,8 +1288,8 @@ def test_leftover_name_is_reported_before_the_next_version_runs(
     assert "`rows` will be restored, `plt` will be removed" in failed
     assert "did NOT run" in blocked
     assert (
-        "`plt` was bound only by an earlier version of this cell, which is undone"
-        " before this version runs" in blocked
+        "`plt` was bound only by an earlier version of this cell, whose changes are"
+        " undone before this version runs" in blocked
     )
     assert "| 3.5" in fixed
     assert "| 2" in done

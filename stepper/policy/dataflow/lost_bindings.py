@@ -46,9 +46,11 @@ class _LostBindings:
         self.history = history
         # The number of each cell that has run, by key.
         self.numbers: dict[str, int] = {}
+        self.last_runs = set[int]()
         for flow in flows:
             if flow.record is not None:
                 self.numbers[flow.record.key] = flow.cell.number
+                self.last_runs.add(flow.record.run)
 
     def add_overwritten_name(self, name: str, index: int, live: Binding) -> None:
         """Add the cause if the kernel's value of a name is not from a cell.
@@ -88,6 +90,14 @@ class _LostBindings:
             return False
         return other.run > record.run
 
+    def _will_be_undone(self, other: RunRecord) -> bool:
+        """Return whether a run failed and is the last run of its cell.
+
+        Its changes are undone before the next version of the cell runs. What cannot be
+        restored then makes the cells stale that bound it.
+        """
+        return other.needs_retry and other.run in self.last_runs
+
     def _add(
         self,
         flow: CellFlow,
@@ -102,6 +112,8 @@ class _LostBindings:
             return
         if flow.record.run in self.history.undo.undone_runs:
             return  # the cell is stale for that reason already
+        if self._will_be_undone(other):
+            return
         for cause in flow.stale:
             if cause.name == name:
                 return

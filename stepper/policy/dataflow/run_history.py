@@ -17,7 +17,7 @@ from stepper.policy.dataflow.causes import DELETED, EXTERNAL, INACTIVE
 from stepper.policy.dataflow.name_effects import IMPORT, NameUsage
 from stepper.policy.dataflow.undone_changes import UndoneChanges
 from stepper.policy.journal_events import ExternalExecution, RunEnded, RunsUndone
-from stepper.policy.model import Cell, Outcome
+from stepper.policy.model import Cell, Outcome, Verdict
 from stepper.policy.namespace_model import Namespace
 from stepper.policy.reloaded_modules import SOURCE_PREFIX
 from stepper.policy.undo_model import CHANGED
@@ -91,6 +91,8 @@ class RunRecord(NamedTuple):
     unrestored: Names = ()
     # Names whose objects the run changed in place, although its source does not say so.
     changed: Names = ()
+    # Whether the run failed and the cell must be replaced or run again.
+    needs_retry: bool = False
 
 
 class ChangedModule(NamedTuple):
@@ -244,6 +246,7 @@ class History:
             uses,
             unrestored,
             changed,
+            needs_retry=run.verdict is not Verdict.FINE,
         )
         self.last_runs[key] = record
         self.records[run.run] = record
