@@ -86,6 +86,7 @@ def replay(folder: str, sources: list[str]) -> list[dict[str, Any]]:
     names: dict[str, Any] = {}
     shell = InteractiveShell.instance(user_ns=names)
     os.chdir(folder)
+    sys.path.insert(0, folder)  # notebooks import modules beside them
 
     def stop(*_: Any) -> None:
         raise TimeoutError("too long")
