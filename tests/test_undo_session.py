@@ -117,7 +117,7 @@ def test_change_of_a_cell_below_is_undone_and_makes_it_stale(
     assert "| {'a': 1} again" in answer.text
     assert "Note: before this run, `cfg` was restored." in answer.text
     assert (
-        "Stale: what cell 3 changed was undone: `cfg`. To run this cell:"
+        "Stale: a change by cell 3 was undone: `cfg`. To run this cell:"
         " `stepper run --stale`."
     ) in answer.text
     assert project.json("eval", "model")["output"].strip() == "[3]"

@@ -128,7 +128,7 @@ def _format_stale_group(group: _CellGroup) -> str:
     if origin.where == MODULE:
         return f"{subject} used {names}, which changed after {pronoun} ran"
     if origin.where == UNDONE:
-        return f"what {subject} changed was undone: {names}"
+        return f"a change by {subject} was undone: {names}"
     if origin.where == UNDONE_RUN:
         verb = "was" if len(numbers) == 1 else "were"
         return f"{subject} {verb} undone"
@@ -136,9 +136,9 @@ def _format_stale_group(group: _CellGroup) -> str:
     if origin.where == UNDONE_VALUE:
         return f"{subject} read {names} after a change by {changer} that was undone"
     if origin.where == OVERWRITTEN:
-        return f"what {subject} bound was overwritten by {changer}: {names}"
+        return f"the result of {subject} was changed by {changer}: {names}"
     if origin.where == REMOVED:
-        return f"what {subject} bound was deleted by {changer}: {names}"
+        return f"the result of {subject} was deleted by {changer}: {names}"
     if origin.where == PENDING:
         return (
             f"{subject} read {names}, but the current source of cell {origin.number},"
@@ -210,9 +210,9 @@ def _explain_cause(names: str, origin: _Origin) -> str:
     if origin.where == UNDONE_VALUE:
         return f"read {names} after a change by {changer} that was undone"
     if origin.where == OVERWRITTEN:
-        return f"its value of {names} was overwritten by {changer}"
+        return f"its result was changed by {changer}: {names}"
     if origin.where == REMOVED:
-        return f"its value of {names} was deleted by {changer}"
+        return f"its result was deleted by {changer}: {names}"
     if origin.where == PENDING:
         return (
             f"read {names}, but the current source of cell {origin.number}, which binds"
