@@ -14,6 +14,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import signal
 import sys
 import time
@@ -95,7 +96,9 @@ def replay(folder: str, sources: list[str]) -> list[dict[str, Any]]:
     before: dict[str, tuple[int, str, str]] = {}
     records = []
     for source in sources:
-        succeeded, output = run_cell(shell, source)
+        # the inline backend would close the figures
+        plain_source = re.sub(r"(?m)^(\s*)%matplotlib.*$", r"\1pass", source)
+        succeeded, output = run_cell(shell, plain_source)
         figures = hash_figures()
         after = list_values(shell.user_ns)
         changed = {
