@@ -84,7 +84,9 @@ class Project:
         return result
 
     def json(self, *arguments: str, check: int | None = 0) -> Any:
-        return json.loads(self.stepper(*arguments, "--json", check=check).stdout)
+        result = self.stepper(*arguments, "--json", check=check)
+        assert result.stdout, result.stderr
+        return json.loads(result.stdout)
 
     def new(self, *steps: str, problem: str = "a problem") -> Notebook:
         response = self.json(

@@ -1312,3 +1312,31 @@ def test_another_local_kernelspec(real: Project) -> None:
     make_run_notebook(real, "print(1)", name="another.ipynb")
     result = run_verify(real, "--kernel", "local", name="another", check=0)
     assert result["where"] == "" and result["reproduces"]
+
+
+def test_file_that_is_removed_while_the_working_directory_is_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stepper removes the temporary file of a write in the background."""
+    (tmp_path / "from").mkdir()
+    (tmp_path / "from" / "a").write_text("1")
+    (tmp_path / "from" / "temporary").write_text("2")
+    copy = shutil.copy2
+
+    def remove_first(source: str, target: str) -> None:
+        if source.endswith("temporary"):
+            os.unlink(source)
+        copy(source, target)
+
+    monkeypatch.setattr(replays.shutil, "copy2", remove_first)
+    shutil.copytree(
+        tmp_path / "from",
+        tmp_path / "to",
+        copy_function=replays._copy_existing,
+    )
+    assert os.listdir(tmp_path / "to") == ["a"]
+
+
+def test_error_of_a_copy_names_the_file() -> None:
+    error = shutil.Error([("data.csv", "copy/data.csv", "Permission denied")])
+    assert replays._explain(error) == "data.csv can't be copied: Permission denied"

@@ -120,7 +120,7 @@ async def verify_notebook(
                 return await _replay(request, session, replay_workspace, options)
             except OSError as error:
                 hint = getattr(error, "hint", "") or "df -h .stepper"
-                message = f"{session.name} can't be replayed: {error.strerror}"
+                message = f"{session.name} can't be replayed: {_explain(error)}"
                 raise StepperError(message, hint) from error
             finally:
                 environ = request.caller.environ
@@ -367,9 +367,24 @@ def _copy_working_directory(paths: Paths, replay_workspace: ReplayWorkspace) -> 
         target,
         symlinks=True,
         ignore=_list_not_copied,
+        copy_function=_copy_existing,
         dirs_exist_ok=True,
     )
     return target
+
+
+def _copy_existing(source: str, target: str) -> None:
+    """Copy a file, unless it was removed meanwhile, such as a temporary file."""
+    with contextlib.suppress(FileNotFoundError):
+        shutil.copy2(source, target)
+
+
+def _explain(error: OSError) -> str:
+    """Return the reason of an error; for several files, that of the first one."""
+    if isinstance(error, shutil.Error) and error.args[0]:
+        source, _, reason = error.args[0][0]
+        return f"{source} can't be copied: {reason}"
+    return error.strerror or str(error)
 
 
 def _renew_scratch(paths: Paths, replay_workspace: ReplayWorkspace) -> None:
