@@ -89,11 +89,18 @@ SLOW = (
     "No background runs",
     "Slow response to a read",
 )
+
+
+def is_nightly(name: str, client: str) -> bool:
+    """Return whether a scenario runs by night only, because it waits for seconds."""
+    return name == "Slow response to a read" or (client == "python" and name in SLOW)
+
+
 CASES = [
     pytest.param(
         name,
         client,
-        marks=[pytest.mark.nightly] if client == "python" and name in SLOW else [],
+        marks=[pytest.mark.nightly] if is_nightly(name, client) else [],
     )
     for name in NAMES
     for client in CLIENTS

@@ -214,6 +214,7 @@ def test_failed_read_restores_the_notebook(large: Notebook) -> None:
     assert get_state(large.path) == before
 
 
+@pytest.mark.nightly
 def test_read_that_never_follows(large: Notebook) -> None:
     """The user denied the read, or the client and its hooks were killed."""
     before = get_state(large.path)

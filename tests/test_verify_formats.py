@@ -196,7 +196,7 @@ def test_several_notebooks_of_a_project(project: Quick) -> None:
     assert "--python can't be used in a project with stepper" in refused
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.nightly)])
 def test_replays_wait_for_each_other(project: Quick, jobs: int) -> None:
     source = "import os, time, uuid\nname = f'{uuid.uuid4()}.busy'\n"
     source += "open(name, 'w').close()\ntime.sleep(0.6)\n"

@@ -66,7 +66,7 @@ def get_outputs(notebook: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("count", "size"),
     [
-        (5, 500),
+        pytest.param(5, 500, marks=pytest.mark.nightly),
         (400, 5000),  # 2 MB
         pytest.param(400, 50_000, marks=pytest.mark.nightly),  # 20 MB
         pytest.param(400, 150_000, marks=pytest.mark.nightly),  # 60 MB
@@ -111,6 +111,7 @@ def test_read_and_edit_a_notebook_by_its_digest(
     assert list((project / ".stepper" / "reads").glob("*")) == []
 
 
+@pytest.mark.nightly
 def test_large_notebook_in_two_turns(
     scripted_model: Model, stream_claude: StreamFactory, project: Path
 ) -> None:
