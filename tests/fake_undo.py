@@ -24,7 +24,7 @@ from stepper.policy.undo_model import (
 )
 
 MISSING = object()
-OTHER_CODE = "changed by code that another client executed"
+OTHER_CODE = "changed by code outside the cells"
 
 
 @dataclass

@@ -832,6 +832,16 @@ def test_dependencies_through_objects_of_libraries(
         ("n = 1", CONFIG.format("A.b = 1"), "n", CONFIG.format("InlineBackend.b = 2")),
         ("rng = default_rng(0)", "rng.normal()", "qng.normal()", "rng.normal(2)"),
         ("rng = default_rng(0)", "rng.bit_generator", "rng.normal()", "1"),
+        ("n = 1", "r = random.Random(0)", "random.random()", "r = random.Random(1)"),
+        (
+            "n = 1",
+            "np.set_printoptions(1)",
+            "r = print_it(n)",
+            "np.set_printoptions(2)",
+        ),
+        ("n = 1", "thr = 1", "def g(d, thr):\n    return d.query('@thr')", "thr = 2"),
+        ("n = 1", "x = 1", "vars(n)['x']", "x = 2"),
+        ("n = 1", ENV.format(1), "thr = 3", "os.environ.items()"),
     ],
 )
 def test_unrelated_cells_do_not_become_stale(
@@ -841,3 +851,20 @@ def test_unrelated_cells_do_not_become_stale(
     assert notebook.format_stale() == ""
     notebook.sources["a"] = changed
     assert notebook.run("a").list_marks() <= {"a?"}
+
+
+def test_setters_of_different_variables_of_the_environment_are_no_hidden_state() -> (
+    None
+):
+    notebook = Played(
+        a="os.environ['A'] = '1'", b="os.environ['B'] = '2'", c="x = os.environ['A']"
+    ).run("a", "b", "c")
+    notebook.sources["a"] = "os.environ['A'] = '3'"
+    notebook.run("a", "c")
+    assert not any(mark.startswith("c?") for mark in notebook.list_marks())
+
+
+def test_name_in_a_text_that_the_cell_binds_is_not_read() -> None:
+    assert "thr" in name_analysis.analyze_source("df.query('x > @thr')").outside_reads
+    bound = name_analysis.analyze_source("thr = 3\ndf.query('x > @thr')")
+    assert "thr" not in bound.outside_reads

@@ -217,10 +217,13 @@ def test_every_command_line_is_translated(notebook: str) -> None:
         ),
         ("stepper plan a.ipynb  # shows", "`plan` with `notebook: a.ipynb` (shows)"),
         (
-            "--from: there is no code cell '9'",
-            "`from_cell`: there is no code cell '9'",
+            "stepper: --from: there is no code cell '9'",
+            "stepper: `from_cell`: there is no code cell '9'",
         ),
-        ("--checkpoint: a.ipynb has no", "`checkpoint`: a.ipynb has no"),
+        (
+            "stepper: --checkpoint: a.ipynb has no",
+            "stepper: `checkpoint`: a.ipynb has no",
+        ),
         (
             "stepper verify a.ipynb  # without --checkpoint",
             "`verify` with `notebook: a.ipynb` (without `checkpoint`)",

@@ -218,6 +218,19 @@ def test_outputs_by_kind() -> None:
             "1 f()",
         ),
         ("Error in f(): bad\nTraceback:", ""),
+        (
+            "KeyError\nCell In[1], line 2\n----> 2 {}['a']\n\n"
+            "During handling of the above exception, another exception occurred:\n\n"
+            "ZeroDivisionError\nCell In[1], line 4\n----> 4 1/0\n",
+            "4 1/0",
+        ),
+        (
+            "KeyError\nCell In[1], line 3, in f(x)\n----> 3 return int(x)\n\n"
+            "The above exception was the direct cause of the following exception:\n\n"
+            "RuntimeError\nCell In[2], line 1\n----> 1 f('k')\n\n"
+            "Cell In[1], line 5, in f(x)\n----> 5 raise RuntimeError from e\n",
+            "1 f('k')",
+        ),
     ],
 )
 def test_failing_line_of_an_error(traceback: str, expected: str) -> None:

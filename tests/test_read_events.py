@@ -357,7 +357,7 @@ def test_another_program_replaces_the_copy_by_an_older_version(
     assert large.path.read_bytes() == resave(older)
     match = re.match(
         "stepper: large.ipynb: another program replaced the notebook while it was read,"
-        r" and the outputs of before are kept in (\S+\.kept)\.\n",
+        r" and the previous notebook is kept in (\S+\.kept)\.\n",
         text,
     )
     assert match, text[:300]
@@ -695,8 +695,9 @@ def test_notebook_is_kept_if_a_cell_with_omitted_outputs_is_unknown(
     before, after = save_changed_copy(copies, lambda cells: None, change_id)
     assert after[5] == before[5]
     assert OUTPUT_MARK in str(after[4])
-    first, _ = slim.take_problems()
-    match = re.search(r"are kept in (\S+\.kept)$", first)
+    (problem,) = slim.take_problems()
+    assert "but not those of cells that it gave another id or source" in problem
+    match = re.search(r"notebook is kept in (\S+\.kept)$", problem)
     assert match
     kept = json.loads((path.parent / match[1]).read_text())
     assert kept["cells"] == before

@@ -235,13 +235,13 @@ def test_run_stale_restores_bindings_below(project: Quick) -> None:  # noqa: F81
     notebook = project.notebook("book.ipynb", [*cells, code("print(a)", "d")])
     project.json("run", "book")
     assert (
-        "Stale: cell 2 read `a`, which cell 1 changed after it ran; the result of cell 3 was changed by cell 1: `a`. To run these cells in order: `stepper run --stale`."
+        "Stale: cell 2 read `a`, which cell 1 changed after it ran; cell 3 bound `a`, which cell 1 changed after it ran. To run these cells in order: `stepper run --stale`."
         in notebook.replace("a", "a = 2").text.splitlines()
     )
     status = project.json("status")
     assert [mark["why"] for mark in status["stale"]] == [
         "stale: read `a`, which cell 1 has changed since",
-        "stale: its result was changed by cell 1: `a`",
+        "stale: bound `a`, which cell 1 has changed since",
     ]
     assert [
         result["cell_id"] for result in project.json("run", "--stale")["results"]

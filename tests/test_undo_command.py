@@ -116,7 +116,9 @@ def test_other_code_is_not_undone(project: Quick) -> None:  # noqa: F811
     line = "(2 runs, except for changes by scratch executions and other clients; 0 MB"
     assert line in project.stepper("status").stdout
     text = project.stepper("undo", check=1).stdout
-    assert "`y` was removed; not restored: `x` (changed by code that another" in text
+    assert (
+        "`y` was removed; not restored: `x` (changed by code outside the cells)" in text
+    )
     assert "Not undone: changes by scratch executions and other clients" in text
     assert evaluate(project, "x") == "5"
 

@@ -323,7 +323,7 @@ def test_other_client_ends_the_undo(lab: UndoLab) -> None:
     lab.ok("n = 3; rows.append(3)")
     _, restored = lab.show("n, rows", [run])
     assert lab.output == "3 [1, 2, 3]\n"
-    other = "changed by code that another client executed"
+    other = "changed by code outside the cells"
     assert restored.not_restored == {"n": other, "rows": other}
 
 

@@ -185,6 +185,11 @@ def test_value_from_below_is_removed_before_its_reader_runs_again(
         "`x` is bound only by cell 2 below; the changes of that cell are undone before"
     )
     assert reason in answer.text
+    # Each further attempt gets the same reason: cell 2 would be undone again.
+    for source in ("y = x", "y = x + 0"):
+        forced = other.replace("a", source)
+        assert reason in forced.text
+        assert "was undone; to run" not in forced.text
 
 
 def test_keep_directive_keeps_the_names_of_the_failed_version(
@@ -209,10 +214,7 @@ def test_values_of_other_code_are_not_undone(project: Quick) -> None:  # noqa: F
     project.stepper("eval", "x = 5")
     answer = notebook.replace(cell, "x")
     assert "| 5" in answer.text
-    assert (
-        "not restored: `x` (changed by code that another client executed)"
-        in answer.text
-    )
+    assert "not restored: `x` (changed by code outside the cells)" in answer.text
 
 
 def test_preflight_knows_removed_names_after_eval(project: Quick) -> None:  # noqa: F811

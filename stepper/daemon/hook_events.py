@@ -167,6 +167,7 @@ def _finish_turn(workspace: Workspace, session: Session, client: str) -> None:
     # The file may have been deleted, but the report must be delivered anyway.
     with contextlib.suppress(StepperError):
         session.file.touch()
+    _touch_large_notebooks(workspace, client)
 
 
 def _finish_message(workspace: Workspace, path: str, client: str) -> None:
@@ -186,7 +187,10 @@ def _finish_message(workspace: Workspace, path: str, client: str) -> None:
 
 def _touch_large_notebooks(workspace: Workspace, client: str) -> None:
     """Set the modification times of large notebooks that the agent edited in a turn."""
-    for path in workspace.kept_mtimes.pop(client, ()):
+    paths = workspace.kept_mtimes.pop(client, None)
+    if not paths:
+        return
+    for path in paths:
         with contextlib.suppress(StepperError):
             workspace.get_session(path).file.touch()
     workspace.update_markers()
@@ -499,8 +503,10 @@ def _reset_turn(workspace: Workspace, event: Event) -> None:
     workspace.limited_clients.discard(owner)
     if final_message.limits_work(event.prompt):
         workspace.limited_clients.add(owner)
-    # An interrupted turn may have left entries, which are discarded.
+    # An interrupted turn has no end: its entries are discarded, and the edits of large
+    # notebooks become visible to other programs now.
     workspace.restored_mtimes.take_all(owner)
+    _touch_large_notebooks(workspace, owner)
     # This opens the current notebook.
     workspace.find_open_work(owner)
 

@@ -7,9 +7,11 @@ large for Claude Code, a slim copy takes its place during the read.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections.abc import Awaitable, Callable, Sequence
 
+from stepper.common.errors import NotebookError
 from stepper.daemon import claude_code_json, pre_tool_use
 from stepper.daemon.claude_code_json import Event
 from stepper.daemon.workspace.project_notebooks import Workspace
@@ -125,8 +127,10 @@ async def handle_failed_read(
     can_retry = path not in copies.unplaced
     cells: Sequence[Cell] = ()
     if not can_retry:
-        document = await notebook_reading.read_document(session)
-        cells = document.cells
+        # Another program may be writing the notebook: the advice is valid anyway.
+        with contextlib.suppress(NotebookError):
+            document = await notebook_reading.read_document(session)
+            cells = document.cells
     text = notebook_digest.format_failed_read(
         session.name,
         is_raw=limits.read != DIGEST,

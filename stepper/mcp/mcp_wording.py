@@ -102,8 +102,11 @@ PHRASES = (
     # The report of `execute_code`.
     Phrase(re.compile("^stepper: eval (?=FAILED|ran|was|timed)"), "stepper: The code "),
     Phrase(re.compile("without --(scratch|checkpoint)"), r"without `\1`"),
-    Phrase(re.compile(r"^--from(?=: | needs )"), "`from_cell`"),
-    Phrase(re.compile(r"^--checkpoint(?=: | needs | can't )"), "`checkpoint`"),
+    Phrase(re.compile(r"^(stepper: )?--from(?=: | needs )"), r"\1`from_cell`"),
+    Phrase(
+        re.compile(r"^(stepper: )?--checkpoint(?=: | needs | can't )"),
+        r"\1`checkpoint`",
+    ),
     Phrase(re.compile(r" \(`--json` prints them\)"), ""),
     Phrase(
         re.compile(

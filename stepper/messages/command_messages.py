@@ -52,7 +52,9 @@ OPEN_CELL_PREDICATES = {
     "changed": "has changed since it ran",
     "pending": "has not run",
     "stale": "is stale",
-    "hidden state": "used a value that no cell above it provides",
+    "hidden state": (
+        "used a value that is not from the nearest cell above that defines it"
+    ),
 }
 RESUME_ARGUMENTS = {"continue": "ANSWER", "fix": "HINT", "skip": "REASON"}
 RESUME_EFFECTS = {

@@ -136,9 +136,9 @@ def _format_stale_group(group: _CellGroup) -> str:
     if origin.where == UNDONE_VALUE:
         return f"{subject} read {names} after a change by {changer} that was undone"
     if origin.where == OVERWRITTEN:
-        return f"the result of {subject} was changed by {changer}: {names}"
+        return f"{subject} bound {names}, which {changer} changed after {pronoun} ran"
     if origin.where == REMOVED:
-        return f"the result of {subject} was deleted by {changer}: {names}"
+        return f"{subject} bound {names}, which {changer} deleted after {pronoun} ran"
     if origin.where == PENDING:
         return (
             f"{subject} read {names}, but the current source of cell {origin.number},"
@@ -210,9 +210,9 @@ def _explain_cause(names: str, origin: _Origin) -> str:
     if origin.where == UNDONE_VALUE:
         return f"read {names} after a change by {changer} that was undone"
     if origin.where == OVERWRITTEN:
-        return f"its result was changed by {changer}: {names}"
+        return f"bound {names}, which {changer} has changed since"
     if origin.where == REMOVED:
-        return f"its result was deleted by {changer}: {names}"
+        return f"bound {names}, which {changer} has deleted since"
     if origin.where == PENDING:
         return (
             f"read {names}, but the current source of cell {origin.number}, which binds"

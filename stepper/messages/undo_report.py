@@ -99,6 +99,10 @@ def format_deletion(number: int, result: RestoreResult) -> str:
     text = _describe_result(result)
     if not text:
         return ""
+    if _is_failure(result):
+        return (
+            f"Cell {number} was deleted, but its changes could not be undone: {text}."
+        )
     return f"Cell {number} was deleted, so its changes were undone: {text}."
 
 
@@ -116,8 +120,15 @@ def format_requested(numbers: Sequence[int], result: RestoreResult) -> str:
     subject = " and ".join(subjects)
     text = _describe_result(result)
     if not text:
-        return f"{subject} had changed no variable in the kernel"
+        return f"nothing in the kernel had to be restored for {subject}"
+    if _is_failure(result):
+        return f"the changes of {subject} in the kernel could not be undone: {text}"
     return f"the changes of {subject} in the kernel were undone: {text}"
+
+
+def _is_failure(result: RestoreResult) -> bool:
+    """Return whether nothing of what should be restored was restored."""
+    return bool(result.not_restored) and not result.restored and not result.removed
 
 
 def _describe_result(result: RestoreResult) -> str:

@@ -552,33 +552,48 @@ class SlimCopies:
                 return False
             if restored is None:  # the program did not write the slim copy
                 if not _has_all_outputs(document, full):
-                    self._keep(record, reads)
+                    kept_path = self._keep(record, reads)
+                    self._report(
+                        record,
+                        "another program replaced the notebook while it was read, and"
+                        f" the previous notebook is kept in {kept_path}",
+                    )
                 self._remove(key, reads)
                 return True
             if _replace(folder, name, status, restored.data):
-                if not restored.is_complete:
-                    self._keep(record, reads)
+                self._report_merge(record, reads, restored)
                 self._remove(key, reads)
-                self._report(
-                    record,
-                    "another program changed the notebook while it was read, and the"
-                    " outputs were put back into the changed notebook",
-                )
                 return True
         return False
 
-    def _keep(self, record: Record, reads: int) -> None:
-        """Keep a notebook whose outputs are not in the file that replaced it."""
+    def _report_merge(self, record: Record, reads: int, restored: RestoredCopy) -> None:
+        """Report that a changed slim copy was restored, and keep what is not in it."""
+        if restored.is_complete:
+            self._report(
+                record,
+                "another program changed the notebook while it was read, and the"
+                " outputs were put back into the changed notebook",
+            )
+            return
+        kept_path = self._keep(record, reads)
+        self._report(
+            record,
+            "another program changed the notebook while it was read, and the outputs"
+            " were put back, but not those of cells that it gave another id or source."
+            f" The previous notebook is kept in {kept_path}",
+        )
+
+    def _keep(self, record: Record, reads: int) -> str:
+        """Keep a notebook whose outputs are not all in its file; return the new path.
+
+        The path is relative to the project.
+        """
         key = _make_key(self._get_path(record))
         kept_name = f"{key}-{time.time_ns()}{KEPT_SUFFIX}"
         full_name = key + FULL_SUFFIX
         os.rename(full_name, kept_name, src_dir_fd=reads, dst_dir_fd=reads)
         folder = os.path.relpath(self._folder, self._project)
-        self._report(
-            record,
-            "another program replaced the notebook while it was read, and the outputs"
-            f" of before are kept in {folder}/{kept_name}",
-        )
+        return os.path.join(folder, kept_name)
 
     def _report(self, record: Record, text: str) -> None:
         """Add a sentence on a notebook for the next report, if it is new."""

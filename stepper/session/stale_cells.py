@@ -36,10 +36,7 @@ def update_dependencies(session: Session, cells: Sequence[Cell]) -> Dependencies
     """
     if not session.language.is_python:
         return Dependencies()
-    session.journal.update_run_history()
-    dependencies = cell_dependencies.find_dependencies(
-        cells, session.journal.run_history
-    )
+    dependencies = session.journal.find_dependencies(cells)
     session.journal.set_cell_marks(
         {entry.cell.id for entry in dependencies.stale},
         {entry.cell.id for entry in dependencies.hidden},

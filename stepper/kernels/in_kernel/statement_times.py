@@ -64,11 +64,11 @@ def get_loop() -> Any:
 
 
 def schedule(seconds: float) -> None:
-    """Look at the run after some seconds, in the output thread."""
-    get_loop().call_later(seconds, call_safely, look)
+    """Check the run after some seconds, in the output thread."""
+    get_loop().call_later(seconds, call_safely, check_run)
 
 
-def look() -> None:
+def check_run() -> None:
     """Take a sample if the run is long enough; continue until no cell runs."""
     began = samples.began
     if not began:

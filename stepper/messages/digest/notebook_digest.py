@@ -427,10 +427,10 @@ def format_failed_read(
     run = commands.shell("run")
     text = (
         f"{text} To see a digest, run: {show}. NotebookEdit needs a Read, and stepper"
-        " could not make it possible, because the exchange of two files failed. There"
-        " are two ways to edit the notebook without a Read: stepper's MCP tools"
-        " (`run_cell`, `change_cells`), or a script that changes the file; after the"
-        f" script, run: {run}"
+        " could not put a smaller copy in the notebook's place. If the next Read fails,"
+        " too, there are two ways to edit the notebook without a Read: stepper's MCP"
+        " tools (`run_cell`, `change_cells`), or a script that changes the file; after"
+        f" the script, run: {run}"
     )
     if not cells:
         return text

@@ -42,6 +42,12 @@ SHAPE = re.compile(r"\[\d+ rows x \d+ columns\]")
 # and a frame of another file.
 CELL_FRAME = re.compile(r"^ *Cell In ?\[\d+\], line (\d+)[^\n]*\n(.*)", re.MULTILINE)
 FAILING_LINE = re.compile(r"^-+> *(\d+) (.*)$", re.MULTILINE)
+# Above the traceback of an error, after that of its cause.
+CAUSE_LINE = re.compile(
+    r"^(?:The above exception was the direct cause of the following exception:"
+    r"|During handling of the above exception, another exception occurred:)$",
+    re.MULTILINE,
+)
 FILE_FRAME = re.compile(r"^(?:File )?[~/]", re.MULTILINE)
 WIDGET = "application/vnd.jupyter.widget-view+json"
 PLOTLY = "application/vnd.plotly.v1+json"
@@ -185,6 +191,9 @@ def _find_failing_line(traceback: str) -> str:
 
     Return an empty string if the traceback of IPython does not contain the line.
     """
+    # The tracebacks of the causes come first.
+    causes = [*CAUSE_LINE.finditer(traceback)]
+    traceback = traceback[causes[-1].end() :] if causes else traceback
     frame = CELL_FRAME.search(traceback)
     start = frame.start() if frame else 0
     match = FAILING_LINE.search(traceback, start)

@@ -278,9 +278,9 @@ class Verify(
         min_length=1,
     )
     checkpoint: bool = option(
-        "With --from: load values that take a second or more to compute from the live"
-        " kernel, if it still has them. The live kernel pickles them; this executes"
-        " code of the values' classes.",
+        "In a partial replay: load values that take a second or more to compute from"
+        " the live kernel, if it still has them. The live kernel pickles them; this"
+        " executes code of the values' classes.",
         default=False,
     )
     python: str | None = option(

@@ -64,6 +64,9 @@ class BindingTable:
     star_origin: int | None = None
     # Module or class → its attributes that a cell assigned, such as `module.x`.
     attributes: dict[str, set[str]] = field(default_factory=dict)
+    # Whether a name was ever bound to the connection of a database. Most notebooks have
+    # none, and each step looks for them in all cells.
+    has_databases: bool = False
 
     def apply(
         self,
@@ -176,6 +179,8 @@ class BindingTable:
         effects = self._find_bound_effects(name, kind, usage)
         version = fingerprint or origin
         self.bindings[name] = Binding(origin, kind, version, effects)
+        if effects is not None and effects.database:
+            self.has_databases = True
 
     def _apply_change(
         self,
@@ -309,7 +314,9 @@ class BindingTable:
 
     def list_databases(self, names: Names) -> set[str]:
         """Return the databases of those names that are connections."""
-        databases = set()
+        databases = set[str]()
+        if not self.has_databases:
+            return databases
         for name in names:
             effects = self._get_effects(name)
             if effects is not None and effects.database:

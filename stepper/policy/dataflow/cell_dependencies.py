@@ -34,6 +34,7 @@ from stepper.policy.dataflow.causes import (
 from stepper.policy.dataflow.cell_flow import CellFlow, Dependencies
 from stepper.policy.dataflow.lost_bindings import add_lost_bindings
 from stepper.policy.dataflow.name_effects import IMPORT
+from stepper.policy.dataflow.outside_state import PARTED_STATES
 from stepper.policy.dataflow.run_history import (
     Cells,
     History,
@@ -404,6 +405,8 @@ class _DependencySearch:
         provider: Binding,
     ) -> Cause | None:
         """Return the cause for a value of a cell that is not the nearest binder."""
+        if name in PARTED_STATES:
+            return None
         cell = self.cells[position]
         binder = self.flows[provider.origin]
         if position == provider.origin:

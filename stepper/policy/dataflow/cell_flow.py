@@ -57,11 +57,6 @@ class Dependencies:
         return reads
 
     @property
-    def providers(self) -> dict[str, set[str]]:
-        """The ids of the cells above from which each cell reads, by cell id."""
-        return {cell_id: {*names.values()} for cell_id, names in self.reads.items()}
-
-    @property
     def stale(self) -> list[MarkedCell]:
         """The cells that are stale themselves."""
         return [MarkedCell(flow.cell, flow.stale) for flow in self.flows if flow.stale]

@@ -178,10 +178,23 @@ class _NameVisitor(NameRecorder):
     def _record_namespace_read(self, node: ast.Subscript) -> None:
         """Record the variable of `globals()["a"]`, and a read of `os.environ["a"]`."""
         self.record_outside_use(find_assignment_use(node), node)
-        function = getattr(node.value, "func", None)
+        call = node.value
+        if not isinstance(call, ast.Call) or call.args:
+            return  # `vars(obj)["a"]` is an attribute
         name = getattr(node.slice, "value", None)
-        if getattr(function, "id", "") in GLOBALS and isinstance(name, str):
-            self.usage.outside_reads.add(name)
+        if getattr(call.func, "id", "") in GLOBALS and isinstance(name, str):
+            self._record_text_reads([name])
+
+    def _record_text_reads(self, names: Iterable[str]) -> None:
+        """Record variables that a text names, unless they are bound in this cell.
+
+        In a function, they may be local variables.
+        """
+        if self.effects is not None:
+            return
+        for name in names:
+            if name not in self.bound and self.find_scope(name) is None:
+                self.usage.outside_reads.add(name)
 
     def visit_assignment(
         self, node: ast.Assign | ast.AnnAssign | ast.NamedExpr
@@ -487,7 +500,7 @@ class _NameVisitor(NameRecorder):
         self.visit(function)
         self._record_passed_names(node)
         self.record_outside_use(find_call_use(node), node)
-        self.usage.outside_reads.update(find_text_reads(node))
+        self._record_text_reads(find_text_reads(node))
         self._record_library_objects(node)
         if name in FIRST_ARGUMENT_MUTATORS and node.args:
             self.record_change(node.args[0])

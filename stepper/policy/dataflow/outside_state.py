@@ -51,7 +51,12 @@ DRAWS = {
     "numpy.random.": NUMPY_RANDOM,
     "torch.rand": TORCH_RANDOM,
 }
-NO_DRAWS = re.compile(r"\.(default_rng|Generator|RandomState|SeedSequence|get_state)$")
+NO_DRAWS = re.compile(
+    r"\.(default_rng|Generator|RandomState|SeedSequence|get_state|getstate|Random"
+    r"|SystemRandom)$"
+)
+# Methods that read options or the environment.
+NO_SETTERS = (".get", ".copy", ".items", ".keys", ".values")
 # Functions, and prefixes of assigned attributes, that set options.
 SETTERS = {
     "pd.set_option": PANDAS,
@@ -74,9 +79,11 @@ READERS = {
     "os.getenv": ENVIRONMENT,
     "plt.": PLOTS,
     "sns.": PLOTS,
-    "print": NUMPY,
-    "display": PANDAS,
 }
+FUNCTION_READERS = {"print": NUMPY, "display": PANDAS}
+# States with several parts, which different cells may set. Their last setter need not
+# have set the part that a cell reads.
+PARTED_STATES = frozenset({PANDAS, NUMPY, PLOTS, ENVIRONMENT})
 PLOT_METHODS = ("plot", "hist", "scatter", "bar", "imshow", "show", "boxplot")
 FILE_READERS = re.compile(r"\.(read_\w+|load|loadtxt|genfromtxt|imread)$")
 FILE_WRITERS = re.compile(r"\.(to_\w+|save|savez|savez_compressed|savetxt)$")
@@ -125,7 +132,7 @@ def find_call_use(node: ast.Call) -> OutsideUse | None:
     if name in SEEDS:
         return OutsideUse(SEEDS[name], sets=True)
     for prefix, state in SETTERS.items():
-        if name.startswith(prefix) and not name.endswith((".get", ".copy")):
+        if name.startswith(prefix) and not name.endswith(NO_SETTERS):
             return OutsideUse(state, sets=True)
     for prefix, state in DRAWS.items():
         if name.startswith(prefix) and not NO_DRAWS.search(name):
@@ -135,6 +142,8 @@ def find_call_use(node: ast.Call) -> OutsideUse | None:
         return use
     if name in NO_RESULT and not may_show_object(node):
         return None
+    if name in FUNCTION_READERS:
+        return OutsideUse(FUNCTION_READERS[name])
     for prefix, state in READERS.items():
         if name.startswith(prefix):
             return OutsideUse(state)

@@ -142,7 +142,9 @@ def get_cell_key(cell_id: str, source_hash: str) -> str:
 
 def get_key(cell: Cell) -> str:
     """Return the key of a cell with its current source."""
-    return get_cell_key(cell.id, hash_source(cell.source))
+    if INDEX_ID.fullmatch(cell.id):
+        return hash_source(cell.source)
+    return cell.id
 
 
 @dataclass(eq=False, repr=False)
@@ -178,6 +180,11 @@ class History:
 
     def __post_init__(self) -> None:
         self.undo = UndoneChanges(self.table)
+
+    @property
+    def version(self) -> tuple[int, int, int]:
+        """Changes whenever `catch_up` applies something to the same list of runs."""
+        return self.run_count, self.external_count, self.undo_count
 
     def catch_up(
         self,

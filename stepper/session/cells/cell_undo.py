@@ -280,14 +280,22 @@ def explain_removed_name(
     name = str(fault.attributes.get("name", ""))
     if fault.ename != "NameError":
         return fault
-    undone_numbers = session.journal.run_history.find_undone_cells(name, cells)
+    # Cells below are undone again before the next version of this cell runs.
+    cells_above = [other for other in cells if other.index < cell.index]
+    history = session.journal.run_history
+    undone_numbers = history.find_undone_cells(name, cells_above)
     if undone_numbers:
         suggestion = undo_report.format_undone_name(
             name, undone_numbers, session.state.commands
         )
         return replace(fault, suggestion=suggestion)
     if name not in removed:
-        return fault
+        cells_below = [other for other in cells if other.index > cell.index]
+        numbers_below = history.find_undone_cells(name, cells_below)
+        if not numbers_below:
+            return fault
+        suggestion = undo_report.format_removed_below(name, numbers_below[0])
+        return replace(fault, suggestion=suggestion)
     binding_run = session.state.find_run(min(removed[name]))
     if binding_run is None:
         return fault

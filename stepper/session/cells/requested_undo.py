@@ -130,7 +130,11 @@ async def _undo_runs(
     request = RestoreRequest(tuple(run.run for run in reversed(selected)), None)
     facts = await session.undo(kernel, request)
     if facts is None:
-        raise KernelError("nothing was undone: the kernel cannot undo runs")
+        raise KernelError(
+            "the kernel did not report whether it undid the runs: the values of"
+            " variables are not known",
+            session.state.commands.shell("restore"),
+        )
     if facts.restore is None or facts.unknown:
         raise KernelError(
             "nothing was undone: the kernel does not keep the state before these runs"

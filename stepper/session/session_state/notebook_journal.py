@@ -18,7 +18,8 @@ from stepper.messages.run_report import Report, RunSummary
 from stepper.notebooks.journal_file import SyncMode
 from stepper.policy import journal_events, journal_reducer
 from stepper.policy.commands.command_lines import CommandLines
-from stepper.policy.dataflow import run_history
+from stepper.policy.dataflow import cell_dependencies, run_history
+from stepper.policy.dataflow.cell_flow import Dependencies
 from stepper.policy.dataflow.name_effects import NameUsage
 from stepper.policy.model import Cell, Key, Moment
 from stepper.policy.notebook_state import State
@@ -51,6 +52,10 @@ class NotebookJournal:
         self._notices = notices
         self._on_event = on_event  # called after each event
         self.run_history = run_history.History(analyze_names)
+        # The last result of `find_dependencies`, and what it was computed from.
+        self._dependencies = Dependencies()
+        self._dependencies_key: tuple[object, ...] = ()
+        self._dependencies_runs: Sequence[journal_events.RunEnded] = ()
         events, problem = file.load()
         self.state: State = journal_reducer.replay(events)
         if problem:
@@ -195,3 +200,19 @@ class NotebookJournal:
             self.state.external_executions,
             self.state.undone,
         )
+
+    def find_dependencies(self, cells: Sequence[Cell]) -> Dependencies:
+        """Return the dependencies of a notebook's cells, after all runs so far.
+
+        A step needs them several times for the same cells and runs, so the last result
+        is kept.
+        """
+        self.update_run_history()
+        history = self.run_history
+        key = (history.version, tuple(cells))
+        is_known = key == self._dependencies_key
+        if not is_known or history.runs is not self._dependencies_runs:
+            self._dependencies = cell_dependencies.find_dependencies(cells, history)
+            self._dependencies_key = key
+            self._dependencies_runs = history.runs
+        return self._dependencies

@@ -181,9 +181,8 @@ def _find_changed_modules(session: Session, cells: Sequence[Cell]) -> set[str]:
     """Return the project modules that changed since the last runs of the cells."""
     if not session.language.is_python:
         return set()
-    state = session.state
+    session.journal.update_run_history()
     history = session.journal.run_history
-    history.catch_up(state.runs, state.sources_by_hash, state.external_executions)
     names: set[str] = set()
     for cell in cells:
         key = run_history.get_cell_key(cell.id, hash_source(cell.source))

@@ -27,7 +27,6 @@ from stepper.kernels.in_kernel.undo.object_walk import clock as walk_clock
 from stepper.kernels.in_kernel.undo.python_objects import scope
 
 clock = time.monotonic
-MAX_CHANGES = 300  # names of a run that are reported
 OTHER_NAMES_SECONDS = 0.01  # for names that contain an object that has no snapshot
 MAX_VISITS = 20_000  # objects that are visited to find the names of a change
 CHANGED = "changed"
@@ -80,7 +79,8 @@ class Image:
     def measure(self) -> None:
         """Update the size of what the image keeps alive."""
         states = [change.snapshot.state for change in self.objects.values()]
-        self.sizes = Sizes([*self.bindings.values(), *states])
+        values = [*self.bindings.values(), *states, *self.states.values()]
+        self.sizes = Sizes(values)
 
 
 def list_bindings(namespace: Any, hidden: Any) -> Any:

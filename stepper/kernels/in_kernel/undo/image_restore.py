@@ -24,7 +24,7 @@ from stepper.kernels.in_kernel.undo.image_recording import LOST, MISSING, Image,
 from stepper.kernels.in_kernel.undo.object_snapshots import RestoreError
 from stepper.kernels.in_kernel.undo.object_walk import find_row
 
-OTHER_CODE = "changed by code that another client executed"
+OTHER_CODE = "changed by code outside the cells"
 DROPPED = "the state before the run was dropped to save memory"
 DIFFERENT = "its state differs after the undo"
 REACH_SECONDS = 0.2
@@ -104,7 +104,7 @@ class Restore:
         for name in sorted(states, key=get_position):
             self.restore_state(name)
         self.verify(objects, names_by_key, bindings)
-        self.add_unprotected(bindings)
+        self.add_unprotected()
         self.remove_entries(objects, names_by_key, bindings)
         return self.describe()
 
@@ -227,7 +227,7 @@ class Restore:
             gc.collect()
         return bool(row.is_same(value, state))
 
-    def add_unprotected(self, bindings: Any) -> None:
+    def add_unprotected(self) -> None:
         """Report the names that the undone runs may have changed irrevocably."""
         stopped = set[str]()
         for image in reversed(log.images):

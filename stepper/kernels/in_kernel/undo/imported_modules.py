@@ -61,7 +61,7 @@ def take_modules(module: Any) -> LoadedModules:
 def keep_imported(
     former: LoadedModules, current: LoadedModules, new_modules: set[str]
 ) -> LoadedModules:
-    """Add the modules that a run imported, unless it failed or used them."""
+    """Add the modules that a run imported, unless it failed."""
     if scope.has_failed:
         return former
     added = {name: current.modules[name] for name in new_modules}

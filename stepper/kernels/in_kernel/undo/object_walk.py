@@ -150,7 +150,6 @@ class Walk:
         self.unprotected: dict[int, Snapshot] = {}
         self.owners: dict[int, str] = {}
         self.shared: dict[str, list[int]] = {}
-        self.nested_in: dict[str, list[int]] = {}
         self.incomplete: dict[str, bool] = {}
 
     def ignore(self, values: Iterable[Any]) -> None:

@@ -267,7 +267,7 @@ def take_annotations(module: Any) -> Any:
 
 def restore_annotations(module: Any, state: Any) -> None:
     if state is None:
-        del scope.namespace["__annotations__"]
+        scope.namespace.pop("__annotations__", None)
         return
     annotations = scope.namespace.setdefault("__annotations__", {})
     annotations.clear()
