@@ -125,9 +125,26 @@ def test_order_of_sets_and_threads() -> None:
 def test_changed_file_is_a_reason_if_a_cell_reads_it(
     source: str, is_input: bool
 ) -> None:
-    cells = make_cells(source, "random.random()")
+    cells = make_cells(source, "print(values)")
     text = nondeterminism.describe_reason(
         cells[1], Sources(cells, changed_files=["data/x.csv"]), False
     )
     expected = "the replay changed data/x.csv; use --scratch"
     assert (text == expected) is is_input
+
+
+@pytest.mark.parametrize(
+    "sources",
+    [
+        ("pd.read_csv('x.csv')", "random.random()"),
+        ("df.to_csv('x.csv')", "pd.read_csv('x.csv')"),
+    ],
+)
+def test_changed_file_is_no_reason_for_a_cell_that_does_not_depend_on_it(
+    sources: tuple[str, str],
+) -> None:
+    cells = make_cells(*sources)
+    text = nondeterminism.describe_reason(
+        cells[1], Sources(cells, changed_files=["x.csv"]), False
+    )
+    assert "x.csv" not in text

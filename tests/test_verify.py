@@ -298,7 +298,7 @@ def test_timeouts_directives_and_kernel_death(project: Quick) -> None:
     )
     result = run_verify(project, check=1)
     assert format_verdicts(result) == "a:same b:not_judged c:not_run"
-    assert result["cells"][1]["difference"] == "no end after 1.00 s"
+    assert result["cells"][1]["difference"] == "timed out after 1.00 s"
     project.config("verify_timeout: 1\n")
     change(
         notebook,
@@ -307,11 +307,11 @@ def test_timeouts_directives_and_kernel_death(project: Quick) -> None:
     result = run_verify(project, check=1)
     assert (
         result["cells"][1]["difference"]
-        == "no end after 1.00 s (for more time, add the first line `# stepper: timeout=1h`)"
+        == "timed out after 1.00 s (for more time, add the first line `# stepper: timeout=1h`)"
     )
     assert result["cells"][2]["difference"] == "cell 2 was interrupted"
     text = project.stepper("verify", "a", check=1).stdout
-    assert "  ? cell 2 (id b) not judged: no end after 1.00 s" in text
+    assert "  ? cell 2 (id b) not judged: timed out after 1.00 s" in text
     assert "  · cell 3: not run, because cell 2 was interrupted" in text
     change(notebook, lambda cells: cells[1].update(source="die('SIGSEGV')"))
     result = run_verify(project, check=1)
@@ -1062,7 +1062,7 @@ def test_unusual_cells(real: Project) -> None:
     for source, expected in (
         (serves, "OSError: [Errno 98] Address already in use"),
         ("input('name? ')", "EOFError|StdinNotImplementedError"),
-        ("# stepper: timeout=1s\nwhile True: pass", "no end after 1.00 s"),
+        ("# stepper: timeout=1s\nwhile True: pass", "timed out after 1.00 s"),
         ("import os\nos.kill(os.getpid(), 9)", "KernelDied"),
     ):
         notebook = real.notebook(
@@ -1079,7 +1079,7 @@ def test_unusual_cells(real: Project) -> None:
         verdicts = "a:failed b:not_run"
         if "Address" in expected or "EOF" in expected:
             verdicts = "a:failed b:changed"  # b was recorded without its output
-        if "no end" in expected:
+        if "timed out" in expected:
             verdicts = "a:not_judged b:not_run"
         assert format_verdicts(result) == verdicts
         difference = result["cells"][0]["difference"]

@@ -75,7 +75,9 @@ class StandaloneReplays:
             options = parse_arguments(Verify, {**vars(self.options), "kernel": kernel})
             result = await replay_workspace.verify_notebook(request, session, options)
         # There is no live kernel, and no command that runs cells.
-        text = verify_report.format_verify(result, kernelspec or python)
+        text = verify_report.format_verify(
+            result, kernelspec or python, is_kernelspec=bool(kernelspec)
+        )
         return replace(result, text=text)
 
     def _find_kernelspec(

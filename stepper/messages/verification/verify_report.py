@@ -20,12 +20,15 @@ FILE_TEXTS = {
 }
 
 
-def format_verify(result: VerifyResult, interpreter: str = "") -> str:
+def format_verify(
+    result: VerifyResult, interpreter: str = "", is_kernelspec: bool = False
+) -> str:
     """Return the report on a replay, for users and agents.
 
-    If stepper is not installed in the project, `interpreter` is the interpreter or
-    kernelspec that ran the notebook. Then the report mentions neither the live kernel
-    nor commands, and names the interpreter if the notebook does not reproduce.
+    If stepper is not installed in the project, `interpreter` is the interpreter that
+    ran the notebook, or with `is_kernelspec` the name of the kernelspec. Then the
+    report mentions neither the live kernel nor commands, and names the interpreter if
+    the notebook does not reproduce.
     """
     is_installed = not interpreter
     verdict = format_verdict(result)
@@ -40,10 +43,10 @@ def format_verify(result: VerifyResult, interpreter: str = "") -> str:
     lines += _limit_lines(packages, "package", MAX_LINES)
     if interpreter and not result.reproduces:
         name = one_line(interpreter, 300)
-        lines.append(
-            f"  {NOTE_MARK} the notebook ran in {name} (to use another interpreter:"
-            " --python PATH)"
-        )
+        advice = "to use another interpreter: --python PATH"
+        if is_kernelspec:
+            advice = "to use another kernel: --kernel NAME"
+        lines.append(f"  {NOTE_MARK} the notebook ran in {name} ({advice})")
     return "\n".join(lines)
 
 

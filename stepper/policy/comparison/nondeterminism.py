@@ -64,18 +64,30 @@ class Sources:
         return any(other in drawing for other in (cell, *self.list_input_cells(cell)))
 
     def find_changed_input(self, cell: Cell) -> str:
-        """Return a changed file that a cell or one above reads, or an empty string."""
-        lines = [
-            line
-            for other in self.cells
-            if other.index <= cell.index
-            for line in other.source.splitlines()
-        ]
+        """Return a changed file that a cell reads, or an empty string.
+
+        The file may also be read by a cell whose values the cell uses. A file that the
+        notebook first writes is not an input.
+        """
+        readers = [cell, *self.list_input_cells(cell)]
+        if not self.inputs:  # not known
+            readers = [other for other in self.cells if other.index <= cell.index]
         for path in self.changed_files:
             name = path.rpartition("/")[2]
-            if any(name in line and _is_read(line) for line in lines):
+            mentions = _list_lines(self.cells, name)
+            if mentions and not _is_read(mentions[0]):
+                continue
+            if any(map(_is_read, _list_lines(readers, name))):
                 return path
         return ""
+
+
+def _list_lines(cells: Sequence[Cell], text: str) -> list[str]:
+    """Return the lines of the sources of cells that contain a text."""
+    lines = []
+    for cell in cells:
+        lines += [line for line in cell.source.splitlines() if text in line]
+    return lines
 
 
 def _is_read(line: str) -> bool:
@@ -88,11 +100,11 @@ def describe_reason(cell: Cell, sources: Sources, is_reordered: bool) -> str:
 
     `is_reordered` says whether the fresh runs print the same words in another order.
     """
-    changed_file = sources.find_changed_input(cell)
-    if changed_file:
-        return describe_changed_file(changed_file)
     reason = _find_own_reason(cell, sources, is_reordered)
     if not reason:
+        changed_file = sources.find_changed_input(cell)
+        if changed_file:
+            return describe_changed_file(changed_file)
         reason = _find_reason_above(cell, sources)
     return f"{NONDETERMINISTIC}: {reason or UNKNOWN}"
 

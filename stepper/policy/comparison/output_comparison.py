@@ -14,7 +14,7 @@ from __future__ import annotations
 import zlib
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from typing import NamedTuple
 
@@ -161,7 +161,9 @@ def compare_outputs(
     if further_items and ignored_differences.differ_by_set_order(removed, added):
         return Difference(ReplayVerdict.UNSTABLE, SET_ORDER)
     has_unconfirmed = len(confirmed) < len(blocks)
-    return _describe_change(removed, added, has_unconfirmed, pictures.descriptions)
+    change = _describe_change(removed, added, has_unconfirmed, pictures.descriptions)
+    warnings = stderr_comparison.list_new_warnings(recorded.outputs, fresh.outputs)
+    return replace(change, warnings=warnings)
 
 
 def _describe_equal(recorded: CellOutputs, fresh: CellOutputs, text: str) -> Difference:
@@ -172,7 +174,8 @@ def _describe_equal(recorded: CellOutputs, fresh: CellOutputs, text: str) -> Dif
     warnings = stderr_comparison.list_new_warnings(recorded.outputs, fresh.outputs)
     note = stderr_comparison.describe(recorded.outputs, fresh.outputs)
     if text:
-        return Difference(ReplayVerdict.CLOSE, text, warnings=warnings)
+        close_text = "; ".join(filter(None, [text, note]))
+        return Difference(ReplayVerdict.CLOSE, close_text, warnings=warnings)
     return Difference(ReplayVerdict.SAME, note, warnings=warnings)
 
 

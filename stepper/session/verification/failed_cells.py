@@ -27,7 +27,7 @@ def describe_limit(summary: RunSummary) -> str:
     run = summary.run
     if run.outcome is Outcome.MEMORY:
         return _remove_advice(run.error)
-    text = f"no end after {format_seconds(summary.timeout)}"
+    text = f"timed out after {format_seconds(summary.timeout)}"
     if cell_directives.parse(summary.cell.source).timeout is not None:
         return text
     return f"{text} (for more time, add the first line `{TIMEOUT_DIRECTIVE}`)"

@@ -110,11 +110,6 @@ class ReplayFindings:
                 return self.cells[-1]
         return unclear[-1]
 
-    def list_outputs(self, cell: Cell) -> list[CellOutputs]:
-        """Return the outputs of a cell in each replay that ran it."""
-        runs = [result.shown.get(cell.index) for result in (self.first, *self.others)]
-        return [outputs for outputs in runs if outputs is not None]
-
 
 def find_changed_packages(
     session: Session, findings: ReplayFindings

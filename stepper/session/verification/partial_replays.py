@@ -149,6 +149,8 @@ class PartialReplayPlanner:
         """
         if not self.is_live or cell_id in self.unsaved:
             return False
+        if not name.isidentifier():
+            return False  # state outside the variables
         history = self.session.journal.run_history
         needed = partial_replay.find_needed(self.reads, [cell_id])
         records = []
