@@ -35,6 +35,7 @@ from common import Project, create_temporary_project, spawn
 
 from examples import demo
 from stepper.install import trust
+from tests.test_notebook_digest import read_sources
 
 PACKAGES = (
     "control==0.10.2",
@@ -249,21 +250,6 @@ def compare(project: Project, name: str, path: Path) -> Comparison:
         raw=0 if fails else len(raw),
         digest=len(digest) + numbers,
     )
-
-
-def read_sources(lines: Sequence[str]) -> list[str]:
-    """Return the sources of the cells of a digest."""
-    sources: list[list[str]] = []
-    is_source = False
-    for line in lines:
-        if line.startswith("<cell id="):
-            sources.append([])
-            is_source = True
-        elif not line.startswith("| "):
-            is_source = False
-        elif is_source:
-            sources[-1].append(line[2:])
-    return ["\n".join(source) for source in sources]
 
 
 def print_table(comparisons: Sequence[Comparison], own_count: int) -> None:

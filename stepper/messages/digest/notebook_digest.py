@@ -375,18 +375,21 @@ def format_changes(
     for verb, cells in (("edited", edited), ("new", added), ("ran", ran)):
         if not cells:
             continue
-        names = list(map(_format_name, cells[:MAX_ROWS]))
-        hidden_count = len(cells) - len(names)
-        if hidden_count:
-            hidden = format_count(hidden_count, "more cell")
-            names.append(hidden)
-        listed = ", ".join(names)
-        parts.append(f"{verb}: {listed}")
+        parts.append(f"{verb}: {_list_names(cells)}")
     if deleted_count:
         deleted = format_count(deleted_count, "cell")
         parts.append(f"deleted: {deleted}")
     details = "; ".join(parts) or "nothing"
     return f"Changed since this agent read the notebook last: {details}."
+
+
+def _list_names(cells: Sequence[Cell]) -> str:
+    """Return the names of up to MAX_ROWS cells, and the number of the others."""
+    names = list(map(_format_name, cells[:MAX_ROWS]))
+    hidden_count = len(cells) - len(names)
+    if hidden_count:
+        names.append(format_count(hidden_count, "more cell"))
+    return ", ".join(names)
 
 
 def _format_name(cell: Cell) -> str:
@@ -434,10 +437,4 @@ def format_failed_read(
     )
     if not cells:
         return text
-    names = list(map(_format_name, cells[:MAX_ROWS]))
-    hidden_count = len(cells) - len(names)
-    if hidden_count:
-        hidden = format_count(hidden_count, "more cell")
-        names.append(hidden)
-    listed = ", ".join(names)
-    return f"{text}\nThe cells: {listed}."
+    return f"{text}\nThe cells: {_list_names(cells)}."
