@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from stepper.kernels.outputs.output_area import OutputArea
-from stepper.policy.progress_estimate import Estimate, find_shares
+from stepper.policy.progress_estimate import ProgressEstimator, find_shares
 from tests import progress_outputs
 
 RIGHT = 0.25  # of the total time
@@ -19,7 +19,12 @@ def replay_estimates(
 ) -> tuple[float, list[tuple[float, float | None]]]:
     """Return the end of a cell and the estimate of each second before."""
     pieces = [*message]
-    area, estimate, messages, end = OutputArea(1 << 20), Estimate(), [], pieces[-1][0]
+    area, estimate, messages, end = (
+        OutputArea(1 << 20),
+        ProgressEstimator(),
+        [],
+        pieces[-1][0],
+    )
     for now in range(int(end)):
         while pieces[0][0] <= now:
             text = pieces.pop(0)[1]
@@ -93,7 +98,7 @@ def test_find_progress_shares_in_a_line(line: str, results: list[float]) -> None
 
 
 def estimate_remaining(*samples: tuple[float, str]) -> float | None:
-    estimate = Estimate()
+    estimate = ProgressEstimator()
     return [estimate.update(now, lines.split("\n")) for now, lines in samples][-1]
 
 

@@ -178,7 +178,7 @@ def test_decision_before_a_run(
 ) -> None:
     run_state = state(*happened)
     decided = run_decisions.decide_on_written_cell(
-        run_state, [cell(0), written], written, consent, lambda: limits, new
+        run_state, [cell(0), written], written, consent, lambda: limits, is_new=new
     )
     assert decided.action is do
     assert why in decided.reason and bool(why) == bool(decided.reason)
@@ -198,11 +198,17 @@ def test_decision_before_a_run(
 def test_decision_for_a_repeated_failure(happened, source: str, repeats: bool) -> None:
     written = cell(0, source)
     decided = run_decisions.decide_on_written_cell(
-        state(*happened), [written], written, GIVEN, Limits, False
+        state(*happened), [written], written, GIVEN, Limits, is_new=False
     )
     assert (
         run_decisions.decide_on_written_cell(
-            state(*happened), [written], written, GIVEN, Limits, False, alone=False
+            state(*happened),
+            [written],
+            written,
+            GIVEN,
+            Limits,
+            is_new=False,
+            is_only_cell=False,
         ).repeats
         is None
     )
@@ -230,7 +236,7 @@ def test_when_the_preflight_check_runs(
 ) -> None:
     assert (
         run_decisions.decide_on_written_cell(
-            state(*happened), [written], written, GIVEN, lambda: limits, False
+            state(*happened), [written], written, GIVEN, lambda: limits, is_new=False
         ).needs_preflight
         == expected
     )
@@ -239,7 +245,7 @@ def test_when_the_preflight_check_runs(
 def test_decision_changes_no_state() -> None:
     run_state = state()
     run_decisions.decide_on_written_cell(
-        run_state, TWO_CELLS, TWO_CELLS[1], GIVEN, Limits, True
+        run_state, TWO_CELLS, TWO_CELLS[1], GIVEN, Limits, is_new=True
     )
     run_decisions.make_run_parameters(run_state, TWO_CELLS, TWO_CELLS[1], Limits())
     assert (
@@ -320,6 +326,15 @@ def test_decision_after_a_cell_that_did_not_run(
     assert (follows.action, follows.attempts, follows.counts) == (act, attempts, counts)
     journal_reducer.apply(PREFLIGHT_FAILED, run_state)
     assert run_state.get_or_add_progress(1).attempts == attempts
+
+
+def test_automatic_verify_depends_on_the_existing_cells_only() -> None:
+    finished = state(run(1, FINE), run(2, FINE, key=2, at=1))
+    limits = Limits(verify="auto", verify_seconds=0.15)
+    assert not run_decisions.should_verify(finished, limits, TWO_CELLS)
+    assert run_decisions.should_verify(finished, limits, TWO_CELLS[:1])
+    assert not run_decisions.should_verify(finished, limits, [cell(0, "changed")])
+    assert not run_decisions.should_verify(finished, Limits(), TWO_CELLS[:1])
 
 
 def test_run_settings_of_a_cell() -> None:

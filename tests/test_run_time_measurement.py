@@ -39,8 +39,8 @@ def test_duration_without_kernel_timestamps_is_elapsed_time() -> None:
 
 
 def test_waiting_time_is_reported_if_significant() -> None:
-    assert note_waiting_time(6.0, 7.9, False) == []
-    (note,) = note_waiting_time(6.0, 35.0, False)
+    assert note_waiting_time(6.0, 7.9, has_reconnected=False) == []
+    (note,) = note_waiting_time(6.0, 35.0, has_reconnected=False)
     assert note.endswith("does not include 29.0 s before and after the execution")
-    (note,) = note_waiting_time(6.0, 35.0, True)
+    (note,) = note_waiting_time(6.0, 35.0, has_reconnected=True)
     assert note.endswith("29.0 s while the connection to the kernel was down")

@@ -656,9 +656,9 @@ def format_stopped_line(name: str, state: State) -> str:
     """
     if state.stop is None:
         return ""
-    way_out = edit_gate.format_way_out(state).replace("the user types", "type")
+    hint = edit_gate.format_resume_hint(state).replace("the user types", "type")
     cause = one_line(state.stop.error, 300)
-    return f"stepper: {one_line(name, 200)} is stopped. {way_out}. Cause: {cause}"
+    return f"stepper: {one_line(name, 200)} is stopped. {hint}. Cause: {cause}"
 
 
 def format_prompt_while_stopped(name: str, stop: Stopped, state: State) -> str:

@@ -81,17 +81,17 @@ class Directive:
 
 
 class _Option(NamedTuple):
-    """An option, with the texts before and after its `=`."""
+    """An option of a directive, such as `timeout=6h` or `scratch`."""
 
-    text: str
+    text: str  # the whole option
     key: str
-    value: str
+    value: str  # the text after `=`, without quotes
 
 
 def parse(source: str) -> Directive:
     """Return the directive in the first line of a cell's source.
 
-    If the line contains none, the result has no options and no problems.
+    If the line is not a directive, the result has no options and no problems.
     """
     first_line = source.split("\n", 1)[0].rstrip()
     match = FIRST_LINE.fullmatch(first_line)
@@ -101,18 +101,26 @@ def parse(source: str) -> Directive:
     values = dict[str, Any]()
     problems = list[str]()
     for option in _split_options(option_list):
-        problem = ""
         value = _parse_value(option)
-        if value is None:
-            problem = f"not a valid option. Options: {SYNTAX}"
-        elif option.key == "wake":
-            reason = _find_wake_problem(option)
-            problem = f"ignored: {reason}" if reason else ""
+        problem = _find_problem(option, value)
         if problem:
             problems.append(f"`{marker} stepper: {option.text}` is {problem}")
         else:
             values[option.key] = value
     return Directive(**values, problems=tuple(problems))
+
+
+def _find_problem(option: _Option, value: Any) -> str:
+    """Return why an option is not applied, or an empty string if it is.
+
+    `value` is the parsed value of the option. The reason completes "OPTION is".
+    """
+    if value is None:
+        return f"not a valid option. Options: {SYNTAX}"
+    if option.key == "wake":
+        reason = _find_wake_problem(option)
+        return f"ignored: {reason}" if reason else ""
+    return ""
 
 
 def _split_options(text: str) -> Iterator[_Option]:
@@ -132,7 +140,7 @@ def _parse_value(option: _Option) -> Any:
     if key == "step" and value.isdecimal() and len(value) < 10:
         return int(value)
     if key == "timeout":
-        return _parse_duration(value) or None
+        return _parse_duration(value) or None  # a deadline of 0 s is invalid
     if key == "wait":
         return _parse_duration(value)
     if key == "wake":
@@ -162,7 +170,7 @@ def _parse_duration(text: str) -> float | None:
 def get_comment_marker(language: str) -> str:
     """Return the characters that start a comment in a language.
 
-    Return `#` for an unknown language.
+    `language` is as in `language_info.name`. Return `#` for an unknown language.
     """
     return COMMENT_MARKERS.get(language.lower(), DEFAULT_COMMENT_MARKER)
 

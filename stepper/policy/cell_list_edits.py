@@ -1,7 +1,8 @@
 """Edits of a notebook's list of cells: find, insert, replace, move and remove cells.
 
-Functions that edit return a new list. Existing cells keep their `index`, even if it is
-out of date; the index of a new cell is `NEW_INDEX`.
+Functions that edit return a new list, whose cells still have the `index` from before
+the edit. The index of a new cell is `NEW_INDEX`. Functions that find cells need a list
+that was read from the notebook, in which all indexes are right.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class CellReferenceError(ValueError):
 
 
 def find_referenced_cell(cells: Cells, reference: Reference) -> Cell | None:
-    """Return the cell with a reference, or None if it does not exist.
+    """Return the cell that a reference identifies, or None if there is none.
 
     A reference is a cell id, `cell-N`, a number among the code cells, or a negative
     index.
@@ -54,9 +55,10 @@ def find_referenced_cell(cells: Cells, reference: Reference) -> Cell | None:
 
 
 def get_referenced_cell(cells: Cells, reference: object) -> Cell:
-    """Return the cell with a reference.
+    """Return the cell that a reference identifies.
 
-    Raise CellReferenceError if the cell does not exist.
+    Raise CellReferenceError if the cell does not exist, or if the reference is neither
+    a string nor an integer.
     """
     cell = None
     is_bool = isinstance(reference, bool)
@@ -86,15 +88,12 @@ def find_current_cell(cells: Cells, cell: Cell) -> Cell:
     Raise CellReferenceError if the cell does not exist or is ambiguous.
     """
     has_id = cell.id != f"cell-{cell.index}"
-    matches = []
-    for candidate in cells:
-        if has_id and candidate.id == cell.id:
-            matches.append(candidate)
-        if not has_id and candidate.source == cell.source:
-            matches.append(candidate)
-    if not has_id:
-        unmoved = [match for match in matches if match.index == cell.index]
-        matches = unmoved or matches
+    if has_id:
+        matches = [match for match in cells if match.id == cell.id]
+    else:
+        same_source = [match for match in cells if match.source == cell.source]
+        unmoved = [match for match in same_source if match.index == cell.index]
+        matches = unmoved or same_source
     if len(matches) != 1:
         raise CellReferenceError(
             f"cell {cell.id[:100]!r} has been moved, changed or deleted in the meantime"
@@ -133,9 +132,10 @@ class CellReferences:
         return self.resolved[key]
 
     def resolve_id(self, cells: Cells, reference: Reference | None) -> Reference | None:
-        """Return the id of the cell with a reference; return None and `TOP` unchanged.
+        """Return the id of the cell that a reference identifies.
 
-        Raise CellReferenceError if the cell does not exist or has changed.
+        None and `TOP` are returned as they are. Raise CellReferenceError if the cell
+        does not exist or can no longer be identified.
         """
         if reference in (None, TOP):
             return reference
@@ -143,10 +143,10 @@ class CellReferences:
 
 
 def find_insertion_index(cells: Cells, after: Reference | None) -> int:
-    """Return the index below the cell with the reference `after`.
+    """Return the index at which to insert cells below the cell `after`.
 
-    None means the end of the notebook, `TOP` the start. Raise CellReferenceError if the
-    cell does not exist.
+    `after` is a reference to a cell, `TOP` for the start of the notebook, or None for
+    its end. Raise CellReferenceError if the cell does not exist.
     """
     if after is None:
         return len(cells)
@@ -183,10 +183,10 @@ def remove_cells(cells: Cells, removed: Collection[Cell]) -> list[Cell]:
 
 
 def move_cells(cells: Cells, moved: Cells, after: Reference | None) -> list[Cell]:
-    """Return the cells with `moved` below the cell with the reference `after`.
+    """Return the cells with `moved` below the cell `after`, in the order of `moved`.
 
-    The moved cells have the order of `moved`. Raise CellReferenceError if the cell
-    `after` does not exist.
+    See `find_insertion_index` for `after`. Raise CellReferenceError if the cell does
+    not exist.
     """
     index = find_insertion_index(cells, after)
     above = remove_cells(cells[:index], moved)
@@ -199,28 +199,26 @@ def edit_source(
 ) -> SourceEdit:
     """Return the edit that replaces the text `old` with `new`.
 
-    Without a reference, all cells are searched. Raise CellReferenceError if the cell
-    does not exist, or if the text is empty or does not occur exactly once.
+    `reference` identifies the cell; None means the only cell that contains the text.
+    Raise CellReferenceError if the cell does not exist, or if `old` is empty or does
+    not occur exactly once.
     """
     if not old:
         raise CellReferenceError("`old_string` is empty")
     candidates = cells
     if reference is not None:
         candidates = [get_referenced_cell(cells, reference)]
-    counts = {
-        cell.index: cell.source.count(old) for cell in candidates if old in cell.source
-    }
-    total = sum(counts.values())
-    if total == 0:
+    matches = [cell for cell in candidates if old in cell.source]
+    if not matches:
         searched = "in any cell" if reference is None else "in that cell"
         raise CellReferenceError(f"`old_string` does not occur {searched}")
+    counts = {cell.index: cell.source.count(old) for cell in matches}
+    total = sum(counts.values())
     if total > 1:
         occurrences = [f"{count} in cell-{index}" for index, count in counts.items()]
         raise CellReferenceError(
             f"`old_string` occurs {total} times ({', '.join(occurrences)}),"
             " but must occur exactly once"
         )
-    (index,) = counts
-    cell = cells[index]
-    source = cell.source.replace(old, new)
-    return SourceEdit(cell, source)
+    cell = matches[0]
+    return SourceEdit(cell, cell.source.replace(old, new))

@@ -1,6 +1,7 @@
 """Find the cells that are new or have changed since they last ran.
 
-Cells are compared by id and source hash.
+Cells are compared by id and source hash. The argument `sources` of these functions
+contains the hashes of the sources that ran, by cell id.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import NamedTuple
 
 from stepper.policy.model import Cell
 
-# Tags that nbclient, nbconvert and JupyterLab also know.
+# Tags that nbclient and other Jupyter tools define.
 SKIP_TAG = "skip-execution"
 RAISES_TAG = "raises-exception"
 # The id of a cell in a notebook without cell ids.
@@ -25,7 +26,8 @@ class CellChanges(NamedTuple):
 
     # Runnable cells that are new or changed.
     cells: list[Cell]
-    # Ids of cells that were changed or deleted after they ran.
+    # Ids of cells that were changed or deleted after they ran. Deleted cells are
+    # omitted if no cell is new or changed.
     outdated_ids: set[str]
 
 
@@ -45,10 +47,7 @@ def select_runnable(cells: Iterable[Cell]) -> list[Cell]:
 
 
 def select_not_run(cells: Iterable[Cell], sources: Mapping[str, str]) -> list[Cell]:
-    """Return the runnable cells that did not run with their current source.
-
-    `sources` are the hashes of the sources that ran, by cell id.
-    """
+    """Return the runnable cells that did not run with their current source."""
     return [
         cell
         for cell in select_runnable(cells)
@@ -59,8 +58,8 @@ def select_not_run(cells: Iterable[Cell], sources: Mapping[str, str]) -> list[Ce
 def select_changed(cells: Iterable[Cell], sources: Mapping[str, str]) -> list[Cell]:
     """Return the runnable cells that are new, or changed since they ran.
 
-    `sources` are the hashes of the sources that ran, by cell id. A cell without an id
-    that only moved is not included.
+    Without stored ids, a cell is not included if any cell ran with the same source,
+    because the cell may only have moved.
     """
     hashes = set(sources.values())
     changed = []
@@ -72,29 +71,27 @@ def select_changed(cells: Iterable[Cell], sources: Mapping[str, str]) -> list[Ce
 
 
 def find_changes(cells: Sequence[Cell], sources: Mapping[str, str]) -> CellChanges:
-    """Return the changes of a notebook since its cells ran.
-
-    `sources` are the hashes of the sources that ran, by cell id.
-    """
+    """Return the changes of a notebook since its cells ran."""
     changed = select_changed(cells, sources)
     outdated_ids = {cell.id for cell in changed if cell.id in sources}
     if changed:
-        # Cells with new ids but old sources were not deleted: a script may have
-        # rewritten the notebook.
-        present = {cell.id for cell in cells}
-        present |= {hash_source(cell.source) for cell in cells}
+        ids = {cell.id for cell in cells}
+        # If a script has rewritten the notebook, cells may have new ids. They are not
+        # deleted if a cell has the same source.
+        hashes = {hash_source(cell.source) for cell in cells}
         outdated_ids |= {
             cell_id
             for cell_id, source_hash in sources.items()
-            if cell_id not in present and source_hash not in present
+            if cell_id not in ids and source_hash not in hashes
         }
     return CellChanges(changed, outdated_ids)
 
 
 def find_encoding_problem(source: str) -> str | None:
-    """Return why a source cannot be encoded as UTF-8 for a kernel, or None if it can.
+    """Return why a source cannot be encoded as UTF-8, or None if it can.
 
-    The reason is a clause about an unpaired surrogate.
+    Kernels receive sources as UTF-8. The reason, an unpaired surrogate with its line,
+    is a part of a message.
     """
     try:
         source.encode()

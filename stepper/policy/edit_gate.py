@@ -1,9 +1,9 @@
 """Check whether code cells may be written and run now.
 
-The `check_…` functions return a clause for the agent that says why the cells may not be
-written or run, or None if they may. The PreToolUse hook calls these functions before an
-edit. The PostToolUse hook calls them again after the edit, because an agent can send
-several edits before the notebook stops.
+The `check_…` functions return None if the cells may be written or run. Otherwise, they
+return the reason as a text for the agent. The PreToolUse hook calls these functions
+before an edit. The PostToolUse hook calls them again after the edit, because an agent
+can send several edits before the notebook stops.
 """
 
 from __future__ import annotations
@@ -27,13 +27,14 @@ PLAN_FIRST = (
     " steps (TITLE :: CRITERION) into the plan that you present to the user. After the"
     " user has accepted the plan, `stepper new` creates the notebook"
 )
-# A call of a command in a shell command. There is only one way to match the options, so
-# the time is linear.
+# A call of stepper in a shell command, possibly with options and quotes before the name
+# of the command. The pattern can match a text in only one way, so matching takes linear
+# time.
 CALL = r"\bstepper[\\'\")]*(?:\s+[\\'\"]*-\S*)*\s[\s\\'\")]*({})\b"
 
 
 def _compile_calls(names: Sequence[str]) -> re.Pattern[str]:
-    """Return a pattern for calls of the commands with these names."""
+    """Return a pattern that matches calls of the commands with these names."""
     return re.compile(CALL.format("|".join(names)))
 
 
@@ -47,7 +48,10 @@ RUN_COMMANDS = _compile_calls(
 
 
 def check_approval(consent: Consent, limits: Limits) -> str | None:
-    """Return why a cell must not run as soon as it is written, or None if it may."""
+    """Return why a cell must not run directly after an edit, or None if it may.
+
+    `consent` is the permission mode of the client that edited the cell.
+    """
     if consent is Consent.WITHHELD:
         return PLAN_MODE
     if limits.auto_run == "ask" and consent is Consent.ASKED:
@@ -73,21 +77,24 @@ def only_adds_text(state: State, change: CellEdit | FileWrite) -> bool:
 
 
 def check_stop(state: State) -> str | None:
-    """Return how to resume a stopped notebook and why it stopped.
+    """Return a text on the stop of a notebook, or None if it is not stopped.
 
-    Return None if the notebook is not stopped.
+    The text says how to resume the notebook, and why it stopped.
     """
     if state.stop is None:
         return None
     error = one_line(state.stop.error, 300)
     return (
-        f"execution of this notebook is stopped. {format_way_out(state)}."
+        f"execution of this notebook is stopped. {format_resume_hint(state)}."
         f" Cause: {error}"
     )
 
 
-def format_way_out(state: State) -> str:
-    """Return a sentence on how to resume a stopped notebook, without the period."""
+def format_resume_hint(state: State) -> str:
+    """Return a sentence on how to resume a stopped notebook, without the period.
+
+    The hint depends on whether the kernel died while no cell ran.
+    """
     if is_stopped_by_idle_death(state):
         return format_restore_commands(state.commands)
     return format_resume_commands(state.commands)
@@ -106,7 +113,8 @@ def format_resume_commands(commands: CommandLines) -> str:
 def format_restore_commands(commands: CommandLines) -> str:
     """Return a sentence on how to continue after a kernel died, without the period.
 
-    The variables can be rebuilt, or the notebook can be resumed without them.
+    The sentence offers two commands: one rebuilds the variables, the other resumes the
+    notebook without them.
     """
     restore_command = commands.shell("restore")
     continue_command = commands.terminal("continue")
@@ -134,8 +142,8 @@ def is_stopped_by_idle_death(state: State) -> bool:
     return is_stopped_by_kernel_death(state)
 
 
-def restore_resumes(state: State, by_agent: bool) -> bool:
-    """Return whether the command `restore` resumes a stopped notebook.
+def restore_resumes(state: State, *, by_agent: bool) -> bool:
+    """Return whether the command `restore` also resumes the stopped notebook.
 
     This requires that the notebook stopped because its kernel died. If the kernel died
     while a cell was running, only the user can resume the notebook with `restore`.
@@ -146,9 +154,10 @@ def restore_resumes(state: State, by_agent: bool) -> bool:
 
 
 def check_failed_step(state: State, cells: Sequence[Cell], index: int) -> str | None:
-    """Return why no code cell can be added at an index, or None if it can.
+    """Return why no code cell can be added at an index, or None if one can.
 
-    No code cell can be added below the failed cell of the open step.
+    No code cell can be added below the failed cell of the open step. `index` counts all
+    cells, from 0.
     """
     step_id = state.find_open_step(StepStatus.CRITERION_FALSE)
     if step_id is None:
@@ -170,7 +179,7 @@ def check_failed_step(state: State, cells: Sequence[Cell], index: int) -> str | 
 
 
 def check_cell_count(cells: Sequence[Cell], limits: Limits) -> str | None:
-    """Return a clause if a notebook has more code cells than the limit, or None."""
+    """Return a reason if a notebook has more code cells than `max_cells`, or None."""
     count = sum(cell.is_code for cell in cells)
     if count <= limits.max_cells:
         return None
@@ -181,12 +190,18 @@ def check_cell_count(cells: Sequence[Cell], limits: Limits) -> str | None:
 
 
 def find_user_command(shell_command: str) -> str | None:
-    """Return the first stepper command in a shell command for users only, or None."""
+    """Return the first stepper command that needs the user, or None.
+
+    `shell_command` is a shell command of an agent, which may call stepper.
+    """
     match = USER_COMMANDS.search(shell_command)
     return match[1] if match else None
 
 
 def find_code_running_command(shell_command: str) -> str | None:
-    """Return the first stepper command in a shell command that runs code, or None."""
+    """Return the first stepper command that runs code, or None.
+
+    `shell_command` is a shell command of an agent, which may call stepper.
+    """
     match = RUN_COMMANDS.search(shell_command)
     return match[1] if match else None

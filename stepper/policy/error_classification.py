@@ -26,12 +26,13 @@ ROWS: tuple[tuple[Verdict, tuple[str, ...]], ...] = (
     # The user must act.
     (Verdict.UNRECOVERABLE, (UNOBSERVED_RUN,)),
     (Verdict.UNRECOVERABLE, ("MemoryError", "PermissionError", "SystemExit")),
-    # Not from stepper, whose interrupts are `cancelled`: another program, or the cell.
+    # Another program or the cell itself raised this. Interrupts by stepper have the
+    # outcome `cancelled`.
     (Verdict.UNRECOVERABLE, ("KeyboardInterrupt",)),
     # input() and getpass()
     (Verdict.UNRECOVERABLE, ("IPython.core.error.StdinNotImplementedError",)),
-    # Errors of the operating system. The rows of ssl and gaierror are above those with
-    # errno: their numbers have other meanings.
+    # Errors of the operating system. `errno` has another meaning for gaierror and ssl,
+    # so their rows are above the rows with errno.
     (Verdict.TRANSIENT, ("socket.gaierror",)),
     # The connection was closed.
     (Verdict.TRANSIENT, ("ssl.SSLEOFError", "ssl.SSLZeroReturnError")),
@@ -99,7 +100,8 @@ ROWS: tuple[tuple[Verdict, tuple[str, ...]], ...] = (
 )
 VERDICTS = [(label, verdict) for verdict, labels in ROWS for label in labels]
 
-# These classes only wrap another error: the row of the cause takes precedence.
+# Errors of these classes wrap another error. The row of the wrapped error takes
+# precedence.
 WRAPPERS = frozenset(
     {
         "urllib.error.URLError",
@@ -121,8 +123,8 @@ QUESTION = re.compile(r"^(?:[\w.]+: )?['\"]?STOP:(.*)")
 def asks_to_stop(fault: Fault) -> bool:
     """Return whether the message of an error contains the word STOP.
 
-    A cell raises such an error to ask the user a question. For DATA_MESSAGES, the
-    message must start with `STOP:`.
+    A cell raises such an error to ask the user a question. The message of an error in
+    DATA_MESSAGES must start with `STOP:`.
     """
     has_data_message = bool(DATA_MESSAGES & _list_class_names(fault))
     pattern = STOP_PREFIX if has_data_message else STOP_WORD
@@ -132,7 +134,7 @@ def asks_to_stop(fault: Fault) -> bool:
 def extract_question(message: str) -> str:
     """Return the question in a message `STOP: QUESTION`, or an empty string.
 
-    The name of the error's class may precede the message.
+    The message may start with the name of the error's class, as in `Run.error`.
     """
     match = QUESTION.search(message.strip())
     return one_line(match[1].strip("'\" ")) if match else ""
@@ -159,7 +161,10 @@ def list_cause_labels(fault: Fault) -> set[str]:
 
 
 def is_external_death(fault: Fault | None) -> bool:
-    """Return whether the kernel died for an external reason, such as a failed node."""
+    """Return whether a kernel died for an external reason, such as a failed node.
+
+    `fault` is the error of the run that the death interrupted, or None.
+    """
     return fault is not None and "EndedOutside" in fault.mro
 
 
@@ -197,6 +202,7 @@ def _list_class_names(fault: Fault) -> set[str]:
 
 
 def _list_class_labels(class_names: Iterable[str], error_number: Any) -> set[str]:
+    """Return the class names and, for a known number of an OSError, `errno NAME`."""
     labels = set(class_names)
     if "OSError" in labels and error_number in errno.errorcode:
         labels.add(f"errno {errno.errorcode[error_number]}")

@@ -1,4 +1,4 @@
-"""The result of executing code in a kernel, and the cell versions with outputs."""
+"""The result of executing code in a kernel, and the cells that outputs belong to."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ from stepper.policy.undo_model import UndoFacts
 class WidgetState:
     """The states of a kernel's widgets by model ID.
 
-    The states have at most `limit` bytes in total; other models are omitted.
+    The states have at most `limit` bytes in total; the states of other models are
+    omitted.
     """
 
     states: Mapping[str, dict[str, Any]]
@@ -36,7 +37,7 @@ class WidgetState:
 
 @dataclass(frozen=True)
 class CellVersion:
-    """The cell that outputs belong to: its id and the hash of its source."""
+    """A cell with a certain source, which outputs belong to."""
 
     cell_id: str
     source_hash: str
@@ -70,7 +71,7 @@ class Execution:
     # The result of the step's criterion, or None if the result is unknown.
     criterion_result: CriterionResult | None = None
     notes: list[str] = field(default_factory=list)
-    # The kernel's report on the state before the run, or None if it sent none.
+    # The kernel's report on the before-image of the run, or None if it sent none.
     undo: UndoFacts | None = None
     # Project modules that changed since they were imported.
     module_changes: ModuleChanges = UNCHANGED

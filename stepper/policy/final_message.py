@@ -56,7 +56,7 @@ def asks_question(message: str) -> bool:
 def lacks_explanation(message: str) -> bool:
     """Return whether a message does not explain why steps remain open.
 
-    The claim that all work is done is not an explanation.
+    A question to the user is an explanation. A claim that all work is done is not.
     """
     if asks_question(message):
         return False

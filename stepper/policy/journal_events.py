@@ -61,7 +61,7 @@ class Event:
 
 @dataclass(frozen=True, kw_only=True)
 class Created(Event, kind="created"):
-    """A notebook was created. Earlier events belong to another notebook."""
+    """A notebook was created. Earlier events belong to an earlier notebook."""
 
     at: Moment = ""
 
@@ -76,17 +76,21 @@ class Renamed(Event, kind="renamed"):
 
 @dataclass(frozen=True, kw_only=True)
 class Replaced(Event, kind="replaced"):
-    """The file of a stopped notebook now contains another notebook, which can run."""
+    """The file of a stopped notebook now contains another notebook.
+
+    The other notebook is not stopped.
+    """
 
     at: Moment = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AgentWrote(Event, kind="agent_wrote"):
-    """The agent edited a stopped notebook; `marks` identify the written content.
+    """The agent edited a stopped notebook.
 
-    Content that the agent wrote does not count as another notebook, so the agent cannot
-    resume a stopped notebook by overwriting it.
+    `marks` are the marks of the written content (see `notebook_identity.list_marks`).
+    This content does not count as another notebook, so the agent cannot resume a
+    stopped notebook by overwriting it.
     """
 
     at: Moment = ""
@@ -158,7 +162,10 @@ class RunStarted(
 
 @dataclass(frozen=True, kw_only=True)
 class RunVoided(Event, kind="void"):
-    """A recorded run did not start; the same call may start it again."""
+    """The cell did not run, although `RunStarted` was recorded.
+
+    The same tool call may start the run again.
+    """
 
     run: int = 0
     tool_use_id: str | None = None
@@ -190,16 +197,17 @@ class RunEnded(
     # How many times stepper has already repeated the run because of transient errors.
     repeat: int = 0
     execution_count: int | None = None
+    # Display id → indexes of the outputs that show the display.
     displays: dict[str, list[int]] = field(default_factory=dict)
     left_out: OmittedOutput = NOTHING_OMITTED
-    request: str = ""
-    # Why the step is not done although the cell succeeded: its criterion is false.
+    request: str = ""  # message id of the execute request
+    # A message if the criterion of the step is false, otherwise empty.
     unmet: str = ""
     # Figure summaries by `output_comparison.picture_key`.
     figures: dict[str, str] = field(default_factory=dict)
     # Versions of packages that no earlier run used.
     packages: dict[str, str] = field(default_factory=dict)
-    # New imports among the modules of the project: the imported modules by module.
+    # New imports: module of the project → the modules of the project that it imports.
     imports: dict[str, tuple[str, ...]] = field(default_factory=dict)
     # Fingerprints of the values that the run assigned, by name (see `dataflow`).
     bound: dict[str, str] = field(default_factory=dict)
@@ -231,25 +239,27 @@ class RunsUndone(
 ):
     """The kernel restored the state before earlier runs.
 
-    `run` is the run that the restore preceded, or the next run. `cell_id` is the cell
-    that ran again or was deleted, and `runs` are its runs that are undone. `others` are
-    runs of other cells, whose changes of `names` are undone (None: of all names).
-    `restored` and `removed` contain the undone runs by name, `not_restored` the reasons
-    by name. If `by_command` is true, `stepper undo` undid all `runs`, whose cells exist
-    and have not run again. Then `undo_reach` and `undo_images` are as in `RunEnded`.
+    If `by_command` is false, the kernel did so before the cell `cell_id` ran again, or
+    when the cell was deleted. `runs` are the undone runs of this cell, `others` the
+    undone runs of other cells. If `by_command` is true, `stepper undo` undid `runs`,
+    which may belong to several cells; these cells have not run again.
     """
 
     at: Moment = ""
-    run: int = 0
+    run: int = 0  # the number of the next run
     kernel: str = ""
     cell_id: str = ""
     runs: tuple[int, ...] = ()
     others: tuple[int, ...] = ()
-    names: tuple[str, ...] | None = None
+    names: tuple[str, ...] | None = None  # the requested names; None: all names
+    # The restored names, and the names that did not exist before, with their undone
+    # runs.
     restored: dict[str, tuple[int, ...]] = field(default_factory=dict)
     removed: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    # Names that could not be restored, with the reasons.
     not_restored: dict[str, str] = field(default_factory=dict)
     by_command: bool = False
+    # As in `RunEnded`, only if `by_command` is true.
     undo_reach: int = 0
     undo_images: UndoImages = NO_IMAGES
 
@@ -265,7 +275,7 @@ class PreflightFailed(Run, Event, kind="held", optional=("by", "outside_agent"))
 class ScratchExecuted(Event, kind="scratch", optional=("rebound", "ends_reach")):
     """`stepper eval` executed code, which may have changed any variable.
 
-    `rebound` and `ends_reach` are as in `undo_model.UndoFacts`.
+    See `undo_model.UndoFacts` for `rebound` and `ends_reach`.
     """
 
     at: Moment = ""
@@ -281,7 +291,8 @@ class ScratchExecuted(Event, kind="scratch", optional=("rebound", "ends_reach"))
 class ExternalExecution(Event, kind="elsewhere", optional=("error", "bound")):
     """Another client (a console, JupyterLab) executed code in the kernel.
 
-    `code` is the first line of the code, `after` the number of the last run before.
+    `code` is the first line of the code. `after` is the number of the last run of a
+    cell before this execution.
     """
 
     at: Moment
@@ -295,9 +306,9 @@ class ExternalExecution(Event, kind="elsewhere", optional=("error", "bound")):
 
 @dataclass(frozen=True, kw_only=True)
 class KernelChanged(Event, kind="kernel", optional=("kernel", "pid", "why")):
-    """A kernel started, or its variables were lost.
+    """A kernel started, or the variables of a kernel were lost.
 
-    `what` is "started" for a new kernel. `why` is the reason if variables were lost.
+    `what` is "started" for a new kernel. `why` is the reason for a loss.
     """
 
     what: str
@@ -378,7 +389,9 @@ class Delivered(Event, kind="heard"):
 class LateOutput(Event, kind="late", optional=("why",)):
     """Output of a cell arrived after its run.
 
-    `there` is true if the output was written to the notebook.
+    `characters` counts printed text, `shows` other new outputs, and `updates` the
+    updates of displays. `there` is true if the output was written to the notebook;
+    otherwise, `why` is the reason. `left_out` and `displays` are as in `RunEnded`.
     """
 
     at: Moment = ""
@@ -395,7 +408,7 @@ class LateOutput(Event, kind="late", optional=("why",)):
 
 @dataclass(frozen=True, kw_only=True)
 class OutputsPending(Event, kind="unwritten"):
-    """Outputs could not be written into the notebook yet."""
+    """The outputs of a run could not be written into the notebook yet."""
 
     run: int
     cell_id: str
@@ -477,8 +490,8 @@ class Confirmed(Event, kind="confirm"):
 class Verified(Event, kind="verified", optional=("unstable",)):
     """A replay has finished.
 
-    `sources` is a hash of the sources that were replayed. `text` is a short result: how
-    many cells reproduce their recorded outputs.
+    `sources` is a hash of the replayed sources. `text` is a short result, which says
+    how many cells reproduce their recorded outputs.
     """
 
     at: Moment

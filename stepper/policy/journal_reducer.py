@@ -19,7 +19,8 @@ from stepper.policy.notebook_state import (
     State,
 )
 
-# Faults and reports of older runs are not kept in memory. The journal contains them.
+# Only this many runs keep their faults and reports in memory. For older runs, the
+# journal contains them.
 RUNS_IN_MEMORY = 50
 # The value of KernelChanged.what for a new kernel.
 STARTED = "started"
@@ -82,7 +83,7 @@ def apply(event: Event, state: State) -> None:
         case journal_events.RunReported():
             state.reports[event.run] = event.text
             state.last_report = event.run
-            # The report includes these.
+            # The report includes late outputs and external executions.
             state.late_outputs = {}
             state.reported_external_count = len(state.external_executions)
         case journal_events.ScratchExecuted():
@@ -217,7 +218,7 @@ def _apply_preflight_failure(
     if event.tool_use_id:
         state.tool_use_ids.add(event.tool_use_id)
     state.preflight_call_id = event.tool_use_id
-    state.reports.pop(0, None)  # of an earlier check
+    state.reports.pop(0, None)  # the report of an earlier check
     progress = state.get_or_add_progress(event.key)
     count = state.count_attempts_after_preflight(event.key)
     progress.attempts = count.attempts
@@ -241,6 +242,8 @@ def _apply_run(event: journal_events.RunEnded, state: State) -> None:
     has_same_source = last_source == event.source_hash
     keeps_reason = progress.status is StepStatus.DONE and has_same_source
     _record_run(event, state)
+    _record_cell(event, state)
+    _record_undo_facts(event, state)
     progress.preflight_hash = ""
     progress.preflight_failures = 0
     progress.interrupted = event.verdict is Verdict.CANCELLED
@@ -255,7 +258,7 @@ def _apply_run(event: journal_events.RunEnded, state: State) -> None:
 def _apply_scratch_execution(
     event: journal_events.ScratchExecuted, state: State
 ) -> None:
-    """Record what an execution outside the cells may have changed."""
+    """Record which names a scratch execution may have changed."""
     state.unchanged = False
     last_run = state.next_run - 1
     if event.rebound is None or event.ends_reach:
@@ -281,58 +284,71 @@ def _apply_undo(event: journal_events.RunsUndone, state: State) -> None:
 
 
 def _record_run(event: journal_events.RunEnded, state: State) -> None:
-    """Record a finished run in the state, except for the progress of the step."""
-    cell_id = event.cell_id
-    source_hash = event.source_hash
-    state.run_seconds += event.duration_s
-    if state.running is not None and state.running.cell_id == cell_id:
-        state.sources_by_hash[source_hash] = state.running.source
+    """Add a finished run to the runs, with the source and the modules that it used."""
+    if state.running is not None and state.running.cell_id == event.cell_id:
+        state.sources_by_hash[event.source_hash] = state.running.source
     state.running = None
+    state.unchanged = True
     state.renamed_from = ""  # the report of this run mentions the former name
+    state.run_seconds += event.duration_s
+    state.next_run = max(state.next_run, event.run + 1)
+    state.packages |= event.packages
+    state.imports |= event.imports
     state.runs.append(event)
-    pending = state.pending_outputs.get(cell_id)
-    if pending is not None and pending.run != event.run:
-        del state.pending_outputs[cell_id]  # outputs of an older run
     if len(state.runs) > RUNS_IN_MEMORY:
         old_run = state.runs[-RUNS_IN_MEMORY - 1]
         state.reports.pop(old_run.run, None)
         state.runs[-RUNS_IN_MEMORY - 1] = replace(old_run, fault=None, displays={})
-    state.next_run = max(state.next_run, event.run + 1)
-    if event.execution_count is not None:
-        state.cells_by_execution_count[event.execution_count] = cell_id
+
+
+def _record_cell(event: journal_events.RunEnded, state: State) -> None:
+    """Record a finished run as the last run of its cell."""
+    cell_id = event.cell_id
+    source_hash = event.source_hash
     state.last_sources[cell_id] = source_hash
     state.changed_ids.discard(cell_id)
-    for name, change in event.changes.items():
-        if change != undo_model.CHANGED:
-            state.unrestored.pop(name, None)
-    state.undo_reach = event.undo_reach
-    state.undo_images = event.undo_images
-    state.packages |= event.packages
-    state.imports |= event.imports
+    if event.verdict is Verdict.FINE:
+        state.succeeded_sources[cell_id] = source_hash
+    else:
+        state.succeeded_sources.pop(cell_id, None)
+    if event.execution_count is not None:
+        state.cells_by_execution_count[event.execution_count] = cell_id
     if event.request:
         state.cells_by_request[event.request] = (cell_id, source_hash)
     state.displayed_outputs[cell_id] = DisplayedOutput(
         source_hash, event.displays, event.left_out
     )
-    if event.verdict is Verdict.FINE:
-        state.succeeded_sources[cell_id] = source_hash
-    else:
-        state.succeeded_sources.pop(cell_id, None)
-    state.unchanged = True
+    pending = state.pending_outputs.get(cell_id)
+    if pending is not None and pending.run != event.run:
+        del state.pending_outputs[cell_id]  # outputs of an older run
+
+
+def _record_undo_facts(event: journal_events.RunEnded, state: State) -> None:
+    """Record which runs the kernel can undo after a run."""
+    for name, change in event.changes.items():
+        if change != undo_model.CHANGED:
+            state.unrestored.pop(name, None)
+    state.undo_reach = event.undo_reach
+    state.undo_images = event.undo_images
 
 
 def _update_progress(
     event: journal_events.RunEnded, state: State, keeps_reason: bool
 ) -> None:
-    """Update the progress of a step after a run that was not interrupted.
+    """Update the progress of a step or cell after a run that was not interrupted.
 
-    With `keeps_reason`, the reason why the step was confirmed is kept.
+    If `keeps_reason` is true, the reason why the user confirmed the step remains.
     """
     progress = state.get_or_add_progress(event.key)
-    is_repetition = event.repeat > 0
-    progress.retries += state.is_retry(event.key, is_repetition, event.outside_agent)
+    is_repeated = event.repeat > 0
+    progress.retries += state.is_retry(
+        event.key, is_repeated=is_repeated, outside_agent=event.outside_agent
+    )
     progress.attempts = state.count_attempts_after(
-        event.key, event.verdict, is_repetition, event.outside_agent
+        event.key,
+        event.verdict,
+        is_repeated=is_repeated,
+        outside_agent=event.outside_agent,
     )
     progress.asked_user = _asks_user(event)
     progress.is_failing = event.verdict is not Verdict.FINE
@@ -346,12 +362,14 @@ def _update_progress(
 
 
 def _asks_user(event: journal_events.RunEnded) -> bool:
+    """Return whether a run raised an error that asks the user a question."""
     if event.outcome is not Outcome.ERROR:
         return False
     return error_classification.extract_question(event.error) != ""
 
 
 def _find_status(event: journal_events.RunEnded, progress: Progress) -> StepStatus:
+    """Return the status of a step or cell after a run that was not interrupted."""
     if progress.is_failing:
         return StepStatus.FAILED
     return StepStatus.CRITERION_FALSE if event.unmet else StepStatus.DONE
@@ -394,9 +412,9 @@ def _apply_kernel_change(event: journal_events.KernelChanged, state: State) -> N
 
 
 def _extract_error(block: str) -> str:
-    """Return the error in the message about a stop.
+    """Return the error in the message about a stop, as "CLASS: MESSAGE".
 
-    Old versions of stepper recorded the message only.
+    Old versions of stepper recorded only the message.
     """
     lines = dict(line.split(": ", 1) for line in block.splitlines() if ": " in line)
     name = lines.get("Error Type", "error")

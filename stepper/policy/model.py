@@ -198,8 +198,8 @@ class Death:
 
     reason: str  # such as `killed by SIGKILL`
     stderr: str = ""  # the last lines that the kernel wrote to stderr
-    # A second class for the fault, next to `KernelDied`: SystemExit, OutOfMemory,
-    # WalltimeOver or EndedOutside.
+    # A second class of the fault, next to `KernelDied`, if the cause is known:
+    # SystemExit, OutOfMemory, WalltimeOver or EndedOutside.
     cause: str = ""
 
 
@@ -231,7 +231,7 @@ class Run:
 
     @property
     def error(self) -> str:
-        """The error of the run on one line."""
+        """The error of the run on one line, or "failed" if the run has no fault."""
         if self.fault is None:
             return "failed"
         ename = one_line(self.fault.ename, 100)
@@ -242,7 +242,8 @@ class Run:
 class OmittedOutput(NamedTuple):
     """Output that is not in the notebook because of a limit.
 
-    `characters` counts omitted text, `outputs` and `bytes` other outputs.
+    `characters` is the length of omitted text. `outputs` and `bytes` are the number and
+    the size of other omitted outputs.
     """
 
     characters: int = 0

@@ -70,7 +70,7 @@ class Namespace:
     def including(self, names: Collection[str]) -> Namespace:
         """Return the namespace with more names, whose values are not known.
 
-        If the names of the namespace are unknown, they stay unknown.
+        A namespace with unknown names is returned as it is.
         """
         if not self.names:
             return self

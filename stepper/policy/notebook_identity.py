@@ -39,8 +39,8 @@ def list_run_hashes(state: State) -> dict[str, str]:
 def count_unchanged(cells: Hashes, runs: Hashes) -> int:
     """Return the number of cells that have not changed since their last run.
 
-    `cells` are the cells of the notebook, `runs` the cells that ran. Return 0 if fewer
-    than half of the cells that ran still exist.
+    `cells` has the hashes of the notebook's cells, `runs` those of the last runs.
+    Return 0 if fewer than half of the cells that ran still exist.
     """
     shared_ids = cells.keys() & runs.keys()
     if 2 * len(shared_ids) < len(runs):
@@ -56,6 +56,7 @@ def list_marks(cells: Iterable[Cell], plan: Plan | None) -> set[str]:
     """Return the marks of a notebook, which distinguish it from other notebooks.
 
     The marks are the ids and source hashes of its code cells, and a hash of its plan.
+    Empty cells have no marks.
     """
     marks = set[str]()
     for cell in cells:
@@ -96,8 +97,8 @@ def is_replaced(state: State, cells: Iterable[Cell], plan: Plan | None) -> bool:
     """Return whether the file of a stopped notebook contains another notebook.
 
     This is the case if the journal contains none of the file's code cells, or if the
-    file's plan is different and was not written by the agent. The result is False if
-    the file has no code cells or the journal has no marks.
+    file has a different plan that the agent did not write. Return False if the file has
+    no code cells, or if the journal has no marks.
     """
     cell_marks = list_marks(cells, None)
     known_marks = list_known_marks(state)
@@ -113,6 +114,7 @@ def is_replaced(state: State, cells: Iterable[Cell], plan: Plan | None) -> bool:
 
 
 def _hash_plan(plan: Plan) -> str:
+    """Return a mark for the problem and the titles of a plan."""
     titles = [step.title for step in plan.steps]
     content = repr((plan.problem, titles))
     return f"plan {hash_source(content)}"
@@ -135,8 +137,8 @@ def _is_different_plan(plan: Plan, former: Plan) -> bool:
 def is_different_notebook(cells: Hashes, runs: Hashes) -> bool:
     """Return whether the notebook contains none of the cells that ran.
 
-    `cells` are the cells of the notebook, `runs` the cells that ran. Return False if no
-    cell ran.
+    `cells` has the hashes of the notebook's cells, `runs` those of the last runs. Only
+    the ids are compared. Return False if no cell ran.
     """
     if not runs:
         return False

@@ -54,8 +54,7 @@ class Progress:
     index: int = -1  # of the cell when it ran last
     # Retries since the count was reset, for example by `/fix`.
     attempts: int = 0
-    # Retries over the whole history.
-    retries: int = 0
+    retries: int = 0  # over the whole history
     is_failing: bool = False  # whether the last run failed
     # Whether the last run asked the user a question (`STOP: QUESTION`).
     asked_user: bool = False
@@ -222,8 +221,7 @@ class State:
     def find_cell_key(self, cell_id: str) -> Key | None:
         """Return the key under which the runs of a cell are counted, or None.
 
-        Of several keys, return the first step in the order of the plan, then a key
-        outside the plan.
+        If a cell has run for several steps, return the first of them in the plan.
         """
         # The order of `progress` is the order in which steps and cells ran first.
         planned = [step.id for step in self.plan.steps]
@@ -235,8 +233,9 @@ class State:
     def get_step_status(self, key: Key) -> StepStatus:
         """Return the status of a step in messages and JSON.
 
-        A step that ran is INTERRUPTED or CHANGED if its cell was interrupted, or was
-        changed since it ran.
+        `key` can also be the id of a cell that belongs to no step. The status is
+        INTERRUPTED if the last run was interrupted, and CHANGED if the cell was changed
+        or deleted after it succeeded. Failed and skipped steps keep their status.
         """
         progress = self.get_progress(key)
         has_run = progress.status in (StepStatus.DONE, StepStatus.CRITERION_FALSE)
@@ -250,7 +249,8 @@ class State:
     def compare_with_notebook(self, cells: Sequence[Cell]) -> list[Cell]:
         """Update `changed_ids` and `open_cells` from the cells of the notebook.
 
-        Return the cells that are new, or changed since they ran.
+        Return the runnable cells that are new, or changed since they ran. Without a
+        plan, no cell is open.
         """
         changes = changed_cells.find_changes(cells, self.last_sources)
         self.changed_ids = changes.outdated_ids
@@ -287,8 +287,10 @@ class State:
     ) -> str:
         """Return the status of an open cell, or an empty string if it is not open.
 
-        `is_new` says that the cell is new, or changed since it ran.
+        The cell belongs to no step. `is_new` says that the cell is new, or changed
+        since it ran.
         """
+        # A cell whose preflight check failed has the status FAILED.
         if is_new and not self._has_failed_preflight(cell, progress):
             has_run = cell.id in self.last_sources
             status = StepStatus.CHANGED if has_run else StepStatus.PENDING
@@ -300,46 +302,53 @@ class State:
         return ""
 
     def _find_data_status(self, cell: Cell) -> str:
-        """Return why a run from the top may give a cell other results, or ""."""
+        """Return STALE, HIDDEN_STATE, or an empty string for other cells."""
         if cell.id in self.stale_ids:
             return STALE
         return HIDDEN_STATE if cell.id in self.hidden_ids else ""
 
     def _has_failed_preflight(self, cell: Cell, progress: Progress | None) -> bool:
+        """Return whether the preflight check of a cell's current source failed."""
         if progress is None or not progress.preflight_hash:
             return False
         return progress.preflight_hash == changed_cells.hash_source(cell.source)
 
     def count_attempts_after(
-        self, key: Key, verdict: Verdict, repeat: bool, outside_agent: bool = False
+        self, key: Key, verdict: Verdict, *, is_repeated: bool, outside_agent: bool
     ) -> int:
         """Return the number of the agent's retries after a run with this verdict.
 
-        The run is not in the state yet. If the step was done, the count starts again at
-        0. See `is_retry` for `repeat` and `outside_agent`.
+        The run is not in the state yet. A cancelled run does not change the number. If
+        the step was done, the count starts again at 0. See `is_retry` for `is_repeated`
+        and `outside_agent`.
         """
         progress = self.get_progress(key)
         if verdict is Verdict.CANCELLED:
             return progress.attempts
         if progress.status is StepStatus.DONE:
             return 0
-        return progress.attempts + self.is_retry(key, repeat, outside_agent)
+        is_retry = self.is_retry(
+            key, is_repeated=is_repeated, outside_agent=outside_agent
+        )
+        return progress.attempts + is_retry
 
-    def is_retry(self, key: Key, repeat: bool, outside_agent: bool = False) -> bool:
+    def is_retry(self, key: Key, *, is_repeated: bool, outside_agent: bool) -> bool:
         """Return whether the next run of a step or cell is a retry of the agent.
 
         The run is a retry if the last run failed without asking the user a question. It
-        is not a retry if stepper repeats the run (`repeat`), or if a user's terminal, a
-        script or CI requested it (`outside_agent`).
+        is not a retry if stepper repeats a run by itself (`is_repeated`), or if a
+        user's terminal, a script or CI requested the run (`outside_agent`).
         """
+        if is_repeated or outside_agent:
+            return False
         progress = self.get_progress(key)
-        is_fix = progress.is_failing and not progress.asked_user
-        return is_fix and not repeat and not outside_agent
+        return progress.is_failing and not progress.asked_user
 
     def count_attempts_after_preflight(self, key: Key) -> AttemptCount:
         """Return the number of the agent's retries after a failed preflight check.
 
-        `key` is the id of the step or cell. The check is not in the state yet.
+        The check is not in the state yet. Only every third failed check in a row counts
+        as an attempt.
         """
         progress = self.get_progress(key)
         counts = progress.preflight_failures + 1 == FAILURES_PER_ATTEMPT
@@ -348,9 +357,10 @@ class State:
         return AttemptCount(attempts + counts, counts)
 
     def find_open_step(self, *excluded: StepStatus) -> int | None:
-        """Return the id of the first unfinished step, or None.
+        """Return the id of the first step that is neither done nor skipped, or None.
 
-        Steps with an excluded status are ignored.
+        Steps with an excluded status are ignored. A step that is done stays done here
+        if its cell changes or is interrupted later.
         """
         for step in self.plan.steps:
             progress = self.get_progress(step.id)
@@ -391,7 +401,7 @@ class State:
 
     @property
     def is_failing(self) -> bool:
-        """Whether all steps of the plan are finished, but another cell failed.
+        """Whether all steps are done or skipped, but a cell outside the plan failed.
 
         Without a plan: whether the last cell that ran failed.
         """
@@ -417,7 +427,8 @@ class State:
         """Whether there is work to continue.
 
         Unfinished steps, open cells, a stop, background calls and undelivered reports
-        count as work. So does a notebook without a plan if any of its cells ran.
+        count as work. A notebook without a plan has open work if a cell has succeeded
+        in the current kernel, or if the last cell failed.
         """
         if self.stop or self.open_steps or self.open_cells:
             return True

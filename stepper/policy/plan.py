@@ -22,15 +22,15 @@ MAX_ID = 1 << 31
 SEPARATOR = "::"
 LONG = "long"
 COMPARISON_SIGNS = str.maketrans({"≥": ">=", "≤": "<=", "≠": "!="})
-# An assignment in Python.
+# The operator of an assignment, but not `==`, `<=` or `+=`.
 SINGLE_EQUALS = re.compile(r"(?<![=<>!:+\-*/%&|^@])=(?!=)")
 # A comparison without its right side.
 INCOMPLETE_COMPARISON = re.compile(r"(.*?)\s*(<=|>=|==|!=|<|>|=)", re.DOTALL)
 # Prose such as "it is good", but not `x is None`.
 PROSE = re.compile(r"\bis\b(?!(?: not)? (?:None|True|False)\b)")
-# Errors of ast.parse.
+# Exceptions that ast.parse raises for invalid source.
 PARSE_ERRORS = (SyntaxError, ValueError, RecursionError, MemoryError)
-# Errors of JSON data that is not a plan.
+# Exceptions that JSON data raises if it is not a plan.
 DATA_ERRORS = (
     KeyError,
     TypeError,
@@ -52,8 +52,8 @@ class _StepParts(NamedTuple):
 def make_slug(problem: str) -> str:
     """Return the words of a problem for a file name, in lower case and joined by `_`.
 
-    The result has at most 40 ASCII characters and ends with a whole word if possible.
-    If no word remains, it is "notebook".
+    The result has at most MAX_SLUG_LENGTH ASCII characters and ends with a whole word
+    if possible. Return "notebook" if the problem has no ASCII words.
     """
     decomposed = unicodedata.normalize("NFKD", problem.lower())
     ascii_text = decomposed.encode("ascii", "ignore").decode()
@@ -67,7 +67,8 @@ def make_slug(problem: str) -> str:
 def parse_step(step_id: int, text: str) -> Step:
     """Parse the text of a step: `TITLE :: CRITERION :: long`.
 
-    Raise ValueError if the title is empty or the criterion is mistyped.
+    CRITERION and `long` can be omitted. Raise ValueError if the title is empty or the
+    criterion is mistyped.
     """
     parts = _split_step(text)
     return make_checked_step(
@@ -76,6 +77,7 @@ def parse_step(step_id: int, text: str) -> Step:
 
 
 def _split_step(text: str) -> _StepParts:
+    """Split the text of a step at `::`."""
     title, separator, rest = text.partition(SEPARATOR)
     criterion, second_separator, last = rest.rpartition(SEPARATOR)
     if last.strip() == LONG:
@@ -92,9 +94,10 @@ def make_step(
     kind: str = "step",
     long: bool = False,
 ) -> Step:
-    """Return a step. Line breaks in its title and criterion become spaces.
+    """Return a step; white space in its title and criterion is normalized.
 
-    Raise ValueError if the title is empty or the kind is unknown.
+    The criterion is not checked. Raise ValueError if the title is empty or the kind is
+    unknown.
     """
     title = " ".join(title.split())
     criterion = " ".join(criterion.split())
@@ -123,9 +126,9 @@ def make_checked_step(
 
 
 def find_criterion_problem(criterion: str) -> str:
-    """Return why a criterion is not a valid comparison, or an empty string.
+    """Return why a criterion looks like a mistyped comparison, or an empty string.
 
-    Criteria in prose have no problem.
+    Other criteria are valid: expressions, and prose for the agent.
     """
     text = _clean_criterion(criterion)
     if parse_criterion(text) or _is_expression(text):
@@ -144,6 +147,7 @@ def find_criterion_problem(criterion: str) -> str:
 
 
 def _clean_criterion(criterion: str) -> str:
+    """Return a criterion without backquotes, and with Python's comparison operators."""
     return criterion.strip(" `").translate(COMPARISON_SIGNS)
 
 
@@ -159,7 +163,8 @@ def _is_expression(text: str) -> bool:
 def parse_criterion(criterion: str) -> str:
     """Return the Python expression of a criterion, or an empty string for prose.
 
-    stepper evaluates expressions; the agent judges criteria in prose.
+    stepper evaluates expressions; the agent judges criteria in prose. A word or number
+    is also an expression in Python, but counts as prose.
     """
     text = _clean_criterion(criterion)
     try:
@@ -171,9 +176,9 @@ def parse_criterion(criterion: str) -> str:
 
 
 def to_json(plan: Plan) -> dict[str, Any]:
-    """Return a plan in its JSON form, as in `metadata.stepper` and the journal.
+    """Return a plan as JSON data, as in `metadata.stepper` and in the journal.
 
-    Empty values are omitted, except the problem and the steps.
+    Default values are omitted, except for the problem and the steps.
     """
     data = {
         "problem": plan.problem,
@@ -201,7 +206,7 @@ def from_json(data: Any) -> Plan | None:
     The data may be invalid because users and other programs can edit notebooks.
     """
     try:
-        # A notebook without a plan may have only a kernel backend.
+        # A notebook without a plan may name a kernel backend only.
         items = data.get("steps", ()) if "kernel" in data else data["steps"]
         steps = tuple(_step_from_json(item) for item in items)
         problem = str(data.get("problem", ""))
@@ -227,12 +232,12 @@ def _step_from_json(item: Mapping[str, Any]) -> Step:
 def find_step_id(state: State, cells: Sequence[Cell], cell: Cell) -> int | None:
     """Return the id of the step that a code cell belongs to, or None.
 
-    1. A directive in the first line of the cell selects the step, or no step.
-    2. A cell that has run keeps its step, or has no step.
-    3. Any other cell belongs to the open step, unless the failed cell of this step
-       still exists: the cell is then a helper without a step.
+    1. A directive in the first line of the cell selects a step of the plan, or no step.
+    2. A cell that has run keeps its step, or remains without a step.
+    3. Any other cell belongs to the open step. If the failed cell of this step still
+       exists, the other cell is a helper cell, which has no step.
 
-    If a step's criterion is false and its cell exists, the next step is the open one.
+    A step whose criterion is false is not the open step while its cell exists.
     """
     directive = cell_directives.parse(cell.source)
     if directive.scratch:
@@ -266,9 +271,10 @@ def _find_current_step(state: State, cells: Sequence[Cell]) -> int | None:
 def find_key(state: State, cells: Sequence[Cell], cell: Cell) -> Key:
     """Return the key of a cell's progress.
 
-    This is the id of the cell's step. If the cell belongs to no step, it is the id of
-    the cell or, if the cell replaces a failed cell that was deleted, the id of the
-    deleted cell: its retries count for the new cell.
+    - For a cell that belongs to a step, the key is the id of the step.
+    - A cell at the place of a deleted cell that failed gets the key of this cell, so
+      the retries of the deleted cell count.
+    - For any other cell, the key is the id of the cell.
     """
     step_id = find_step_id(state, cells, cell)
     if step_id is not None:
@@ -277,9 +283,9 @@ def find_key(state: State, cells: Sequence[Cell], cell: Cell) -> Key:
     for key, progress in state.progress.items():
         if not isinstance(key, str) or not progress.is_failing:
             continue
-        is_same = progress.cell_id == cell.id
-        is_deleted = progress.cell_id not in ids
-        if is_same or (is_deleted and progress.index == cell.index):
+        if progress.cell_id == cell.id:
+            return key
+        if progress.cell_id not in ids and progress.index == cell.index:
             return key
     return cell.id
 
@@ -311,10 +317,10 @@ def find_cell(cells: Sequence[Cell], cell_id: str) -> Cell | None:
 
 
 def find_edited_cell(cells: Sequence[Cell], edit: CellEdit) -> Cell | None:
-    """Return the cell that was edited, or None if the notebook does not contain it.
+    """Return the cell that an edit wrote, or None if the notebook does not contain it.
 
-    The cell is looked up by its id or, without an id, below `edit.after`. If the cell
-    at this position has another source than the edit wrote, and exactly one code cell
+    The cell is searched by its id or, without an id, below the cell `edit.after`. If
+    the source of the found cell is not the written source, but exactly one code cell
     has the written source, return that code cell.
     """
     if edit.cell_id is not None:
@@ -332,9 +338,11 @@ def find_edited_cell(cells: Sequence[Cell], edit: CellEdit) -> Cell | None:
 
 
 def add_step(state: State, text: str, after: int | None) -> Plan:
-    """Return the plan with a new step, at the end or after the step `after` (0: first).
+    """Return the plan with a new step below the step `after`.
 
-    Raise ValueError if the step is not valid or cannot be inserted at this position.
+    If `after` is 0, the new step becomes the first step, and if it is None, the last.
+    Raise ValueError if the text is not valid, or if no step can be inserted at this
+    position.
     """
     last_id = max((step.id for step in state.plan.steps), default=0)
     step = parse_step(last_id + 1, text)
@@ -344,8 +352,9 @@ def add_step(state: State, text: str, after: int | None) -> Plan:
 def edit_step(state: State, step_id: int, text: str) -> Plan:
     """Return the plan with another text for a step.
 
-    Parts that the text omits keep their values. Raise ValueError if the step does not
-    exist, has run or was skipped, or if the text is not valid.
+    Parts that the text omits keep their values. However, a text with a criterion but
+    without `:: long` removes `long`. Raise ValueError if the step does not exist, has
+    run or was skipped, or if the text is not valid.
     """
     old = _get_pending_step(state, step_id)
     parts = _split_step(text)
@@ -371,7 +380,7 @@ def remove_step(state: State, step_id: int) -> Plan:
 
 
 def move_step(state: State, step_id: int, after: int) -> Plan:
-    """Return the plan with a step moved below the step `after` (0: first).
+    """Return the plan with a step moved below the step `after`, or to the top for 0.
 
     Raise ValueError if the step does not exist, has run or was skipped, or if it cannot
     be inserted at the new position.
@@ -403,11 +412,11 @@ def _get_pending_step(state: State, step_id: int) -> Step:
 def _insert_step(
     state: State, steps: tuple[Step, ...], new: Step, after: int | None
 ) -> Plan:
-    """Return the plan with `steps` and the step `new`, which is inserted after `after`.
+    """Return the plan with `steps`, and with the step `new` below the step `after`.
 
     If `after` is 0, `new` becomes the first step, and if it is None, the last. Raise
-    ValueError if the step `after` does not exist, or if a step below the position has
-    run or was skipped.
+    ValueError if the step `after` does not exist, or if a step below `new` has run or
+    was skipped.
     """
     ids = [step.id for step in steps]
     if after and after not in ids:

@@ -4,7 +4,7 @@ Progress is a share such as `12 %`, `3/10` or `40 of 120`. A *counter* is a shar
 appears repeatedly with the same total and the same words before it. The estimate uses
 the first running counter, from top to bottom and from left to right, because outer
 loops print above inner loops. There is no estimate for a counter that falls (it may
-restart in each iteration), stalls, or started before the cell.
+restart in each iteration), stalls, grows unevenly, or starts with a large share.
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ MAX_SAMPLES = 200
 MAX_COUNTERS = 200
 # A counter has stalled after this many of its usual intervals.
 STALLED_INTERVALS = 10
-# A rate is uneven if it differs by this factor from the average.
+# Growth is uneven if its rate differs from the average rate by this factor.
 UNEVEN_FACTOR = 4
-# The first share of a counter that starts with the cell is at most one item plus this.
+# When the cell starts, the share of a counter is at most one item plus this. A larger
+# share means that the counter resumes earlier work.
 START_SHARE = 0.05
-# If more counters than this have finished, further ones may follow: no estimate.
+# If more counters than this have finished, further counters probably follow, so there
+# is no estimate.
 MAX_FINISHED = 2
-
 
 # The total and the words before a share identify its counter.
 CounterKey = tuple[str, ...]
@@ -57,9 +58,9 @@ class Share(NamedTuple):
 
 @dataclass
 class Counter:
-    """A share that appears repeatedly, with a sample for each change."""
+    """A share that appears repeatedly, with a sample for each increase."""
 
-    item: float
+    item: float  # the share of a single item
     samples: list[Sample] = field(default_factory=list)
     has_fallen: bool = False
 
@@ -81,7 +82,7 @@ class Counter:
 
     @property
     def is_at_start(self) -> bool:
-        """Whether the counter has only shown a share at which counters start."""
+        """Whether the counter has only shown one share, at which it may start."""
         if len(self.samples) != 1:
             return False
         sample = self.samples[0]
@@ -93,29 +94,33 @@ class Counter:
         return self.item + START_SHARE
 
     def estimate_remaining(self, now: float) -> float | None:
-        """Return the seconds until the share is 1, or None if that is uncertain."""
+        """Return the seconds until the counted work ends, or None if uncertain.
+
+        `now` is the time in seconds since the cell started.
+        """
         first = self.samples[0]
         last = self.samples[-1]
         if last.seconds - first.seconds < MIN_SECONDS:
             return None
         average_rate = _compute_growth_rate(first, last)
-        share_at_start = first.share - average_rate * first.seconds
-        share_at_start = max(0.0, share_at_start)
-        started_earlier = share_at_start > self.start_limit
+        # A loop that prints at the start of each item begins with the share of one
+        # item, and ends one item after it has shown 100 %.
+        share_at_start = max(0.0, first.share - average_rate * first.seconds)
+        if share_at_start > self.start_limit:
+            return None
         recent = self._select_recent()
         middle = recent[0]
         rate = _compute_growth_rate(middle, last)
         slowest = average_rate / UNEVEN_FACTOR
         fastest = average_rate * UNEVEN_FACTOR
-        is_uneven = not slowest < rate < fastest
-        interval = last.seconds - middle.seconds
-        interval /= len(recent) - 1
+        if not slowest < rate < fastest:
+            return None
+        interval = (last.seconds - middle.seconds) / (len(recent) - 1)
         waiting = now - last.seconds
-        has_stalled = waiting > STALLED_INTERVALS * interval
-        if started_earlier or has_stalled or is_uneven:
+        if waiting > STALLED_INTERVALS * interval:
             return None
         if waiting > 2 * interval:
-            # The next sample is late: the rate is at most this.
+            # The next sample is late, so the current rate is lower.
             current = Sample(now, last.share)
             rate = _compute_growth_rate(middle, current)
             waiting = 0.0
@@ -125,29 +130,30 @@ class Counter:
 
     def _select_recent(self) -> list[Sample]:
         """Return the last sample of the first half of the time, and all later ones."""
-        start = self.samples[0].seconds
-        end = self.samples[-1].seconds
-        halftime = (start + end) / 2
-        index = 0
-        for number, sample in enumerate(self.samples):
-            if sample.seconds <= halftime:
-                index = number
-        return self.samples[index:]
+        first = self.samples[0]
+        last = self.samples[-1]
+        half_time = (first.seconds + last.seconds) / 2
+        start = 0
+        for index, sample in enumerate(self.samples):
+            if sample.seconds <= half_time:
+                start = index
+        return self.samples[start:]
 
 
 def _compute_growth_rate(first: Sample, last: Sample) -> float:
-    """Return the growth between two samples per second."""
+    """Return how much the share grew per second between two samples."""
     growth = last.share - first.share
     seconds = last.seconds - first.seconds
     return growth / seconds
 
 
-class Estimate:
+class ProgressEstimator:
     """Estimates the remaining time of one cell from the last lines of its output."""
 
     def __init__(self) -> None:
         self.counters: dict[CounterKey, Counter] = {}
-        self.deciding: Counter | None = None
+        # The counter that determines the estimate.
+        self.selected: Counter | None = None
 
     def update(self, now: float, lines: Sequence[str]) -> float | None:
         """Add the shares in `lines`, and return the remaining seconds.
@@ -164,13 +170,14 @@ class Estimate:
         if self._count_finished() > MAX_FINISHED:
             return None
         # If the last lines contain no share, keep the counter of earlier lines.
-        if shares or self.deciding is None:
-            self.deciding = self._select_counter(shares)
-        if self.deciding is None:
+        if shares or self.selected is None:
+            self.selected = self._select_counter(shares)
+        if self.selected is None:
             return None
-        return self.deciding.estimate_remaining(now)
+        return self.selected.estimate_remaining(now)
 
     def _add_sample(self, now: float, share: Share) -> None:
+        """Add a share to its counter, unless there are too many counters."""
         counter = self.counters.get(share.counter_key)
         if counter is None:
             if len(self.counters) >= MAX_COUNTERS:
@@ -180,10 +187,10 @@ class Estimate:
         counter.add_sample(now, share.value)
 
     def _select_counter(self, shares: dict[CounterKey, Share]) -> Counter | None:
-        """Return the first counter that is running.
+        """Return the first counter of `shares` that is running.
 
-        Return None if there is none, or if a counter above has just started and may be
-        the outer loop.
+        Return None if no counter is running, or if a counter before it has just
+        started: this may be the counter of an outer loop.
         """
         for key, share in shares.items():
             counter = self.counters.get(key)
@@ -192,12 +199,13 @@ class Estimate:
             if share.value >= 1:
                 continue
             if counter.is_at_start:
-                return None  # this may be the outer loop
+                return None
             if len(counter.samples) > 1:
                 return counter
         return None
 
     def _count_finished(self) -> int:
+        """Return the number of counters that increased step by step to 100 %."""
         count = 0
         for counter in self.counters.values():
             is_full = counter.samples[-1].share >= 1
@@ -213,7 +221,7 @@ def find_shares(line: str) -> Iterator[Share]:
     for match in SHARE.finditer(text):
         part, total, percent = map(_parse_number, match.groups())
         total_text = str(total)
-        if match[3]:
+        if match[3]:  # a percentage
             part = percent
             total = 100.0
             total_text = "%"
@@ -226,4 +234,5 @@ def find_shares(line: str) -> Iterator[Share]:
 
 
 def _parse_number(text: str | None) -> float:
+    """Return the value of a matched number, or 0 for a group that did not match."""
     return float(text.replace(",", "")) if text else 0.0

@@ -22,7 +22,8 @@ class OldModule:
     - "compiled": the module has no Python source.
     - "syntax": the new source has a syntax error.
     - "raised": the new source raised an exception.
-    - "dependent": the module uses a changed module when it is imported.
+    - "dependent": the module itself did not change, but its code uses a changed module
+      when it is imported.
     - "interrupted": the reload was interrupted.
     - "warn": the setting `local_modules: warn` only reports changes.
     - "autoreload": the user's `%autoreload` is active.
@@ -37,7 +38,7 @@ class OldModule:
 
 @dataclass(frozen=True)
 class ModuleChanges:
-    """The changed modules that were reloaded, and the ones that were not (`old`)."""
+    """The changed modules that were reloaded, and those that were not (`old`)."""
 
     reloaded: tuple[str, ...] = ()
     # Modules that were reloaded because they use a changed module when imported.

@@ -57,8 +57,9 @@ def list_attempts(state: State, key: Key) -> Sequence[Run]:
 def find_repeated_run(state: State, key: Key, source_hash: str) -> Run | None:
     """Return the last run if running a source now would give the same error again.
 
-    Return None if the last run was of another step, cell or source, if it did not raise
-    a recoverable error, or if something that could change the result happened since.
+    Return None if the last run had another key or another source, if it did not raise a
+    recoverable error, or if something that could change the result has happened since.
+    Changed files of the project are not taken into account.
     """
     if not state.runs or not state.unchanged:
         return None
@@ -72,7 +73,7 @@ def find_repeated_run(state: State, key: Key, source_hash: str) -> Run | None:
 def explain_repeated_run(state: State, last: Run) -> str:
     """Return why a cell does not run again with the source of its last run.
 
-    The explanation is a clause for the report.
+    The explanation is a part of the message that the cell did not run.
     """
     scratch = state.commands.shell("eval")
     return (
@@ -86,7 +87,8 @@ def explain_repeated_run(state: State, last: Run) -> str:
 def note_same_error(state: State, run: Run) -> list[str]:
     """Return a note if an earlier attempt with another source raised the same error.
 
-    Otherwise, return an empty list. `run` is not in the state yet.
+    Otherwise, return an empty list. `run` is the last run, which is not in the state
+    yet.
     """
     error = get_error_key(run)
     if error is None:

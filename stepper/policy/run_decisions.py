@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import NamedTuple
@@ -41,15 +41,16 @@ from stepper.policy.namespace_model import Namespace
 from stepper.policy.notebook_state import State
 
 VARIABLES_KEPT = "the kernel keeps its variables"
+# The end of a message about a dead kernel, which some texts cut off.
 VARIABLES_LOST = ": all variables are lost"
-# How many values of a criterion a message contains.
+# The maximum number of compared values in a message about a false criterion.
 MAX_VALUES = 3
 
 
 class CellAction(Enum):
     """An action for a cell that was written."""
 
-    NOTHING = "the cell is not meant to run"
+    NOTHING = "the cell is not runnable"
     WAIT = "the user has not accepted the cell"
     REFUSE = "the cell may not run now"
     RUN = "the cell runs"
@@ -59,14 +60,13 @@ class CellAction(Enum):
 class WriteDecision:
     """The action for a cell that was written.
 
-    `reason` says why the cell does not run. It is empty if the cell runs or is not
-    meant to run.
+    `reason` is the reason for WAIT or REFUSE, and empty for other actions.
     """
 
     action: CellAction
     reason: str = ""
-    # The earlier run that would only be repeated, unless a file of the project has
-    # changed since then.
+    # The last run, if running the cell now would give the same error again. The policy
+    # does not know whether a file of the project has changed since that run.
     repeats: Run | None = None
     needs_preflight: bool = False
 
@@ -77,24 +77,26 @@ def decide_on_written_cell(
     cell: Cell,
     consent: Consent,
     get_limits: Callable[[], Limits],
-    new: bool,
-    alone: bool = True,
+    *,
+    is_new: bool,
+    is_only_cell: bool = True,
 ) -> WriteDecision:
     """Decide whether a cell that an edit wrote into the notebook runs.
 
-    `new` says that the edit added the cell, `alone` that the edit concerned only this
-    cell. `repeats` of the result is set only if `alone` is true, because an edit of the
-    whole notebook may repeat cells.
+    `is_new` says that the edit added the cell, `is_only_cell` that the edit concerned
+    no other cell. `repeats` of the result is set only if `is_only_cell` is true,
+    because an edit of the whole notebook may repeat cells.
     """
     if cell not in changed_cells.select_runnable([cell]):
         return WriteDecision(CellAction.NOTHING)
-    # Only now, because cells that do not run must not report a wrong configuration.
+    # Get the limits only if the cell may run: `get_limits` raises an error if the
+    # configuration is invalid.
     limits = get_limits()
     reason = edit_gate.check_approval(consent, limits)
     if reason:
         return WriteDecision(CellAction.WAIT, reason)
     reason = edit_gate.check_stop(state)
-    if not reason and new:
+    if not reason and is_new:
         other_cells = [other for other in cells if other.id != cell.id]
         reason = edit_gate.check_failed_step(state, other_cells, cell.index)
         reason = reason or edit_gate.check_cell_count(cells, limits)
@@ -103,13 +105,13 @@ def decide_on_written_cell(
     key = plan.find_key(state, cells, cell)
     source_hash = changed_cells.hash_source(cell.source)
     repeated_run = None
-    if alone:
+    if is_only_cell:
         repeated_run = repeated_errors.find_repeated_run(state, key, source_hash)
-    # A source whose preflight check failed runs if it is written again.
-    progress = state.get_progress(key)
-    is_insisted = progress.preflight_hash == source_hash
+    # If a source is written again after its preflight check failed, the cell runs.
+    has_failed_preflight = state.get_progress(key).preflight_hash == source_hash
     expects_error = changed_cells.RAISES_TAG in cell.tags
-    needs_preflight = limits.preflight and not is_insisted and not expects_error
+    skips_preflight = has_failed_preflight or expects_error
+    needs_preflight = limits.preflight and not skips_preflight
     return WriteDecision(CellAction.RUN, "", repeated_run, needs_preflight)
 
 
@@ -175,7 +177,7 @@ def _note_order(state: State, cells: Sequence[Cell], cell: Cell) -> list[str]:
 
 
 class Judgement(NamedTuple):
-    """The error of a run, or None, and the consequence of the run's outcome."""
+    """The error of a run (None if it has no error), and the verdict on the run."""
 
     fault: Fault | None
     verdict: Verdict
@@ -193,8 +195,9 @@ def judge_run(
 
     `fault` is the error that the cell raised, if any. If the run exceeded the memory
     limit, the kernel died or the cell timed out, the class of the returned error is
-    "MemoryLimit", "KernelDied" or "Timeout". `memory` describes the exceeded limit.
-    `lost_variables` is a clause about the variables that are lost if the kernel died.
+    "MemoryLimit", "KernelDied" or "Timeout". `memory` is a text about the exceeded
+    limit. `lost_variables` is a text about the lost variables, which the message adds
+    if the kernel died.
     """
     if outcome is Outcome.MEMORY:
         consequence = VARIABLES_KEPT
@@ -220,12 +223,16 @@ def judge_run(
 
 
 def _describe_death(death: Death, lost_variables: str) -> str:
+    """Return a text about a dead kernel and its variables, without its stderr."""
     description = f"kernel died ({death.reason}){VARIABLES_LOST}"
     return f"{description}; {lost_variables}" if lost_variables else description
 
 
 def _make_death_fault(death: Death, fault: Fault | None, lost_variables: str) -> Fault:
-    """Return the error of a run during which the kernel died."""
+    """Return the error of a run during which the kernel died.
+
+    `fault` is the error that the cell raised before, or None.
+    """
     message = _describe_death(death, lost_variables)
     if death.stderr:
         message += f"\n{death.stderr}"
@@ -240,8 +247,8 @@ def explain_false_criterion(
 ) -> str:
     """Return a message if the criterion of a step is false after its cell ran.
 
-    `result` is None if the criterion was not evaluated. The message is empty in this
-    case, if the criterion is true, or if the step was confirmed when its cell had the
+    `result` is None if the criterion was not evaluated. Return an empty string in this
+    case, if the criterion is true, or if the step was confirmed while its cell had the
     same source.
     """
     if result is None or result.holds:
@@ -285,11 +292,11 @@ def find_new_imports(state: State, namespace: Namespace) -> dict[str, tuple[str,
     }
 
 
-def should_verify(state: State, limits: Limits, cells: Iterable[Cell]) -> bool:
+def should_verify(state: State, limits: Limits, cells: Sequence[Cell]) -> bool:
     """Return whether to verify a complete notebook automatically.
 
-    This requires that the configuration allows it, that all cells have run, and that
-    their last runs together took less than `verify_seconds`.
+    This requires the setting `verify: auto`, that all cells have run, and that their
+    last runs together took less than `verify_seconds`.
     """
     if limits.verify != "auto":
         return False
@@ -297,7 +304,8 @@ def should_verify(state: State, limits: Limits, cells: Iterable[Cell]) -> bool:
     if changed_cells.select_not_run(cells, state.last_sources):
         return False
     durations = {run.cell_id: run.duration_s for run in state.runs}
-    return sum(durations.values()) < limits.verify_seconds
+    total = sum(durations.get(cell.id, 0.0) for cell in cells)
+    return total < limits.verify_seconds
 
 
 class NextAction(Enum):
@@ -320,7 +328,7 @@ class RunDecision:
     wait: float  # seconds until the cell runs again
     attempts: int
     notes: Sequence[str] = ()
-    # Whether this was an attempt; not every failed preflight check is one.
+    # Whether the run or check counts as an attempt; only some failed checks do.
     counts: bool = True
 
 
@@ -351,7 +359,10 @@ def decide_on_verdict(
 def decide_after_run(state: State, run: RunEnded, limits: Limits) -> RunDecision:
     """Return the action after a run; the run is not in the state yet."""
     attempts = state.count_attempts_after(
-        run.key, run.verdict, run.repeat > 0, run.outside_agent
+        run.key,
+        run.verdict,
+        is_repeated=run.repeat > 0,
+        outside_agent=run.outside_agent,
     )
     reaction = decide_on_verdict(run.verdict, attempts, run.repeat, limits)
     notes = repeated_errors.note_same_error(state, run)
@@ -361,7 +372,7 @@ def decide_after_run(state: State, run: RunEnded, limits: Limits) -> RunDecision
 def decide_after_preflight(
     state: State, event: PreflightFailed, limits: Limits
 ) -> RunDecision:
-    """Return the action after a failed preflight check that is not in the state yet."""
+    """Return the action after a failed preflight check; it is not in the state yet."""
     count = state.count_attempts_after_preflight(event.key)
     reaction = Reaction(NextAction.FIX)
     if count.counts:

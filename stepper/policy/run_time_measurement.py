@@ -32,12 +32,13 @@ def measure_busy_seconds(timings: Mapping[str, str], elapsed: float) -> float:
 
 
 def note_waiting_time(
-    busy_seconds: float, elapsed: float, has_reconnected: bool
+    busy_seconds: float, elapsed: float, *, has_reconnected: bool
 ) -> list[str]:
     """Return a note on the time that a request waited before or after the cell ran.
 
-    `elapsed` is the total time of the request. Return an empty list if the waiting time
-    is less than NOTABLE_SECONDS.
+    `elapsed` is the total time of the request in seconds. `has_reconnected` says that
+    the connection to the kernel was lost and restored. Return an empty list if the
+    waiting time is less than NOTABLE_SECONDS.
     """
     waiting_seconds = elapsed - busy_seconds
     if waiting_seconds < NOTABLE_SECONDS:

@@ -1,8 +1,8 @@
-"""Values of undo: what a kernel is asked to undo, and what it reports.
+"""The undo requests to a kernel, and its reports.
 
-The helper in the kernel keeps the state before each run of a cell (a before-image). It
-receives `UndoRequest` as metadata of an execute request, and reports `UndoFacts` in its
-message on the run.
+The helper in the kernel keeps the state before each run of a cell (a before-image). The
+helper receives an `UndoRequest` as metadata of an execute request, and reports
+`UndoFacts` in its message on the run.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class MentionedNames:
     """The names of the user namespace that a source mentions.
 
     `changes` are names whose objects change in place. `calls` are names whose methods
-    are called, or that are passed to calls. With `everything`, the source may also
-    change any other name. With `reads_everything`, it may also read any other name.
+    are called, or that are passed to calls. If `everything` is true, the source may
+    also change any other name; if `reads_everything` is true, read any other name.
     """
 
     changes: frozenset[str] = frozenset()
@@ -44,7 +44,7 @@ class MentionedNames:
         return self.changes | self.calls | self.reads | self.binds
 
     def to_json(self) -> dict[str, list[str]]:
-        """Return the names as the kernel receives them."""
+        """Return the names as JSON data for the kernel, without the two flags."""
         return {
             "changes": sorted(self.changes),
             "calls": sorted(self.calls),
@@ -55,10 +55,11 @@ class MentionedNames:
 
 @dataclass(frozen=True)
 class RestoreRequest:
-    """The runs that a kernel undoes, newest first.
+    """A request to undo runs, newest first.
 
-    Only `names` are restored; None stands for all names. `own_runs` are the runs of the
-    cell that runs again or was deleted: no later request undoes them once more.
+    Only the changes of `names` are undone; None means all names. `own_runs` are those
+    of the runs that belong to the cell that runs again or was deleted. Later requests
+    must not contain them.
     """
 
     runs: tuple[int, ...]
@@ -72,20 +73,21 @@ class RestoreRequest:
 
     @property
     def sorted_names(self) -> tuple[str, ...] | None:
-        """The names in alphabetical order; None stands for all names."""
+        """The names in alphabetical order; None means all names."""
         return None if self.names is None else tuple(sorted(self.names))
 
     def to_json(self) -> dict[str, Any]:
-        """Return the request as the kernel receives it."""
+        """Return the request as JSON data for the kernel."""
         return {"runs": self.runs, "names": self.sorted_names}
 
 
 @dataclass(frozen=True)
 class UndoRequest:
-    """The undo part of a run of a cell.
+    """The request to take a before-image of a run and, before that, to undo other runs.
 
-    `memory` is the number of bytes for all before-images, or None for the default.
-    `seconds` is the time for one before-image. `restore` is carried out before the run.
+    `names` are the names that the source of the cell mentions. `memory` is the limit of
+    all before-images in bytes, or None for the default. `seconds` is the time limit of
+    this before-image. `restore` is None if no run must be undone.
     """
 
     run: int
@@ -95,7 +97,10 @@ class UndoRequest:
     restore: RestoreRequest | None = None
 
     def to_json(self, default_memory: int) -> dict[str, Any]:
-        """Return the request as metadata of an execute request."""
+        """Return the request as metadata of an execute request.
+
+        `default_memory` is the default limit of all before-images in bytes.
+        """
         data = {
             "run": self.run,
             "names": self.names.to_json(),
@@ -113,8 +118,8 @@ class Unprotected:
     """A value that a run may have changed and that cannot be restored.
 
     `reason` is a noun phrase or an adjective, such as "generator" or "too large".
-    `bytes` is the size if it is the reason, or 0. `is_changed` is False if it is not
-    known whether the run changed the value.
+    `bytes` is the size of the value if the size is the reason, otherwise 0.
+    `is_changed` is False if it is not known whether the run changed the value.
     """
 
     reason: str
@@ -123,7 +128,10 @@ class Unprotected:
 
 
 def _parse_unprotected(value: Any) -> Unprotected:
-    """Return the value of a JSON list `[reason, bytes]` or `[reason, bytes, state]`."""
+    """Parse a JSON list `[reason, bytes]` or `[reason, bytes, state]`.
+
+    Raise TypeError if the list is invalid.
+    """
     if not isinstance(value, list | tuple) or len(value) not in (2, 3):
         raise TypeError(f"unexpected value: {value!r:.100}")
     reason, size, *states = value
@@ -138,25 +146,24 @@ class RestoreResult:
 
     `restored` and `removed` contain the undone runs by name, `not_restored` the reasons
     by name. A removed name did not exist before the undone runs. `seconds` is the
-    duration.
+    duration of the restore.
     """
 
     restored: dict[str, tuple[int, ...]] = field(default_factory=dict)
     removed: dict[str, tuple[int, ...]] = field(default_factory=dict)
     not_restored: dict[str, str] = field(default_factory=dict)
     seconds: float = 0.0
-    bytes: int = 0
 
     def __bool__(self) -> bool:
-        """Return whether the result names anything."""
+        """Return whether the result contains a name."""
         return bool(self.restored or self.removed or self.not_restored)
 
 
 class UndoImages(NamedTuple):
     """The before-images that a kernel keeps.
 
-    `oldest` is the oldest run with an image, or 0. `bytes` is what only the images keep
-    alive, and `memory` the number of bytes that they may use.
+    `oldest` is the oldest run with an image, or 0. `bytes` is the size of the objects
+    that only the images keep alive, and `memory` the limit of this size in bytes.
     """
 
     oldest: int = 0
@@ -174,14 +181,14 @@ NO_IMAGES = UndoImages()
 class UndoFacts:
     """The facts that a kernel reports on the before-image of a run.
 
-    `seconds` is the time that the image and the comparison took. `changes` says how the
-    run changed names (see CHANGED, REBOUND, NEW and DELETED). `reach` is the oldest run
-    that can still be undone completely, or 0. `unknown` are the requested runs that the
-    kernel has never kept an image of: then it undid nothing.
+    `seconds` is the time for taking the image and comparing it with the state after the
+    run. `changes` maps names to CHANGED, REBOUND, NEW or DELETED. `reach` is the oldest
+    run that can still be undone completely, or 0. `unknown` are requested runs without
+    an image in this kernel; if there are any, the kernel undid nothing.
 
-    After an execution that is not a run of a cell, `rebound` are the names that it
-    bound or deleted (None if they are unknown), and `ends_reach` says that it changed
-    something that runs had changed, or bound a name.
+    After a scratch execution, `rebound` are the names that it bound or deleted (None if
+    they are unknown). `ends_reach` is True if it bound or deleted a name, or changed an
+    object that earlier runs had changed.
     """
 
     run: int

@@ -157,7 +157,7 @@ async def restore(
             session, caller, "the kernel was restarted to restore its variables"
         )
         is_mcp = caller.interface == "mcp"
-        resumes = edit_gate.restore_resumes(session.state, is_mcp)
+        resumes = edit_gate.restore_resumes(session.state, by_agent=is_mcp)
         keeps_stop = session.state.stop is not None and not resumes
         session.journal.log(
             journal_events.Restored(at=format_now(), keeps_stop=keeps_stop)

@@ -246,7 +246,13 @@ async def _run_or_refuse(
     Return a report if the cell must not run, and None if the cell need not run.
     """
     decision = run_decisions.decide_on_written_cell(
-        session.state, cells, cell, consent, session.limits, is_new, alone
+        session.state,
+        cells,
+        cell,
+        consent,
+        session.limits,
+        is_new=is_new,
+        is_only_cell=alone,
     )
     if decision.action is run_decisions.CellAction.WAIT:
         commands = CommandLines(session.name, session.state.commands.program)

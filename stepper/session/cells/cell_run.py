@@ -307,7 +307,7 @@ async def record_execution(
     cell = work.cell
     seconds = run_time_measurement.measure_busy_seconds(execution.timings, elapsed)
     work.notes += run_time_measurement.note_waiting_time(
-        seconds, elapsed, execution.reconnected
+        seconds, elapsed, has_reconnected=execution.reconnected
     )
     work.notes += cell_undo.record_restore(session, started, execution)
     fault, verdict = await judge_execution(

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 from stepper.policy import journal_events
-from stepper.policy.progress_estimate import Estimate
+from stepper.policy.progress_estimate import ProgressEstimator
 from stepper.session.caller import Caller
 
 
@@ -27,7 +27,7 @@ class RequestQueue:
         # The caller of the running cell; None for a run that an earlier daemon started.
         self.running_caller: Caller | None = None
         self.run_started_at = 0.0  # by time.monotonic
-        self._estimate = Estimate()  # of the end of the running cell
+        self._estimator = ProgressEstimator()  # for the running cell
         self.scratch_run: journal_events.RunStarted | None = None  # while it runs
         self.last_used = time.monotonic()  # when code ran last
         self._needs_replay = False
@@ -106,7 +106,7 @@ class RequestQueue:
         """Record that a caller's code is running, for the duration of the block."""
         self.running_caller = caller
         self.run_started_at = time.monotonic()
-        self._estimate = Estimate()
+        self._estimator = ProgressEstimator()
         try:
             yield
         finally:
@@ -128,7 +128,7 @@ class RequestQueue:
         `seconds` is the time that the cell has run so far, and `lines` are the last
         lines that it printed. Return None if there is no estimate.
         """
-        return self._estimate.update(seconds, lines)
+        return self._estimator.update(seconds, lines)
 
     def record_use(self) -> None:
         """Record the current time as the last use of the kernel."""

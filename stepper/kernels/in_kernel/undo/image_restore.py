@@ -282,7 +282,6 @@ class Restore:
             "removed": removed,
             "not_restored": self.not_restored,
             "seconds": round(clock() - self.began, 5),
-            "bytes": 0,
         }
 
 

@@ -70,7 +70,6 @@ def describe_failed_restore(restore: dict[str, Any]) -> dict[str, Any]:
         "removed": {},
         "not_restored": dict.fromkeys(names, "the undo failed"),
         "seconds": 0.0,
-        "bytes": 0,
     }
 
 
