@@ -70,7 +70,7 @@ def test_unseeded_draws_are_found(sources: list[str], drawing: set[int]) -> None
         ),
         (
             ["x = random.random()", "x = 1", "print(x)"],
-            "the cause is not known (for example a clock, threads or no seed)",
+            "the cause is not known (it may be a clock, threads or a missing seed)",
         ),
         (["t = time.time()", "print(t)"], "cell 1 reads the clock"),
         (
@@ -81,7 +81,10 @@ def test_unseeded_draws_are_found(sources: list[str], drawing: set[int]) -> None
             ["os.getpid()"],
             "the cell shows random ids, or ids of the process or of objects",
         ),
-        (["f(x)"], "the cause is not known (for example a clock, threads or no seed)"),
+        (
+            ["f(x)"],
+            "the cause is not known (it may be a clock, threads or a missing seed)",
+        ),
     ],
 )
 def test_reason_is_named(sources: list[str], reason: str) -> None:

@@ -317,6 +317,14 @@ def test_images_are_compared_by_bytes_pixels_and_facts() -> None:
             redrawn,
         )
         assert output_comparison.compare_outputs(*arguments).verdict is verdict
+    without_summary = output_comparison.compare_outputs(
+        CellOutputs(recorded, same[0]),
+        CellOutputs(fresh),
+        (),
+        image_diff.compare_pixels,
+        redrawn=True,
+    )
+    assert without_summary.verdict is ReplayVerdict.CHANGED
     assert compare(recorded, fresh, png("Hail")).verdict is ReplayVerdict.UNSTABLE
     assert (
         compare(recorded, fresh, png("Snow", level=1)).verdict is ReplayVerdict.CHANGED

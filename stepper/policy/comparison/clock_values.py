@@ -1,8 +1,8 @@
 """Recognize times and durations in outputs, which differ in each run.
 
 `stepper verify` recognizes them by comparing two fresh runs. This module needs only one
-run: a time is ignored if the cell ran at that time, and a duration is ignored if the
-cell reads the clock or prints progress.
+fresh run: a time is ignored if the cell ran at that time, and a duration is ignored if
+the cell reads the clock or prints progress.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import Any
+from typing import Any, NamedTuple
 
 Output = Mapping[str, Any]
 
@@ -50,11 +50,11 @@ UNIT = (
     r"(?:ns|[uµμ]s|ms|s|secs?|seconds?|mins?|minutes?|h|hrs?|hours?)(?:/\w+)?\b"
     r"|\w+/s(?:ec)?\b"
 )
-# Times and durations. The alternatives are tried in this order; VALUE_KINDS contains
-# the names of their groups.
+# Times, durations and other numbers. The alternatives are tried in this order.
+# VALUE_KINDS contains the names of their groups.
 VALUES = re.compile(
     # datetime.datetime(2026, 11, 24, 10, 15)
-    r"(?P<call>datetime\.datetime\((?P<parts>\d{4}(?:, \d+){4,6})[^)]*\))"
+    r"(?P<datetime_call>datetime\.datetime\((?P<parts>\d{4}(?:, \d+){4,6})[^)]*\))"
     # 2026-11-24, 2026-11-24 10:15:30, 20261124_101530
     r"|(?P<date>(?<!\d)\d{4}[-/.]?[01]\d[-/.]?[0-3]\d)"
     r"(?:[T _-]+(?P<clock>[0-2]\d:?[0-5]\d(?::?[0-5]\d)?)(?:[.,]\d+)?"
@@ -64,22 +64,22 @@ VALUES = re.compile(
     rf"(?P<month>\b(?:{'|'.join(MONTHS)})) +(?P<day>\d\d?)"
     r" (?P<at>\d\d:\d\d:\d\d)(?: [A-Z]{3,4})? (?P<year>\d{4})\b"
     # 10:15:30
-    r"|(?P<lone>(?<![\d:.])[0-2]\d:[0-5]\d:[0-5]\d(?:[.,]\d+)?(?![\d:]))"
+    r"|(?P<time>(?<![\d:.])[0-2]\d:[0-5]\d:[0-5]\d(?:[.,]\d+)?(?![\d:]))"
     # seconds or milliseconds since 1970
     r"|(?P<epoch>(?<![\d.])1\d{9}(?:\.\d+|\d{3})?(?![\d.]))"
     # 1:02:03.5
-    r"|(?P<span>(?<![\d:.])\d+:[0-5]\d:[0-5]\d(?:\.\d+)?(?![\d:]))"
+    r"|(?P<elapsed>(?<![\d:.])\d+:[0-5]\d:[0-5]\d(?:\.\d+)?(?![\d:]))"
     # 1.5 s, 20 ms/step, 3 it/s
     rf"|(?P<duration>(?<![\w.])\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)? ?(?:{UNIT}))"
     r"|(?P<number>(?<![\w.])\d+\.\d+(?:e[-+]?\d+)?(?![\w.]))"
 )
 VALUE_KINDS = (
-    "call",
+    "datetime_call",
     "date",
     "month",
-    "lone",
+    "time",
     "epoch",
-    "span",
+    "elapsed",
     "duration",
     "number",
 )
@@ -94,8 +94,20 @@ class RunTime:
     reads_clock: bool = False
 
 
+class _Value(NamedTuple):
+    """A time, a duration or another number in a line."""
+
+    kind: str  # one of VALUE_KINDS
+    match: re.Match[str]
+    text_before: str  # between the previous value and this one
+    text_after: str  # between this value and the next one
+
+
 def reads_clock(source: str, other_sources: Iterable[str]) -> bool:
-    """Return whether a cell reads the clock, possibly in a function of another cell."""
+    """Return whether a cell reads the clock, possibly in a function of another cell.
+
+    `other_sources` are the sources of the cells that may define such functions.
+    """
     if CLOCK_FUNCTIONS.search(source):
         return True
     names = set[str]()
@@ -110,7 +122,8 @@ def restore_recorded_values(
 ) -> list[Output]:
     """Return the fresh outputs, with the recorded times and durations.
 
-    Only values that depend on the clock are replaced.
+    `run` is the fresh run. Only values that depend on the clock are replaced, and only
+    if both runs have the same number of outputs.
     """
     if len(recorded) != len(fresh):
         return [*fresh]
@@ -119,6 +132,7 @@ def restore_recorded_values(
 
 
 def _restore_in_output(recorded: Output, fresh: Output, run: RunTime) -> Output:
+    """Return a fresh output, with the values of the recorded output."""
     if recorded.get("output_type") != fresh.get("output_type"):
         return fresh
     restored = dict(fresh)
@@ -135,6 +149,7 @@ def _restore_in_output(recorded: Output, fresh: Output, run: RunTime) -> Output:
 
 
 def _restore_in_text(recorded: Any, fresh: Any, run: RunTime) -> Any:
+    """Return a fresh text with recorded values, or other content as it is."""
     recorded_text = _join_lines(recorded)
     fresh_text = _join_lines(fresh)
     if not isinstance(recorded_text, str) or not isinstance(fresh_text, str):
@@ -148,85 +163,102 @@ def _restore_in_text(recorded: Any, fresh: Any, run: RunTime) -> Any:
 
 
 def _join_lines(content: Any) -> Any:
-    """Return the text of an output, which may be a list of lines as in nbformat."""
+    """Return the joined lines of a list, as in nbformat, or other content as it is."""
     return "".join(map(str, content)) if isinstance(content, list) else content
 
 
 def _restore_in_line(recorded: str, fresh: str, run: RunTime) -> str:
-    """Return a fresh line in which the recorded values replace those of the clock."""
+    """Return a fresh line, with recorded values in place of those of the clock."""
     if recorded == fresh:
         return fresh
-    before = [*VALUES.finditer(recorded)]
-    after = [*VALUES.finditer(fresh)]
+    before = _list_values(recorded)
+    after = _list_values(fresh)
     if len(before) != len(after):
         return fresh
-    ends = [value.end() for value in after]
-    starts = [value.start() for value in after]
-    # The texts before each value, and the one after the last value.
-    gaps = [
-        fresh[end:start]
-        for end, start in zip([0, *ends], [*starts, len(fresh)], strict=True)
-    ]
     parts = list[str]()
-    for index, (old, new) in enumerate(zip(before, after, strict=True)):
-        text = new[0]
-        if _classify_value(old) == _classify_value(new) and _depends_on_clock(
-            new, gaps[index], gaps[index + 1], fresh, run
-        ):
-            text = old[0]
-        parts += [gaps[index], text]
-    return "".join([*parts, gaps[-1]])
+    end = 0
+    for old, new in zip(before, after, strict=True):
+        text = new.match[0]
+        if old.kind == new.kind and _depends_on_clock(new, fresh, run):
+            text = old.match[0]
+        parts += [new.text_before, text]
+        end = new.match.end()
+    return "".join([*parts, fresh[end:]])
 
 
-def _classify_value(value: re.Match[str]) -> str:
-    """Return the name of the alternative of `VALUES` that matched."""
-    return next(kind for kind in VALUE_KINDS if value[kind] is not None)
+def _list_values(line: str) -> list[_Value]:
+    """Return the values in a line, in order."""
+    matches = [*VALUES.finditer(line)]
+    ends = [0, *[match.end() for match in matches]]
+    starts = [*[match.start() for match in matches], len(line)]
+    values = []
+    for index, match in enumerate(matches):
+        kind = next(kind for kind in VALUE_KINDS if match[kind] is not None)
+        text_before = line[ends[index] : starts[index]]
+        text_after = line[ends[index + 1] : starts[index + 1]]
+        values.append(_Value(kind, match, text_before, text_after))
+    return values
 
 
-def _depends_on_clock(
-    value: re.Match[str], text_before: str, text_after: str, line: str, run: RunTime
-) -> bool:
-    """Return whether a value of a line depends on the clock."""
-    kind = _classify_value(value)
-    if kind == "duration":
+def _depends_on_clock(value: _Value, line: str, run: RunTime) -> bool:
+    """Return whether a value depends on the clock; `line` is the line with the value.
+
+    The value is a time within the run, or a duration that the cell measured.
+    """
+    text = value.match[0]
+    if value.kind == "duration":
         return run.reads_clock or PROGRESS.search(line) is not None
-    if kind == "span":
+    if value.kind == "elapsed":
         return run.reads_clock
-    if kind == "number":
-        unit = re.match(r"\s*\w*", text_after)
-        context = f"{text_before} {unit[0] if unit else ''}"
-        return run.reads_clock and TIME_WORDS.search(context) is not None
-    if kind == "epoch":
-        digits = value[0].partition(".")[0]
+    if value.kind == "number":
+        return run.reads_clock and _has_time_word(value)
+    if value.kind == "epoch":
+        digits = text.partition(".")[0]
         divisor = 1000 if len(digits) > 10 else 1
-        seconds = float(value[0]) / divisor
+        seconds = float(text) / divisor
         return abs(seconds - run.start) <= run.seconds + TOLERANCE_SECONDS
-    if kind == "lone":
-        time_of_day = _parse_time_of_day(value[0])
+    if value.kind == "time":
+        time_of_day = _parse_time_of_day(text)
         return run.reads_clock or _is_in_run(time_of_day, run, has_date=False)
-    if kind == "date" and value["clock"] is None:
-        day = _parse_date(value["date"])
+    return _is_date_in_run(value, run)
+
+
+def _has_time_word(value: _Value) -> bool:
+    """Return whether a word for a time precedes a number, or directly follows it."""
+    next_word = re.match(r"\s*\w*", value.text_after)
+    context = f"{value.text_before} {next_word[0] if next_word else ''}"
+    return TIME_WORDS.search(context) is not None
+
+
+def _is_date_in_run(value: _Value, run: RunTime) -> bool:
+    """Return whether a date, with or without a time, is about the time of the run."""
+    match = value.match
+    if value.kind == "date" and match["clock"] is None:
+        day = _parse_date(match["date"])
         return day is not None and abs(day - run.start) < 2 * DAY_SECONDS
-    timestamp = _parse_timestamp(value)
+    timestamp = _parse_timestamp(match)
     if timestamp is None:
         return False
-    has_seconds = kind != "date" or len(re.findall(r"\d", value["clock"])) == 6
-    # A time without seconds is the start of a minute.
-    early = 0 if has_seconds else MINUTE_SECONDS
-    return _is_in_run(timestamp, run, early)
+    if value.kind == "date" and len(re.findall(r"\d", match["clock"])) < 6:
+        # A time without seconds is the start of a minute.
+        return _is_in_run(timestamp, run, precision=MINUTE_SECONDS)
+    return _is_in_run(timestamp, run)
 
 
-def _parse_timestamp(value: re.Match[str]) -> float | None:
-    """Return the Unix time of a date with a time in UTC, or None if it is invalid."""
-    if value["call"]:
-        numbers = [int(part) for part in value["parts"].split(",")][:6]
-    elif value["month"]:
-        clock = [int(part) for part in value["at"].split(":")]
-        month = MONTHS.index(value["month"]) + 1
-        numbers = [int(value["year"]), month, int(value["day"]), *clock]
+def _parse_timestamp(match: re.Match[str]) -> float | None:
+    """Return the Unix time of a date with a time in UTC, or None if it is invalid.
+
+    `match` is a match of the alternative `datetime_call`, `date` or `month`.
+    """
+    if match["datetime_call"]:
+        numbers = [int(part) for part in match["parts"].split(",")][:6]
+    elif match["month"]:
+        clock = [int(part) for part in match["at"].split(":")]
+        month = MONTHS.index(match["month"]) + 1
+        numbers = [int(match["year"]), month, int(match["day"]), *clock]
     else:
-        day = _parse_date(value["date"])
-        return None if day is None else day + _parse_time_of_day(value["clock"])
+        day = _parse_date(match["date"])
+        return None if day is None else day + _parse_time_of_day(match["clock"])
     year, month, day_of_month, hour, minute, *seconds = numbers
     second = seconds[0] if seconds else 0
     try:
@@ -257,17 +289,18 @@ def _parse_time_of_day(text: str) -> float:
 
 
 def _is_in_run(
-    timestamp: float, run: RunTime, early: float = 0, has_date: bool = True
+    timestamp: float, run: RunTime, *, precision: float = 0, has_date: bool = True
 ) -> bool:
-    """Return whether a time is within the run in any time zone.
+    """Return whether a printed time is within the run in any time zone.
 
-    `timestamp` is a Unix time or, if `has_date` is False, the seconds since midnight.
-    The time may be up to `early` seconds before the run.
+    `timestamp` is the Unix time for UTC or, if `has_date` is False, the seconds since
+    midnight. The printed time was rounded down to a multiple of `precision` seconds.
     """
     elapsed = timestamp - run.start
     if has_date and abs(elapsed) > MAX_TIME_ZONE_SECONDS + run.seconds:
         return False
-    remainder = elapsed % TIME_ZONE_STEP_SECONDS
-    is_after_start = remainder <= run.seconds + TOLERANCE_SECONDS
-    latest_before_start = TIME_ZONE_STEP_SECONDS - TOLERANCE_SECONDS - early
-    return is_after_start or remainder >= latest_before_start
+    # In another time zone, the time is later or earlier by a multiple of the step.
+    after_start = elapsed % TIME_ZONE_STEP_SECONDS
+    before_start = TIME_ZONE_STEP_SECONDS - after_start
+    is_during_run = after_start <= run.seconds + TOLERANCE_SECONDS
+    return is_during_run or before_start <= precision + TOLERANCE_SECONDS

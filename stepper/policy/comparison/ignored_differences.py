@@ -1,7 +1,7 @@
 """Remove differences between outputs that never count, and compare numbers.
 
-`IGNORED` is a table of patterns. `stepper verify` recognizes other nondeterministic
-outputs with further fresh runs.
+`IGNORED` is the table of these differences. To recognize other nondeterministic
+outputs, `stepper verify` needs further fresh runs.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from typing import Any, NamedTuple
 
 from stepper.common.text import ESCAPES, apply_carriage_returns
 
-# Numbers are close if they differ by at most this share.
+# Two numbers are close if they differ by at most this share of the larger number.
 RELATIVE_TOLERANCE = 1e-6
-# Marks a line that is ignored as a whole. This code point is never a character.
+# Marks a line that is ignored as a whole. Unicode assigns no character to this code
+# point.
 IGNORED_LINE = "\ufdd0"
-# Number of lines that the rules are applied to at once.
+# How many lines are normalized at once.
 BATCH_LINES = 2000
 # Longer lines (in characters) are compared as they are.
 MAX_LINE_LENGTH = 100_000
@@ -31,7 +32,7 @@ TEMPORARY = (
 RANDOM_PART = r"(?=[a-z_]*\d)(?=[0-9_]*[a-z])[a-z0-9_]{8}"
 TIME = r"(?:\d+(?:d|h|min) )*[\d.]+ ?(?:ns|[uµμ]s|ms|s|min|h)"
 
-# The times and the rate of a progress bar, and the results behind them: `loss=0.5`.
+# The times and the rate of a progress bar, and the results after them (`loss=0.5`).
 PROGRESS_TIMES = (
     r"\[\d+:\d\d(?::\d\d)?(?:<[\d:?]+)?, +[^,\]]*/(?:s|[^,\]\d]+)(?:, ([^\n]*))?\]"
 )
@@ -167,17 +168,18 @@ NUMBER = re.compile(
 )
 # The elements of a set. The elements of a dictionary contain a colon.
 SET = re.compile(r"\{([^{}:\n]*, [^{}:\n]*)\}")
-# The escape that moves the cursor up. Nested progress bars leave blank lines with it.
+# The escape that moves the cursor up. Nested progress bars use it, and leave blank
+# lines.
 CURSOR_UP = "\x1b[A"
 ESCAPE_START = re.compile("[\x1b\x9b\x9d]")
-# A number with one of these characters is a measurement, any other is a count.
+# A number with one of these characters is a float.
 FLOAT_CHARACTERS = frozenset(".eE")
 ID = re.compile(r"""\bid=["']?([\w:.-]+)""")
-# The parts of HTML that no reader sees.
+# The parts of HTML that a browser does not show as text.
 CODE = re.compile(
     r"(<script\b.*?</script>|<style\b.*?</style>|<[^>]*>)", re.DOTALL | re.IGNORECASE
 )
-# Parts of an SVG that contain the time and the program.
+# Parts of an SVG that contain the time and the program that made the SVG.
 SVG_METADATA = re.compile(r"<metadata>.*?</metadata>|<!--.*?-->", re.DOTALL)
 
 
@@ -196,6 +198,7 @@ def normalize_lines(text: str) -> list[str]:
 
 
 def _normalize_batch(lines: list[str]) -> list[str]:
+    """Return normalized lines; a batch with a very long line is returned as it is."""
     if any(len(line) > MAX_LINE_LENGTH for line in lines):
         return lines
     text = "\n".join(lines)
@@ -225,7 +228,7 @@ def normalize_markup(text: str) -> str:
     ids = dict.fromkeys(ID.findall(text))
     replacements = {name: f"id-{number}" for number, name in enumerate(ids)}
     if replacements:
-        # The longest first: an id may begin with another one.
+        # The longest id first, because an id may start with another id.
         alternatives = sorted(map(re.escape, replacements), key=len, reverse=True)
         any_id = re.compile(
             rf"(?<![A-Za-z0-9])(?:{'|'.join(alternatives)})(?![A-Za-z0-9])"
@@ -241,11 +244,12 @@ def normalize_markup(text: str) -> str:
 
 def format_json(content: Any) -> str:
     """Return JSON data as text; 1.0 becomes 1, as in notebooks that a browser saves."""
-    saved = json.loads(json.dumps(content, default=str), parse_float=_parse_number)
+    saved = json.loads(json.dumps(content, default=str), parse_float=_parse_json_float)
     return json.dumps(saved, indent=1, sort_keys=True, ensure_ascii=False)
 
 
-def _parse_number(text: str) -> float:
+def _parse_json_float(text: str) -> float:
+    """Return the value of a float in JSON, as an integer if possible."""
     value = float(text)
     return int(value) if value.is_integer() else value
 
@@ -253,8 +257,8 @@ def _parse_number(text: str) -> float:
 def have_same_words(recorded: Iterable[object], fresh: Iterable[object]) -> bool:
     """Return whether two lists of lines have the same words, in any order.
 
-    The order of a set's elements depends on the hash seed. Return False for a single
-    word.
+    The order of a set's elements depends on the hash seed. Return False if there are
+    fewer than two words.
     """
     recorded_words = _sort_words(recorded)
     fresh_words = _sort_words(fresh)
@@ -262,6 +266,7 @@ def have_same_words(recorded: Iterable[object], fresh: Iterable[object]) -> bool
 
 
 def _sort_words(items: Iterable[object]) -> list[str]:
+    """Return the words of items in alphabetical order."""
     text = "\n".join(map(str, items))
     return sorted(re.findall(r"\w+", text[:MAX_LINE_LENGTH]))
 
@@ -269,7 +274,8 @@ def _sort_words(items: Iterable[object]) -> list[str]:
 def differ_by_set_order(recorded: Sequence[object], fresh: Sequence[object]) -> bool:
     """Return whether two lists differ only in the order of elements of sets.
 
-    Fresh runs may agree on the order of a small set by chance.
+    Such a difference is nondeterministic even if all fresh runs agree: they may have
+    the same order of a small set by chance.
     """
     if len(recorded) != len(fresh) or [*recorded] == [*fresh]:
         return False
@@ -279,13 +285,17 @@ def differ_by_set_order(recorded: Sequence[object], fresh: Sequence[object]) -> 
 
 
 def _sort_sets(item: object) -> object:
-    """Return a line with the elements of its sets in alphabetical order."""
+    """Return a line with the elements of its sets in alphabetical order.
+
+    Other items and very long lines are returned as they are.
+    """
     if not isinstance(item, str) or len(item) > MAX_LINE_LENGTH:
         return item
     return SET.sub(_sort_elements, item)
 
 
 def _sort_elements(match: re.Match[str]) -> str:
+    """Return the text of a set, with the elements in alphabetical order."""
     elements = sorted(match[1].split(", "))
     return "{" + ", ".join(elements) + "}"
 
@@ -307,19 +317,23 @@ def differ_by_rounding(recorded: str, fresh: str) -> bool:
 
 
 def _are_close(recorded: str, fresh: str) -> bool:
-    """Return whether two numbers count as equal; two integers must be identical."""
+    """Return whether two numbers count as equal, although one may be rounded.
+
+    Two integers must have the same text. An integer and an equal float do not count as
+    equal.
+    """
     if recorded == fresh:
         return True
     recorded = _clean_number(recorded)
     fresh = _clean_number(fresh)
     recorded_is_integer = FLOAT_CHARACTERS.isdisjoint(recorded)
     fresh_is_integer = FLOAT_CHARACTERS.isdisjoint(fresh)
-    # One more row in a million is a difference, and 02134 may be a postal code.
+    # A count may not differ by one in a million, and 02134 may be a postal code.
     if recorded_is_integer and fresh_is_integer:
         return recorded == fresh
     recorded_value = parse_number(recorded)
     fresh_value = parse_number(fresh)
-    # 3 became 3.0: the type of the value changed.
+    # The type of the value changed, for example from 3 to 3.0.
     if recorded_value == fresh_value and (recorded_is_integer or fresh_is_integer):
         return False
     return math.isclose(recorded_value, fresh_value, rel_tol=RELATIVE_TOLERANCE)
@@ -331,4 +345,5 @@ def parse_number(text: str) -> float:
 
 
 def _clean_number(text: str) -> str:
+    """Return a number in Python's notation."""
     return text.replace(",", "").replace("−", "-").removeprefix("+")

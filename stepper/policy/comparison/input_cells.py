@@ -8,9 +8,10 @@ from stepper.policy.dataflow.name_effects import NameUsage
 
 
 def find_input_cells(usages: Sequence[NameUsage]) -> list[set[int]]:
-    """Return for each cell the positions of the cells whose values it uses.
+    """Return for each cell the positions of the cells above whose values it uses.
 
-    Cells that provide values only through other cells are included.
+    `usages` are the names that each cell uses. Cells that provide values indirectly,
+    through other cells, are included.
     """
     # The cells that bound or changed the object of a name so far.
     providers = dict[str, set[int]]()
@@ -30,6 +31,7 @@ def find_input_cells(usages: Sequence[NameUsage]) -> list[set[int]]:
 def _update_providers(
     providers: dict[str, set[int]], usage: NameUsage, position: int
 ) -> None:
+    """Record the names that the cell at a position binds or changes."""
     changed_names = usage.changes | usage.passed
     for name in changed_names:
         if name in providers:

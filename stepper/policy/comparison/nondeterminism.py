@@ -1,4 +1,4 @@
-"""Name the reason why the outputs of a cell differ between fresh runs."""
+"""Find the reason why the outputs of a cell differ between fresh runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ IDENTITIES = re.compile(
     r"\bgetpid\(|\bid\(|\bhash\(|\buuid[14]\(|\bsecrets\.|\burandom\(|\btempfile\b"
     r"|\bmkdtemp\(|\bmkstemp\(|\bgethostname\(|\bpsutil\b"
 )
-# Parts of lines that read or write a file.
+# Parts of lines of code that read or write a file.
 READS = re.compile(
     r"\bread|load|open\(|connect\(|exists\(|\bstat\(|glob\(|listdir\(|\bPath\(|^\s*[!%]"
 )
@@ -31,15 +31,16 @@ SEED = "draws random numbers without a seed"
 SET_ORDER = "the order of a set depends on the hash seed"
 THREAD_ORDER = "the order of threads or processes"
 IDENTITY = "shows random ids, or ids of the process or of objects"
-UNKNOWN = "the cause is not known (for example a clock, threads or no seed)"
+UNKNOWN = "the cause is not known (it may be a clock, threads or a missing seed)"
 
 
 @dataclass(frozen=True)
 class Sources:
-    """The runnable cells of a notebook, for the reasons of nondeterminism."""
+    """The runnable cells of a notebook, to find reasons of nondeterminism."""
 
     cells: Sequence[Cell]
-    # Per cell, the positions in `cells` of the cells whose values it uses.
+    # For each cell, the positions of the cells whose values it uses. Empty if this is
+    # not known.
     inputs: Sequence[Collection[int]] = ()
     # Names of the files that the replay changed in the cells' own folder.
     changed_files: Sequence[str] = ()
@@ -52,7 +53,7 @@ class Sources:
         return [self.cells[position] for position in sorted(drawing)]
 
     def list_input_cells(self, cell: Cell) -> list[Cell]:
-        """Return the cells above whose values a cell uses."""
+        """Return the cells above whose values a cell uses, or [] if not known."""
         if not self.inputs:
             return []
         position = self.cells.index(cell)
@@ -64,13 +65,13 @@ class Sources:
         return any(other in drawing for other in (cell, *self.list_input_cells(cell)))
 
     def find_changed_input(self, cell: Cell) -> str:
-        """Return a changed file that a cell reads, or an empty string.
+        """Return a changed file that affects a cell, or an empty string.
 
-        The file may also be read by a cell whose values the cell uses. A file that the
-        notebook first writes is not an input.
+        The cell itself, or a cell whose values it uses, reads the file. A file that the
+        notebook writes before it reads the file is not an input.
         """
         readers = [cell, *self.list_input_cells(cell)]
-        if not self.inputs:  # not known
+        if not self.inputs:  # the input cells are not known
             readers = [other for other in self.cells if other.index <= cell.index]
         for path in self.changed_files:
             name = path.rpartition("/")[2]
@@ -110,7 +111,7 @@ def describe_reason(cell: Cell, sources: Sources, is_reordered: bool) -> str:
 
 
 def describe_changed_file(name: str) -> str:
-    """Return a text on a file that the replay reads and changed."""
+    """Return a text on a file that the replay both reads and changes."""
     return f"the replay changed {name}; use --scratch"
 
 
@@ -132,7 +133,7 @@ def _find_own_reason(cell: Cell, sources: Sources, is_reordered: bool) -> str:
 
 
 def _find_reason_above(cell: Cell, sources: Sources) -> str:
-    """Return a reason in a cell whose values are used, or an empty string."""
+    """Return a reason in a cell whose values the cell uses, or an empty string."""
     above = sources.list_input_cells(cell)
     drawing = [other for other in above if other in sources.drawing_cells]
     if drawing:

@@ -1,8 +1,9 @@
 """Remove rounding errors near zero from arrays and tables.
 
-Zeros of a computed matrix are numbers such as 1.1e-17 or -2.2e-17, which differ between
-machines. They count as zero, compared with the other numbers of the array or of the
-column of a table. A number that stands alone has no scale, so it remains as it is.
+In a computed matrix, zeros may be printed as 1.1e-17 or -2.2e-17, and differ between
+machines. Such a number counts as zero if it is tiny in comparison with the other
+numbers of its array, or of its column in a table. Numbers outside of arrays and tables
+remain as they are.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from typing import NamedTuple
 from stepper.policy.comparison.ignored_differences import NUMBER, parse_number
 from stepper.policy.comparison.output_items import Item
 
-# The share of the largest number below which a number counts as zero, and the largest
-# number that counts as zero.
+# A number counts as zero if it is at most this share of the largest number.
 NOISE = 1e-12
+# Larger numbers never count as zero.
 MAX_NOISE = 1e-9
 # Longer texts (in characters) remain as they are.
 MAX_LENGTH = 1_000_000
@@ -26,9 +27,9 @@ ZERO = "0.0"
 
 
 class _Position(NamedTuple):
-    """A number in a list of lines."""
+    """A number, and its position in a list of lines."""
 
-    line: int
+    line: int  # index of the line
     start: int
     end: int
     value: float
@@ -50,6 +51,7 @@ def remove_noise(items: list[Item]) -> list[Item]:
 
 
 def _remove_from_lines(lines: list[str]) -> list[str]:
+    """Return adjacent lines, with 0.0 in place of rounding errors near zero."""
     if not any(map(SMALL_NUMBER.search, lines)):
         return lines
     if sum(map(len, lines)) > MAX_LENGTH:
@@ -62,7 +64,7 @@ def _remove_from_lines(lines: list[str]) -> list[str]:
     result = [*lines]
     for position in sorted(noise, reverse=True):
         line = result[position.line]
-        # A sign changes the number of spaces.
+        # The number of spaces before a number depends on its sign.
         before = line[: position.start].rstrip()
         if before and not before.endswith(("[", "(")):
             before += " "
@@ -83,6 +85,7 @@ def _select_noise(numbers: Sequence[_Position]) -> list[_Position]:
 
 
 def _list_numbers(index: int, line: str) -> list[_Position]:
+    """Return the numbers of the line at an index."""
     numbers = []
     for match in NUMBER.finditer(line):
         start, end = match.span(1)
@@ -92,7 +95,7 @@ def _list_numbers(index: int, line: str) -> list[_Position]:
 
 
 def _list_arrays(lines: Sequence[str]) -> list[list[_Position]]:
-    """Return the numbers of each array: of the text in outermost square brackets."""
+    """Return the numbers of each array, a text in outermost square brackets."""
     arrays = list[list[_Position]]()
     depth = 0
     for index, line in enumerate(lines):
@@ -111,9 +114,10 @@ def _list_arrays(lines: Sequence[str]) -> list[list[_Position]]:
 
 
 def _list_columns(lines: Sequence[str]) -> list[list[_Position]]:
-    """Return the numbers of each column: they end at the same place of their lines.
+    """Return the numbers of each column of each table.
 
-    A table has no blank line.
+    The numbers of a column end at the same position of their lines. Blank lines
+    separate tables.
     """
     columns = dict[tuple[int, int], list[_Position]]()
     table = 0  # the number of the table

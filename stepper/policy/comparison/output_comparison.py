@@ -2,11 +2,10 @@
 
 1. Outputs become lists of lines and pictures (`output_items`). Differences that never
    count are removed, and rounding errors near zero (`number_noise`).
-2. Blocks in which all fresh runs differ from the recorded outputs are changed if the
-   fresh runs agree, and nondeterministic ("unstable") if they do not.
-3. Pictures are compared by bytes, then by pixels, then by their figure summaries.
-
-The caller decodes pictures, because this package does no I/O.
+2. The lists are aligned. A difference counts as a change if all fresh runs agree, and
+   as nondeterministic ("unstable") if they do not.
+3. Pictures are compared by bytes, then by pixels, then by their figure summaries. The
+   caller provides the function that decodes and compares pixels.
 """
 
 from __future__ import annotations
@@ -32,9 +31,10 @@ from stepper.policy.comparison.output_items import (
 )
 from stepper.policy.model import StringEnum
 
-# Numbers of longer texts (in characters) are not compared across line breaks.
+# Longer texts (in characters) are not compared without their line breaks.
 MAX_TEXT_LENGTH = 1_000_000
-# More lines are not aligned: only the lines that one side lacks are counted.
+# Longer blocks of lines are not aligned, because this would take long. Only the lines
+# that one of the two sides lacks are counted.
 MAX_ALIGNED_LINES = 1000
 ROUNDED = "numbers within 1e-6, or rounding errors near zero"
 REDRAWN = (
@@ -80,7 +80,8 @@ class Difference:
     verdict: ReplayVerdict
     text: str = ""
     lines: tuple[str, ...] = ()
-    # Fresh runs may agree by chance: on a few lines, or on the order of a few words.
+    # Whether the fresh runs may agree by chance: on a few lines, or on the order of a
+    # few words.
     doubtful: bool = False
     removed: int = 0  # lines and pictures of the recorded outputs only
     added: int = 0  # lines and pictures of the fresh outputs only
@@ -89,18 +90,25 @@ class Difference:
     reordered: bool = False  # the fresh runs have the same words in another order
 
 
-# Returns the share of pixels that differ in two pictures (base64), None if one of them
-# cannot be decoded.
+# Returns the share of pixels that differ in two pictures (base64), or None if one of
+# the pictures cannot be decoded.
 PixelComparison = Callable[[str, str], float | None]
 
 
 class Block(NamedTuple):
-    """A range of items in a list, and the range in another list with other items."""
+    """A range of items in one list, and the differing range in another list.
+
+    One of the ranges is empty if items were added or removed.
+    """
 
     start: int
     stop: int
     other_start: int
     other_stop: int
+
+    def shift(self, offset: int) -> Block:
+        """Return the block with an offset added to all positions."""
+        return Block(*[position + offset for position in self])
 
 
 def hash_picture(data: str) -> str:
@@ -121,12 +129,12 @@ def compare_outputs(
     """Return the difference between the recorded and the fresh outputs of a cell.
 
     `further` are the outputs of further fresh runs. `redrawn` says that the version of
-    a plotting library changed since the recorded run: pictures with equal figure
-    summaries then count as close.
+    a plotting library has changed since the recorded run. In this case, pictures with
+    equal figure summaries count as close.
     """
     if recorded.outputs == fresh.outputs:
         return Difference(ReplayVerdict.SAME)
-    # Editors add types to a notebook, so types that only one side has are ignored.
+    # MIME types on only one side are ignored, because editors add types to a notebook.
     shared_types = list_types(recorded.outputs) & list_types(fresh.outputs)
     before = list_items(recorded.outputs, shared_types)
     after = list_items(fresh.outputs, shared_types)
@@ -137,39 +145,50 @@ def compare_outputs(
         return _describe_equal(recorded, fresh, text)
     before = number_noise.remove_noise(before)
     after = number_noise.remove_noise(after)
-    blocks = _find_blocks(before, after)
-    if not blocks:
+    if not _find_blocks(before, after):
         return _describe_equal(recorded, fresh, ROUNDED)
-    further_items = [
-        number_noise.remove_noise(
-            _replace_equal_pictures(
-                list_items(run.outputs, shared_types), after, compare_pixels
-            )
-        )
-        for run in further
-    ]
-    for items in further_items:
+    further_items = list[list[Item]]()
+    for run in further:
+        items = list_items(run.outputs, shared_types)
+        items = _replace_equal_pictures(items, after, compare_pixels)
+        further_items.append(number_noise.remove_noise(items))
+    difference = _judge_items(before, after, further_items, pictures.descriptions)
+    if difference.verdict is not ReplayVerdict.CHANGED:
+        return difference
+    warnings = stderr_comparison.list_new_warnings(recorded.outputs, fresh.outputs)
+    return replace(difference, warnings=warnings)
+
+
+def _judge_items(
+    before: list[Item],
+    after: list[Item],
+    further: Sequence[list[Item]],
+    figures: list[str],
+) -> Difference:
+    """Return the difference between recorded and fresh items, which differ.
+
+    `further` are the items of further fresh runs. `figures` are descriptions of the
+    pictures that differ.
+    """
+    for items in further:
         before = _reorder_recorded(before, after, items)
-    if further_items:
-        blocks = _find_blocks(before, after)
+    blocks = _find_blocks(before, after)
     confirmed = blocks
-    for items in further_items:
+    for items in further:
         confirmed = _select_confirmed(confirmed, before, after, items)
     if not confirmed:
-        return _describe_nondeterminism(after, further_items)
+        return _describe_nondeterminism(after, further)
     removed, added = _collect_items(confirmed, before, after)
-    if further_items and ignored_differences.differ_by_set_order(removed, added):
+    if further and ignored_differences.differ_by_set_order(removed, added):
         return Difference(ReplayVerdict.UNSTABLE, SET_ORDER)
     has_unconfirmed = len(confirmed) < len(blocks)
-    change = _describe_change(removed, added, has_unconfirmed, pictures.descriptions)
-    warnings = stderr_comparison.list_new_warnings(recorded.outputs, fresh.outputs)
-    return replace(change, warnings=warnings)
+    return _describe_change(removed, added, has_unconfirmed, figures)
 
 
 def _describe_equal(recorded: CellOutputs, fresh: CellOutputs, text: str) -> Difference:
-    """Return the difference of outputs that are equal, or close for the reason `text`.
+    """Return the difference of outputs that reproduce, with a note on stderr.
 
-    It also describes stderr, which does not count.
+    `text` is the reason why the outputs are only close, or empty for equal outputs.
     """
     warnings = stderr_comparison.list_new_warnings(recorded.outputs, fresh.outputs)
     note = stderr_comparison.describe(recorded.outputs, fresh.outputs)
@@ -182,7 +201,10 @@ def _describe_equal(recorded: CellOutputs, fresh: CellOutputs, text: str) -> Dif
 def _describe_nondeterminism(
     after: list[Item], further: Sequence[list[Item]]
 ) -> Difference:
-    """Return the difference of outputs on which the fresh runs disagree."""
+    """Return the difference of outputs that also differ between the fresh runs.
+
+    `after` and `further` are the items of the fresh runs.
+    """
     other = next((items for items in further if items != after), after)
     reordered = ignored_differences.have_same_words(after, other)
     return Difference(ReplayVerdict.UNSTABLE, NONDETERMINISTIC, reordered=reordered)
@@ -193,8 +215,8 @@ def _describe_change(
 ) -> Difference:
     """Return the difference for these removed and added items.
 
-    `has_unconfirmed` says whether other lines differ, too, on which the fresh runs do
-    not agree. `figures` are descriptions of the pictures that differ.
+    `has_unconfirmed` says that further lines differ, on which the fresh runs do not
+    agree. `figures` are descriptions of the pictures that differ.
     """
     counts = []
     if removed:
@@ -217,8 +239,20 @@ def _describe_change(
     )
 
 
+class _PictureDifference(NamedTuple):
+    """The difference between two pictures.
+
+    `is_ignored` says that the pictures look equal, or that only the plotting library
+    has changed. `text` describes the difference; it is empty if the pictures look equal
+    or cannot be compared.
+    """
+
+    is_ignored: bool
+    text: str = ""
+
+
 class _PictureComparison:
-    """Compares pictures at the same position, and describes their differences."""
+    """Compares the pictures of two lists in order, and describes their differences."""
 
     def __init__(
         self,
@@ -239,51 +273,53 @@ class _PictureComparison:
     ) -> list[Item]:
         """Return the fresh items, with the recorded picture in place of each match.
 
-        A picture matches if it looks equal, or if the plotting library only drew it
-        differently; then `has_redrawn` is set. Descriptions of the pictures that differ
-        are added to `descriptions`.
+        A picture matches if it looks equal, or if only the plotting library has
+        changed. In the second case, `has_redrawn` is set. Descriptions of all visible
+        differences are added to `descriptions`.
         """
         recorded = [item for item in recorded_items if isinstance(item, Picture)]
         fresh = [item for item in fresh_items if isinstance(item, Picture)]
         result = fresh_items
         pairs = zip(recorded, fresh, strict=False)
         for number, (old, new) in enumerate(pairs, 1):
-            description = None if old == new else self._describe(old, new)
-            if description is None:
+            if old == new:
                 continue
-            if description:
-                self.descriptions.append(f"figure {number}: {description}")
-            if description == REDRAWN:
+            difference = self._compare(old, new)
+            if difference.text:
+                self.descriptions.append(f"figure {number}: {difference.text}")
+            if difference.text == REDRAWN:
                 self.has_redrawn = True
-            if description in ("", REDRAWN):
+            if difference.is_ignored:
                 result = [old if item is new else item for item in result]
         return result
 
-    def _describe(self, old: Picture, new: Picture) -> str | None:
-        """Return a description of the difference between two pictures.
-
-        Return an empty string if they look equal, or None if they cannot be compared.
-        """
+    def _compare(self, old: Picture, new: Picture) -> _PictureDifference:
+        """Return the difference between a recorded and a fresh picture."""
         share = self.compare_pixels(old.data, new.data)
         if share == 0:
-            return ""
+            return _PictureDifference(is_ignored=True)
         old_key = hash_picture(old.data)
         new_key = hash_picture(new.data)
         old_figure = self.recorded.figures.get(old_key, "")
         new_figure = self.fresh.figures.get(new_key, "")
-        if old_figure and new_figure and old_figure != new_figure:
-            return f"{old_figure} then, {new_figure} now"
-        if self.redrawn and old_figure:
-            return REDRAWN
-        if share is None:
-            return None
-        return f"{100 * share:.2g} % of its pixels differ"
+        text = ""
+        if share is not None:
+            text = f"{100 * share:.2g} % of its pixels differ"
+        if old_figure and new_figure:
+            if old_figure != new_figure:
+                text = f"{old_figure} then, {new_figure} now"
+            elif self.redrawn:
+                return _PictureDifference(is_ignored=True, text=REDRAWN)
+        return _PictureDifference(is_ignored=False, text=text)
 
 
 def _replace_equal_pictures(
     items: list[Item], other_items: list[Item], compare_pixels: PixelComparison
 ) -> list[Item]:
-    """Return `items`, with pictures of `other_items` instead of equal pictures."""
+    """Return the items, in which equal pictures are the same as in `other_items`.
+
+    Pictures are equal if all their pixels are equal.
+    """
     pictures = [item for item in other_items if isinstance(item, Picture)]
     replaced = list[Item]()
     for item in items:
@@ -300,7 +336,10 @@ def _replace_equal_pictures(
 
 
 def _find_blocks(before: list[Item], after: list[Item]) -> list[Block]:
-    """Return the blocks in which two lists differ by more than rounding."""
+    """Return the blocks in which two lists differ by more than rounding.
+
+    `before` is the first list of the blocks.
+    """
     same_length = len(before) == len(after)
     if same_length and all(map(_are_equal, before, after)):
         return []
@@ -343,7 +382,8 @@ def _differ_by_line_breaks(before: list[Item], after: list[Item]) -> bool:
 def _align(before: list[Item], after: list[Item], offset: int) -> list[Block]:
     """Align two lists, and return the blocks that differ.
 
-    `offset` is added to each position.
+    `offset` is added to the positions of the blocks. A block with the same number of
+    items on both sides is split into single items.
     """
     blocks = list[Block]()
     matcher = SequenceMatcher(None, before, after, autojunk=False)
@@ -351,23 +391,13 @@ def _align(before: list[Item], after: list[Item], offset: int) -> list[Block]:
         if tag == "equal":
             continue
         if stop - start != other_stop - other_start:
-            blocks.append(
-                Block(
-                    offset + start,
-                    offset + stop,
-                    offset + other_start,
-                    offset + other_stop,
-                )
-            )
+            blocks.append(Block(start, stop, other_start, other_stop))
             continue
-        for index in range(stop - start):
-            old = before[start + index]
-            new = after[other_start + index]
-            if not _are_equal(old, new):
-                first = offset + start + index
-                second = offset + other_start + index
+        pairs = zip(range(start, stop), range(other_start, other_stop), strict=True)
+        for first, second in pairs:
+            if not _are_equal(before[first], after[second]):
                 blocks.append(Block(first, first + 1, second, second + 1))
-    return blocks
+    return [block.shift(offset) for block in blocks]
 
 
 def _are_equal(recorded: Item, fresh: Item) -> bool:
@@ -389,45 +419,61 @@ def _select_confirmed(
     is_reordered = after != further and Counter(after) == Counter(further)
     if is_reordered:
         return _select_by_content(blocks, before, after)
-    disagreements = _find_blocks(after, further)
-    disagreeing = {
-        index for block in disagreements for index in range(block.start, block.stop)
-    }
-    # Items that only one of the fresh runs has at that position.
-    varying = Counter[Item]()
-    for block in disagreements:
-        varying.update(after[block.start : block.stop])
-        varying.update(further[block.other_start : block.other_stop])
-    # Positions at which the second run has additional items.
-    insertions = {block.start for block in disagreements if block.start == block.stop}
-    same_fresh_length = len(after) == len(further)
-    fresh_length_differs = same_fresh_length and len(before) != len(after)
+    agreement = _Agreement(before, after, further)
+    confirmed = [block for block in blocks if agreement.confirms(block)]
+    # If all three runs have the same number of lines, a removed line corresponds to an
+    # added line, on which the fresh runs disagree.
+    have_same_length = len(before) == len(after) == len(further)
+    only_removed = all(block.other_start == block.other_stop for block in confirmed)
+    return [] if have_same_length and only_removed else confirmed
 
-    def is_confirmed(block: Block) -> bool:
-        """Return whether the fresh runs agree on the difference in a block."""
-        recorded_items = before[block.start : block.stop]
+
+class _Agreement:
+    """The agreement of two fresh runs, which confirms differences from the recording.
+
+    `before` are the recorded items, `after` and `further` the items of the fresh runs.
+    """
+
+    def __init__(
+        self, before: list[Item], after: list[Item], further: list[Item]
+    ) -> None:
+        self.before = before
+        self.after = after
+        # Whether the fresh runs have the same number of lines, but the recorded outputs
+        # have another number.
+        self.has_new_length = len(before) != len(after) == len(further)
+        # Positions in `after` of items that the other fresh run does not have there.
+        self.disagreeing = set[int]()
+        # Positions in `after` at which the other fresh run has additional items.
+        self.insertions = set[int]()
+        # Items in the blocks in which the fresh runs differ.
+        self.varying = set[Item]()
+        for block in _find_blocks(after, further):
+            self.disagreeing.update(range(block.start, block.stop))
+            if block.start == block.stop:
+                self.insertions.add(block.start)
+            self.varying.update(after[block.start : block.stop])
+            self.varying.update(further[block.other_start : block.other_stop])
+
+    def confirms(self, block: Block) -> bool:
+        """Return whether the fresh runs agree on the difference in a block.
+
+        `block` is a range of the recorded items and a range of the fresh items.
+        """
+        recorded_items = self.before[block.start : block.stop]
         fresh_range = range(block.other_start, block.other_stop)
         if not fresh_range:  # items were removed
-            if block.other_start in insertions:
+            if block.other_start in self.insertions:
                 return False
-            return any(not varying[item] for item in recorded_items)
+            return any(item not in self.varying for item in recorded_items)
+        agreeing = [index for index in fresh_range if index not in self.disagreeing]
         if not recorded_items:  # items were added
-            return any(
-                index not in disagreeing and not varying[after[index]]
-                for index in fresh_range
-            )
-        # Items were replaced. If both fresh runs have a number of lines that differs
-        # from the recorded number, the difference is confirmed, whatever the lines are.
-        if fresh_length_differs and len(recorded_items) != len(fresh_range):
+            return any(self.after[index] not in self.varying for index in agreeing)
+        # Items were replaced. A new number of lines in both fresh runs is a change,
+        # even if the runs disagree on the lines.
+        if self.has_new_length and len(recorded_items) != len(fresh_range):
             return True
-        return any(index not in disagreeing for index in fresh_range)
-
-    confirmed = [block for block in blocks if is_confirmed(block)]
-    # All three runs have the same number of lines: a removed line corresponds to an
-    # added one, on which the fresh runs disagree.
-    same_length = same_fresh_length and len(before) == len(after)
-    only_removed = all(block.other_start == block.other_stop for block in confirmed)
-    return [] if same_length and only_removed else confirmed
+        return bool(agreeing)
 
 
 def _select_by_content(
@@ -456,8 +502,9 @@ def _reorder_recorded(
 ) -> list[Item]:
     """Return the recorded items, in the order of the fresh run if the order is random.
 
-    The order is random if two fresh runs have the same items in different orders. An
-    example is a set whose elements are printed on separate lines.
+    The order is random if two fresh runs have the same items in different orders, for
+    example if the elements of a set are printed on separate lines. Only items in the
+    region with random order are moved.
     """
     disagreements = [
         Block(block.other_start, block.other_stop, block.start, block.stop)
@@ -474,17 +521,28 @@ def _reorder_recorded(
     stop = max(between_runs.stop, since_recorded.stop)
     region = after[start:stop]
     movable = Counter(region) & Counter(further) & Counter(before)
+    return _apply_order(before, region, movable)
+
+
+def _apply_order(
+    items: list[Item], ordered: list[Item], movable: Counter[Item]
+) -> list[Item]:
+    """Return the items, with the movable ones in the order of the list `ordered`.
+
+    `movable` contains how often each item is moved. Other items keep their positions.
+    """
     remaining = movable.copy()
     positions = list[int]()
-    for position, item in enumerate(before):
+    for position, item in enumerate(items):
         if remaining[item]:
             remaining[item] -= 1
             positions.append(position)
-    reordered = [*before]
+    remaining = movable.copy()
+    reordered = [*items]
     next_position = iter(positions)
-    for item in region:
-        if movable[item]:
-            movable[item] -= 1
+    for item in ordered:
+        if remaining[item]:
+            remaining[item] -= 1
             reordered[next(next_position)] = item
     return reordered
 
@@ -492,9 +550,10 @@ def _reorder_recorded(
 def _find_moved_region(
     blocks: list[Block], before: list[Item], after: list[Item]
 ) -> range:
-    """Return the positions in `after` of items that moved, or an empty range.
+    """Return the range of `after` that contains all moved items, or an empty range.
 
-    `blocks` are the differences between the two lists.
+    An item moved if it is in a block of both lists. `blocks` are the differences
+    between the two lists.
     """
     items_before = set[Item]()
     items_after = set[Item]()
@@ -514,7 +573,7 @@ def _find_moved_region(
 
 
 class _ChangedItems(NamedTuple):
-    """The items of the recorded outputs only, and of the fresh outputs only."""
+    """The items that are only in the recorded, or only in the fresh outputs."""
 
     removed: list[Item]
     added: list[Item]
@@ -523,7 +582,7 @@ class _ChangedItems(NamedTuple):
 def _collect_items(
     blocks: list[Block], before: list[Item], after: list[Item]
 ) -> _ChangedItems:
-    """Return the removed items and the added items of blocks."""
+    """Return the removed and the added items of the blocks."""
     removed = [item for block in blocks for item in before[block.start : block.stop]]
     added = [
         item for block in blocks for item in after[block.other_start : block.other_stop]
@@ -531,7 +590,7 @@ def _collect_items(
     is_aligned = max(len(removed), len(added)) <= MAX_ALIGNED_LINES
     if len(blocks) > 1 or is_aligned:
         return _ChangedItems(removed, added)
-    # One block that was too long to be aligned: omit the items that both sides have.
+    # A single block was too long to be aligned: omit the items that both sides have.
     only_removed = Counter(removed) - Counter(added)
     only_added = Counter(added) - Counter(removed)
     if not only_removed and not only_added:

@@ -1,7 +1,8 @@
 """Turn the outputs of a cell into lines and pictures that can be compared.
 
 The texts of a stream are joined. A display is represented by its most informative MIME
-type, and by the visible text of its HTML or LaTeX if its repr says little of it.
+type and, if its plain text contains few of these words, also by the visible text of its
+HTML, LaTeX or Markdown.
 """
 
 from __future__ import annotations
@@ -29,11 +30,13 @@ TEXT_TYPES = (
     "application/javascript",
 )
 MARKUP_TYPES = ("text/html", "image/svg+xml")
-# Types that are compared beside a repr with few of their words.
+# Types whose visible text is compared if the plain text contains few of its words.
 VISIBLE_TYPES = ("text/html", "text/latex", "text/markdown")
-# The share of the visible words that a repr must have to stand for them.
+# If the plain text contains at least this share of the visible words, the visible text
+# is not compared.
 REPRESENTATIVE_SHARE = 0.5
-# The HTML of these libraries depends on their version, and their repr says it all.
+# Parts of the HTML of libraries whose HTML depends on the version (scikit-learn,
+# xarray). Their plain text is sufficient.
 VERSION_DEPENDENT_HTML = ("sk-container-id", "xr-wrap")
 INVISIBLE = re.compile(
     r"<script\b.*?</script>|<style\b.*?</style>|<!--.*?-->|<[^>]*>",
@@ -41,7 +44,7 @@ INVISIBLE = re.compile(
 )
 LATEX_COMMAND = re.compile(r"\\(?:begin|end)\{\w+\*?\}|\\[A-Za-z]+|\\.")
 WORD = re.compile(r"\w+(?:\.\d+)?")
-# The end of a progress bar with results behind its rate, such as `loss=0.5`.
+# A result after the rate of a progress bar, such as `loss=0.5`.
 POSTFIX = re.compile(r"\w[\w ]*=")
 
 
@@ -79,8 +82,8 @@ def list_items(
 ) -> list[Item]:
     """Return the lines and pictures of outputs, in their order.
 
-    Of stderr, only the results in progress bars are included, at the end.
-    `shared_types` are the MIME types in both the recorded and the fresh outputs.
+    The only lines of stderr are progress bars with results; they are at the end.
+    `shared_types` are the MIME types that both the recorded and the fresh outputs have.
     """
     items: list[Item] = []
     printed: list[str] = []
@@ -106,7 +109,7 @@ def _list_output_items(output: Mapping[str, Any], shared_types: set[str]) -> lis
 
 
 def _list_progress_results(outputs: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return the finished progress bars on stderr that have results behind the rate."""
+    """Return the finished progress bars on stderr that show results after the rate."""
     text = join_stream(outputs, "stderr")
     if "%|" not in text and "/s" not in text:
         return []
@@ -127,13 +130,14 @@ def _format_error(output: Mapping[str, Any]) -> str:
 
 
 def _list_display_items(data: Mapping[str, Any], shared_types: set[str]) -> list[Item]:
+    """Return the picture of a display or, without a picture, the lines of its text."""
     rasters = [
         mime_type
         for mime_type, content in data.items()
         if RASTER_TYPE.match(mime_type) and content
     ]
     if rasters:
-        # Compare the same type on both sides, best PNG, which is lossless.
+        # Prefer a type that both sides have, and among these PNG, which is lossless.
         raster = min(
             rasters,
             key=lambda mime_type: (
@@ -176,24 +180,27 @@ def _select_visible_text(
 ) -> str:
     """Return the visible text of a display's HTML or LaTeX, one word per line.
 
-    Return an empty string if `text`, which is compared anyway, stands for it.
+    `text` is the text of the display that is compared anyway. Return an empty string if
+    this text is not the plain text, or if it contains most of the visible words.
     """
     if text != join_text(data.get("text/plain", "")):
         return ""
-    for mime_type in VISIBLE_TYPES:
-        if mime_type in shared_types and data.get(mime_type):
-            source = join_text(data[mime_type])
-            if any(name in source for name in VERSION_DEPENDENT_HTML):
-                return ""
-            words = _list_visible_words(source, mime_type)
-            missing = Counter(words) - Counter(WORD.findall(text))
-            if missing.total() <= len(words) * (1 - REPRESENTATIVE_SHARE):
-                return ""
-            return "\n".join(words)
-    return ""
+    candidates = [name for name in VISIBLE_TYPES if name in shared_types & data.keys()]
+    mime_type = next(filter(data.get, candidates), "")
+    if not mime_type:
+        return ""
+    source = join_text(data[mime_type])
+    if any(name in source for name in VERSION_DEPENDENT_HTML):
+        return ""
+    words = _list_visible_words(source, mime_type)
+    missing = Counter(words) - Counter(WORD.findall(text))
+    if missing.total() <= len(words) * (1 - REPRESENTATIVE_SHARE):
+        return ""
+    return "\n".join(words)
 
 
 def _list_visible_words(source: str, mime_type: str) -> list[str]:
+    """Return the words of HTML, LaTeX or Markdown without the markup."""
     if mime_type == "text/html":
         return WORD.findall(html.unescape(INVISIBLE.sub(" ", source)))
     if mime_type == "text/latex":
@@ -217,7 +224,10 @@ def join_stream(outputs: Iterable[Mapping[str, Any]], name: str) -> str:
 
 
 def join_text(content: Any) -> str:
-    """Return the text of an output, which may be a list of lines as in nbformat."""
+    """Return the text of an output; a list of lines is joined, as in nbformat.
+
+    Other content is formatted as JSON.
+    """
     if isinstance(content, list):
         return "".join(map(str, content))
     if isinstance(content, str):

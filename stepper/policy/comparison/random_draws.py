@@ -1,7 +1,7 @@
 """Find the cells that draw random numbers without a seed, from their sources.
 
-The tables name functions of the standard library and of common packages. A draw counts
-as seeded if the generator that it uses was seeded in the same cell or in a cell above.
+The tables contain functions of the standard library and of common packages. A draw
+counts as seeded if its generator is seeded in the same cell or in a cell above.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ PYTHON = "random"
 NUMPY = "numpy"
 TORCH = "torch"
 GENERATORS = (PYTHON, NUMPY, TORCH)
-# Calls that seed a global generator. An empty call seeds it with random bytes.
+# Calls that seed a global generator. A call without arguments does not count, because
+# it uses random bytes as the seed.
 SEEDS = {
     PYTHON: re.compile(r"(?<![\w.])(?:random\.)?seed\(\s*[^\s)]"),
     NUMPY: re.compile(
@@ -42,11 +43,11 @@ DRAWS = {
         r"|\btf\.random\.(?!set_seed)\w+\("
     ),
 }
-# Generators without a seed, and sources that cannot be seeded.
+# Calls that create a generator without a seed, or one that cannot be seeded.
 ENTROPY = re.compile(
     r"\b(?:default_rng|RandomState|random\.Random)\(\s*\)|\bSystemRandom\("
 )
-# A name that is bound to such a generator.
+# An assignment of such a generator to a name.
 GENERATOR_NAME = re.compile(
     r"^\s*(\w+)\s*=.*\b(?:default_rng|RandomState|Random)\(\s*\)", re.MULTILINE
 )
@@ -65,7 +66,8 @@ SEED_ARGUMENT = re.compile(
     r"\b(?:random_state|seed|rng|random_seed)\s*=\s*(?!None\b)|\bshuffle\s*=\s*False"
 )
 COMMENT = re.compile(r"^\s*#.*$", re.MULTILINE)
-MAX_ARGUMENTS = 2000  # characters of a call's arguments
+# How many characters of a call's arguments are searched for a seed.
+MAX_ARGUMENTS = 2000
 
 
 def find_unseeded_draws(sources: Sequence[str]) -> set[int]:
@@ -92,8 +94,8 @@ def _list_seeded(code: str) -> Iterator[str]:
 def _draws(code: str, seeded: set[str], names: set[str]) -> bool:
     """Return whether a cell draws without a seed.
 
-    `seeded` are the seeded generators, and `names` the names of generators without a
-    seed.
+    `seeded` are the global generators that are seeded. `names` are the variables with
+    other generators that have no seed.
     """
     if ENTROPY.search(code):
         return True
@@ -105,11 +107,14 @@ def _draws(code: str, seeded: set[str], names: set[str]) -> bool:
     if NUMPY in seeded:
         return False
     calls = SEEDED_CALLS.finditer(code)
-    return any(_has_no_seed(code, call) for call in calls)
+    return not all(_has_seed(code, call) for call in calls)
 
 
-def _has_no_seed(code: str, call: re.Match[str]) -> bool:
-    """Return whether the arguments of a call contain no seed."""
+def _has_seed(code: str, call: re.Match[str]) -> bool:
+    """Return whether the arguments of a call contain a seed.
+
+    `call` is a match in the code that ends with the opening parenthesis of the call.
+    """
     depth = 1
     stop = call.end()
     last = min(len(code), call.end() + MAX_ARGUMENTS)
@@ -120,4 +125,4 @@ def _has_no_seed(code: str, call: re.Match[str]) -> bool:
             depth -= 1
         stop += 1
     arguments = code[call.end() : stop]
-    return not SEED_ARGUMENT.search(arguments)
+    return SEED_ARGUMENT.search(arguments) is not None

@@ -1,7 +1,7 @@
-"""What a notebook file says about the recorded runs of its cells.
+"""The recorded runs of a notebook's cells: outputs, errors and durations in the file.
 
-A replay follows the recorded run: it has the deadlines that the recorded times suggest,
-and goes on below an error where the recorded run went on.
+A replay imitates the recorded run: its deadlines depend on the recorded durations, and
+it continues below a failed cell if the recorded run continued there.
 """
 
 from __future__ import annotations
@@ -12,19 +12,15 @@ from typing import Any
 
 from stepper.common.text import one_line
 from stepper.policy import cell_directives
-from stepper.policy.comparison.output_comparison import (
-    compare_outputs,
-)
-from stepper.policy.comparison.output_items import (
-    CellOutputs,
-    join_stream,
-)
+from stepper.policy.comparison.output_comparison import compare_outputs
+from stepper.policy.comparison.output_items import CellOutputs, join_stream
 from stepper.policy.model import Fault, Limits
 
 Outputs = Sequence[Mapping[str, Any]]
-# A replayed cell may take this many times its recorded duration, and at least
-# MIN_DEADLINE_SECONDS: the recording may come from a faster machine.
+# The deadline of a replayed cell is this multiple of its recorded duration, because the
+# recording may come from a faster machine.
 DEADLINE_FACTOR = 10
+# The deadline is at least this long.
 MIN_DEADLINE_SECONDS = 60
 
 
@@ -39,8 +35,8 @@ class Recording:
     outputs: Mapping[int, Outputs | None]
     deadlines: Mapping[int, float]
 
-    def goes_on_below(self, index: int) -> bool:
-        """Return whether the recorded run ran cells below the cell at an index."""
+    def has_runs_below(self, index: int) -> bool:
+        """Return whether the file records a run of a cell below an index."""
         return any(
             other > index and outputs is not None
             for other, outputs in self.outputs.items()
@@ -66,24 +62,25 @@ def choose_deadline(
 def has_recorded_error(fault: Fault, outputs: Outputs, recorded: Outputs) -> bool:
     """Return whether a cell failed with an error that its recorded outputs contain.
 
-    `outputs` are the outputs of the failed run. IPython writes some errors only to
-    stderr, such as an unknown magic command.
+    `fault` is the error of the failed run, and `outputs` are its outputs. IPython
+    writes some errors only to stderr, for example for an unknown magic command.
     """
+    error: Mapping[str, Any] = {
+        "output_type": "error",
+        "ename": fault.ename,
+        "evalue": fault.evalue,
+    }
     errors = [output for output in outputs if _is_error(output)]
-    if not errors:
-        message = f"{fault.ename}: {fault.evalue}"
-        if message in join_stream(recorded, "stderr"):
-            return True
-        errors = [
-            {"output_type": "error", "ename": fault.ename, "evalue": fault.evalue}
-        ]
-    return any(
-        compare_outputs(
-            CellOutputs([output]), CellOutputs(errors[-1:])
-        ).verdict.reproduces
-        for output in recorded
-        if _is_error(output)
-    )
+    if errors:
+        error = errors[-1]
+    elif f"{fault.ename}: {fault.evalue}" in join_stream(recorded, "stderr"):
+        return True
+    for output in recorded:
+        if _is_error(output):
+            difference = compare_outputs(CellOutputs([output]), CellOutputs([error]))
+            if difference.verdict.reproduces:
+                return True
+    return False
 
 
 def has_error_of_class(ename: str, recorded: Outputs) -> bool:
@@ -94,7 +91,7 @@ def has_error_of_class(ename: str, recorded: Outputs) -> bool:
 
 
 def describe_recorded_error(recorded: Outputs) -> str:
-    """Return a clause about the recorded error, or an empty string without one."""
+    """Return "recorded: CLASS: MESSAGE" for the first error, or an empty string."""
     for output in recorded:
         if _is_error(output):
             ename = one_line(str(output.get("ename")), 100)
@@ -104,4 +101,5 @@ def describe_recorded_error(recorded: Outputs) -> str:
 
 
 def _is_error(output: Mapping[str, Any]) -> bool:
+    """Return whether an output is the error that a cell raised."""
     return output.get("output_type") == "error"

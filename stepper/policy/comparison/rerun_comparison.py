@@ -1,8 +1,8 @@
 """Compare the outputs of a run with the outputs that were recorded before the run.
 
-The rules of `stepper verify` apply. A second fresh run, which would reveal
-nondeterministic values, is missing. Therefore `clock_values` recognizes times and
-durations, and a different order of a set's elements is ignored.
+The rules of `stepper verify` apply, but there is no second fresh run that would reveal
+nondeterministic values. Therefore, this module ignores times and durations (see
+`clock_values`), and the order of a set's elements.
 """
 
 from __future__ import annotations
@@ -22,9 +22,7 @@ from stepper.policy.comparison.output_comparison import (
     PixelComparison,
     compare_outputs,
 )
-from stepper.policy.comparison.output_items import (
-    CellOutputs,
-)
+from stepper.policy.comparison.output_items import CellOutputs
 from stepper.policy.model import Cell
 
 # A line of source that opens a pager, such as `df.head?`.
@@ -56,8 +54,8 @@ def find_difference(
 ) -> Difference | None:
     """Return the difference between the recorded outputs and the outputs of a run.
 
-    Return None if the outputs are equal, or if they differ only in values that depend
-    on the clock or in the order of a set's elements. See `compare_outputs` for
+    Return None if the outputs are equal or close, or if they differ only in values that
+    depend on the clock or in the order of a set's elements. See `compare_outputs` for
     `redrawn`.
     """
     old_outputs = _remove_execution_counts(recorded.outputs)
@@ -82,6 +80,7 @@ def find_difference(
 def _remove_execution_counts(
     outputs: Sequence[Mapping[str, Any]],
 ) -> list[dict[str, Any]]:
+    """Return the outputs without their execution counts."""
     return [
         {name: value for name, value in output.items() if name != "execution_count"}
         for output in outputs
@@ -95,7 +94,8 @@ def describe_changed_output(cell: Cell, difference: Difference) -> ChangedOutput
     return ChangedOutput(cell.number, cell.id, text, lines)
 
 
-def _describe(difference: Difference, has_text: bool) -> str:
+def _describe(difference: Difference, *, has_text: bool) -> str:
+    """Return a description of a difference in text, or in figures only."""
     if not has_text:
         return "; ".join(difference.figures) or "a figure differs"
     removed = difference.removed
@@ -127,5 +127,6 @@ def remove_pager_text(
 
 
 def _is_pager_text(output: Mapping[str, Any]) -> bool:
+    """Return whether an output may be the text of a pager: a display of plain text."""
     mime_types = [*output.get("data", ())]
     return output.get("output_type") == "display_data" and mime_types == ["text/plain"]

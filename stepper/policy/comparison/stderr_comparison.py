@@ -1,4 +1,4 @@
-"""Describe differences of stderr, which are reported but not judged."""
+"""Describe differences of stderr, which do not affect the verdict on a cell."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ WARNING = re.compile(r"\b(?:\w*Warning: |WARNING|ERROR|CRITICAL)\S*.*|\b[Ww]arni
 
 
 def describe(recorded: Outputs, fresh: Outputs) -> str:
-    """Return a note if stderr differs, or an empty string."""
+    """Return a note if stderr differs, or an empty string.
+
+    The note quotes the first new warning, if there is any.
+    """
     warnings = list_new_warnings(recorded, fresh)
     if warnings:
         return f"new on stderr: {warnings[0]}"
@@ -32,12 +35,13 @@ def describe(recorded: Outputs, fresh: Outputs) -> str:
 
 
 def list_new_warnings(recorded: Outputs, fresh: Outputs) -> tuple[str, ...]:
-    """Return the warnings on stderr that were not recorded, without their location."""
+    """Return the warnings on stderr that were not recorded, without their locations."""
     new_warnings = Counter(_list_warnings(fresh)) - Counter(_list_warnings(recorded))
     return tuple(new_warnings)
 
 
 def _list_warnings(outputs: Outputs) -> list[str]:
+    """Return the warnings on stderr, without the location at the start of a line."""
     text = join_stream(outputs, "stderr")
     if "arning" not in text and not re.search("WARNING|ERROR|CRITICAL", text):
         return []

@@ -73,23 +73,25 @@ class VerifyResult:
     packages: Sequence[PackageChange] = ()
     where: str = ""
     text: str = ""  # the printed result
-    failing: int = 0  # number of cells that failed both then and now
+    failing: int = 0  # number of cells that failed in both the recorded and fresh run
     open_steps: int = 0  # number of plan steps that are neither done nor skipped
-    # Number of cells with the recorded outputs and new warnings on stderr.
+    # Number of cells that reproduce their outputs, but have new warnings on stderr.
     warnings: int = 0
-
     partial: bool = False  # some cells were skipped on request (--from)
 
     @property
     def replayed_cells(self) -> list[CellVerdict]:
-        """The cells that are not skipped."""
+        """The cells that a partial replay did not skip."""
         return [
             cell for cell in self.cells if cell.verdict is not ReplayVerdict.SKIPPED
         ]
 
     @property
     def loaded_cells(self) -> list[CellVerdict]:
-        """The skipped cells whose results were loaded from the live kernel."""
+        """The skipped cells whose values were loaded from the live kernel.
+
+        Their `difference` names the values. Other skipped cells have none.
+        """
         return [
             cell
             for cell in self.cells
@@ -105,7 +107,7 @@ class VerifyResult:
 def hash_sources(cells: Iterable[Cell]) -> str:
     """Return a hash of the sources of a notebook's runnable cells, in their order.
 
-    A verdict of `stepper verify` is valid while this hash stays the same.
+    A result of `stepper verify` is valid as long as this hash does not change.
     """
     hashes = [
         changed_cells.hash_source(cell.source)

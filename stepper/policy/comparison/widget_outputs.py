@@ -16,7 +16,9 @@ from stepper.policy.comparison.output_items import CellOutputs
 
 VIEW_TYPE = "application/vnd.jupyter.widget-view+json"
 STATE_TYPE = "application/vnd.jupyter.widget-state+json"
-FIGURE_SPACE = "\u2007"  # tqdm's spaces
+# The space that tqdm uses in its widgets.
+FIGURE_SPACE = "\u2007"
+# The prefix of references to other models.
 REFERENCE = "IPY_MODEL_"
 Output = Mapping[str, Any]
 # The models of a notebook by id.
@@ -36,7 +38,7 @@ def shows_widgets(outputs: Sequence[Output]) -> bool:
 
 
 def has_models(outputs: Sequence[Output], models: Models) -> bool:
-    """Return whether the models of all displayed widgets are known."""
+    """Return whether `models` contains the models of all displayed widgets."""
     for output in outputs:
         view = _get_view(output)
         if view and view not in models:
@@ -67,7 +69,7 @@ def _get_view(output: Output) -> str:
 def _iterate_nested(model_id: str, models: Models, seen: set[str]) -> Iterator[Output]:
     """Yield the outputs inside a widget and its children.
 
-    `seen` are the ids of the models that were visited.
+    `seen` contains the ids of the models that were already visited.
     """
     if model_id in seen:
         return
@@ -92,7 +94,7 @@ def _iterate_nested(model_id: str, models: Models, seen: set[str]) -> Iterator[O
 
 
 def _get_object(container: Output, name: str) -> Output:
-    """Return an object in JSON, or an empty one if there is none."""
+    """Return a JSON object by its key, or an empty one if the value is no object."""
     value = container.get(name)
     if isinstance(value, Mapping):
         return value
@@ -100,7 +102,7 @@ def _get_object(container: Output, name: str) -> Output:
 
 
 def _get_list(container: Output, name: str) -> list[Any]:
-    """Return a list in JSON, or an empty one if there is none."""
+    """Return a JSON array by its key, or an empty one if the value is no array."""
     value = container.get(name)
     if isinstance(value, list):
         return value

@@ -181,14 +181,14 @@ def _has_recorded_error(summary: RunSummary, recording: Recording) -> bool:
 
 
 def _can_go_on(summary: RunSummary, recording: Recording) -> bool:
-    """Return whether a replay goes on below a failed cell.
+    """Return whether a replay continues below a failed cell.
 
-    It goes on as the recorded run did. If the cell was interrupted or the kernel died,
-    the state of the kernel is not the recorded one.
+    It continues if the recorded run did, but not if the cell was interrupted or the
+    kernel died, because the state of the kernel then differs.
     """
     if summary.run.outcome is not Outcome.ERROR:
         return False
-    return recording.goes_on_below(summary.cell.index)
+    return recording.has_runs_below(summary.cell.index)
 
 
 class ReplayProgress:
