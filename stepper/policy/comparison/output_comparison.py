@@ -31,6 +31,9 @@ from stepper.policy.comparison.output_items import (
 )
 from stepper.policy.model import StringEnum
 
+# The lines and pictures of a cell's outputs.
+Items = list[Item]
+
 # Longer texts (in characters) are not compared without their line breaks.
 MAX_TEXT_LENGTH = 1_000_000
 # Longer blocks of lines are not aligned, because this would take long. Only the lines
@@ -106,9 +109,22 @@ class Block(NamedTuple):
     other_start: int
     other_stop: int
 
+    def select(self, items: Items) -> Items:
+        """Return the items of the first list in this block."""
+        return items[self.start : self.stop]
+
+    def select_other(self, other_items: Items) -> Items:
+        """Return the items of the other list in this block."""
+        return other_items[self.other_start : self.other_stop]
+
     def shift(self, offset: int) -> Block:
         """Return the block with an offset added to all positions."""
-        return Block(*[position + offset for position in self])
+        return Block(
+            self.start + offset,
+            self.stop + offset,
+            self.other_start + offset,
+            self.other_stop + offset,
+        )
 
 
 def hash_picture(data: str) -> str:
@@ -147,7 +163,7 @@ def compare_outputs(
     after = number_noise.remove_noise(after)
     if not _find_blocks(before, after):
         return _describe_equal(recorded, fresh, ROUNDED)
-    further_items = list[list[Item]]()
+    further_items = list[Items]()
     for run in further:
         items = list_items(run.outputs, shared_types)
         items = _replace_equal_pictures(items, after, compare_pixels)
@@ -160,9 +176,9 @@ def compare_outputs(
 
 
 def _judge_items(
-    before: list[Item],
-    after: list[Item],
-    further: Sequence[list[Item]],
+    before: Items,
+    after: Items,
+    further: Sequence[Items],
     figures: list[str],
 ) -> Difference:
     """Return the difference between recorded and fresh items, which differ.
@@ -198,9 +214,7 @@ def _describe_equal(recorded: CellOutputs, fresh: CellOutputs, text: str) -> Dif
     return Difference(ReplayVerdict.SAME, note, warnings=warnings)
 
 
-def _describe_nondeterminism(
-    after: list[Item], further: Sequence[list[Item]]
-) -> Difference:
+def _describe_nondeterminism(after: Items, further: Sequence[Items]) -> Difference:
     """Return the difference of outputs that also differ between the fresh runs.
 
     `after` and `further` are the items of the fresh runs.
@@ -211,7 +225,7 @@ def _describe_nondeterminism(
 
 
 def _describe_change(
-    removed: list[Item], added: list[Item], has_unconfirmed: bool, figures: list[str]
+    removed: Items, added: Items, has_unconfirmed: bool, figures: list[str]
 ) -> Difference:
     """Return the difference for these removed and added items.
 
@@ -268,9 +282,7 @@ class _PictureComparison:
         self.has_redrawn = False
         self.descriptions = list[str]()
 
-    def replace_matching(
-        self, recorded_items: list[Item], fresh_items: list[Item]
-    ) -> list[Item]:
+    def replace_matching(self, recorded_items: Items, fresh_items: Items) -> Items:
         """Return the fresh items, with the recorded picture in place of each match.
 
         A picture matches if it looks equal, or if only the plotting library has
@@ -314,8 +326,8 @@ class _PictureComparison:
 
 
 def _replace_equal_pictures(
-    items: list[Item], other_items: list[Item], compare_pixels: PixelComparison
-) -> list[Item]:
+    items: Items, other_items: Items, compare_pixels: PixelComparison
+) -> Items:
     """Return the items, in which equal pictures are the same as in `other_items`.
 
     Pictures are equal if all their pixels are equal.
@@ -335,7 +347,7 @@ def _replace_equal_pictures(
     return replaced
 
 
-def _find_blocks(before: list[Item], after: list[Item]) -> list[Block]:
+def _find_blocks(before: Items, after: Items) -> list[Block]:
     """Return the blocks in which two lists differ by more than rounding.
 
     `before` is the first list of the blocks.
@@ -345,16 +357,8 @@ def _find_blocks(before: list[Item], after: list[Item]) -> list[Block]:
         return []
     if _differ_by_line_breaks(before, after):
         return []
-    start = 0
-    shorter = min(len(before), len(after))
-    while start < shorter and before[start] == after[start]:
-        start += 1
-    shared_end = 0
-    while (
-        shared_end < shorter - start
-        and before[-1 - shared_end] == after[-1 - shared_end]
-    ):
-        shared_end += 1
+    start = _count_equal(before, after)
+    shared_end = _count_equal(before[start:][::-1], after[start:][::-1])
     before_stop = len(before) - shared_end
     after_stop = len(after) - shared_end
     if max(before_stop, after_stop) - start > MAX_ALIGNED_LINES:
@@ -364,7 +368,17 @@ def _find_blocks(before: list[Item], after: list[Item]) -> list[Block]:
     return _align(differing, other_differing, start)
 
 
-def _differ_by_line_breaks(before: list[Item], after: list[Item]) -> bool:
+def _count_equal(items: Items, other_items: Items) -> int:
+    """Return the number of equal items at the start of two lists."""
+    count = 0
+    for item, other in zip(items, other_items, strict=False):
+        if item != other:
+            break
+        count += 1
+    return count
+
+
+def _differ_by_line_breaks(before: Items, after: Items) -> bool:
     """Return whether two lists differ only in rounding and line breaks.
 
     Arrays are printed with other line breaks if their numbers are rounded differently.
@@ -379,7 +393,7 @@ def _differ_by_line_breaks(before: list[Item], after: list[Item]) -> bool:
     return ignored_differences.differ_by_rounding(before_text, after_text)
 
 
-def _align(before: list[Item], after: list[Item], offset: int) -> list[Block]:
+def _align(before: Items, after: Items, offset: int) -> list[Block]:
     """Align two lists, and return the blocks that differ.
 
     `offset` is added to the positions of the blocks. A block with the same number of
@@ -393,10 +407,12 @@ def _align(before: list[Item], after: list[Item], offset: int) -> list[Block]:
         if stop - start != other_stop - other_start:
             blocks.append(Block(start, stop, other_start, other_stop))
             continue
-        pairs = zip(range(start, stop), range(other_start, other_stop), strict=True)
-        for first, second in pairs:
-            if not _are_equal(before[first], after[second]):
-                blocks.append(Block(first, first + 1, second, second + 1))
+        position = other_start
+        for index in range(start, stop):
+            if not _are_equal(before[index], after[position]):
+                block = Block(index, index + 1, position, position + 1)
+                blocks.append(block)
+            position += 1
     return [block.shift(offset) for block in blocks]
 
 
@@ -410,7 +426,7 @@ def _are_equal(recorded: Item, fresh: Item) -> bool:
 
 
 def _select_confirmed(
-    blocks: list[Block], before: list[Item], after: list[Item], further: list[Item]
+    blocks: list[Block], before: Items, after: Items, further: Items
 ) -> list[Block]:
     """Return the blocks in which two fresh runs agree and the recorded outputs differ.
 
@@ -434,9 +450,7 @@ class _Agreement:
     `before` are the recorded items, `after` and `further` the items of the fresh runs.
     """
 
-    def __init__(
-        self, before: list[Item], after: list[Item], further: list[Item]
-    ) -> None:
+    def __init__(self, before: Items, after: Items, further: Items) -> None:
         self.before = before
         self.after = after
         # Whether the fresh runs have the same number of lines, but the recorded outputs
@@ -452,15 +466,15 @@ class _Agreement:
             self.disagreeing.update(range(block.start, block.stop))
             if block.start == block.stop:
                 self.insertions.add(block.start)
-            self.varying.update(after[block.start : block.stop])
-            self.varying.update(further[block.other_start : block.other_stop])
+            self.varying.update(block.select(after))
+            self.varying.update(block.select_other(further))
 
     def confirms(self, block: Block) -> bool:
         """Return whether the fresh runs agree on the difference in a block.
 
         `block` is a range of the recorded items and a range of the fresh items.
         """
-        recorded_items = self.before[block.start : block.stop]
+        recorded_items = block.select(self.before)
         fresh_range = range(block.other_start, block.other_stop)
         if not fresh_range:  # items were removed
             if block.other_start in self.insertions:
@@ -476,9 +490,7 @@ class _Agreement:
         return bool(agreeing)
 
 
-def _select_by_content(
-    blocks: list[Block], before: list[Item], after: list[Item]
-) -> list[Block]:
+def _select_by_content(blocks: list[Block], before: Items, after: Items) -> list[Block]:
     """Return the blocks with items that only one of the lists contains.
 
     This is used if two fresh runs have the same items in different orders.
@@ -488,18 +500,13 @@ def _select_by_content(
     unmatched = (before_counts - after_counts) + (after_counts - before_counts)
     selected = []
     for block in blocks:
-        items = (
-            *before[block.start : block.stop],
-            *after[block.other_start : block.other_stop],
-        )
-        if any(unmatched[item] for item in items):
+        items = {*block.select(before), *block.select_other(after)}
+        if not unmatched.keys().isdisjoint(items):
             selected.append(block)
     return selected
 
 
-def _reorder_recorded(
-    before: list[Item], after: list[Item], further: list[Item]
-) -> list[Item]:
+def _reorder_recorded(before: Items, after: Items, further: Items) -> Items:
     """Return the recorded items, in the order of the fresh run if the order is random.
 
     The order is random if two fresh runs have the same items in different orders, for
@@ -524,9 +531,7 @@ def _reorder_recorded(
     return _apply_order(before, region, movable)
 
 
-def _apply_order(
-    items: list[Item], ordered: list[Item], movable: Counter[Item]
-) -> list[Item]:
+def _apply_order(items: Items, ordered: Items, movable: Counter[Item]) -> Items:
     """Return the items, with the movable ones in the order of the list `ordered`.
 
     `movable` contains how often each item is moved. Other items keep their positions.
@@ -547,9 +552,7 @@ def _apply_order(
     return reordered
 
 
-def _find_moved_region(
-    blocks: list[Block], before: list[Item], after: list[Item]
-) -> range:
+def _find_moved_region(blocks: list[Block], before: Items, after: Items) -> range:
     """Return the range of `after` that contains all moved items, or an empty range.
 
     An item moved if it is in a block of both lists. `blocks` are the differences
@@ -558,44 +561,50 @@ def _find_moved_region(
     items_before = set[Item]()
     items_after = set[Item]()
     for block in blocks:
-        items_before.update(before[block.start : block.stop])
-        items_after.update(after[block.other_start : block.other_stop])
+        items_before.update(block.select(before))
+        items_after.update(block.select_other(after))
     moved = items_before & items_after
-    moved_blocks = [
-        block
-        for block in blocks
-        if moved.intersection(before[block.start : block.stop])
-        or moved.intersection(after[block.other_start : block.other_stop])
-    ]
+    moved_blocks = []
+    for block in blocks:
+        items = {*block.select(before), *block.select_other(after)}
+        if not moved.isdisjoint(items):
+            moved_blocks.append(block)
     if not moved_blocks:
         return range(0)
-    return range(moved_blocks[0].other_start, moved_blocks[-1].other_stop)
+    first = moved_blocks[0]
+    last = moved_blocks[-1]
+    return range(first.other_start, last.other_stop)
 
 
 class _ChangedItems(NamedTuple):
     """The items that are only in the recorded, or only in the fresh outputs."""
 
-    removed: list[Item]
-    added: list[Item]
+    removed: Items
+    added: Items
 
 
-def _collect_items(
-    blocks: list[Block], before: list[Item], after: list[Item]
-) -> _ChangedItems:
+def _collect_items(blocks: list[Block], before: Items, after: Items) -> _ChangedItems:
     """Return the removed and the added items of the blocks."""
-    removed = [item for block in blocks for item in before[block.start : block.stop]]
-    added = [
-        item for block in blocks for item in after[block.other_start : block.other_stop]
-    ]
+    removed = list[Item]()
+    added = list[Item]()
+    for block in blocks:
+        removed += block.select(before)
+        added += block.select_other(after)
+    changed = _ChangedItems(removed, added)
     is_aligned = max(len(removed), len(added)) <= MAX_ALIGNED_LINES
     if len(blocks) > 1 or is_aligned:
-        return _ChangedItems(removed, added)
+        return changed
     # A single block was too long to be aligned: omit the items that both sides have.
-    only_removed = Counter(removed) - Counter(added)
-    only_added = Counter(added) - Counter(removed)
+    removed_counts = Counter(removed)
+    added_counts = Counter(added)
+    only_removed = removed_counts - added_counts
+    only_added = added_counts - removed_counts
     if not only_removed and not only_added:
-        return _ChangedItems(removed, added)
-    return _ChangedItems([*only_removed.elements()], [*only_added.elements()])
+        return changed
+    return _ChangedItems(
+        removed=[*only_removed.elements()],
+        added=[*only_added.elements()],
+    )
 
 
 def _quote(items: Sequence[Item]) -> list[str]:
