@@ -12,6 +12,10 @@ import pytest
 
 from stepper.policy.commands.prompt_commands import parse_command, parse_sentence
 
+STOPPED_BY_QUESTION = {"is_stopped": True, "has_question": True}
+STOPPED_BY_ERROR = {"is_stopped": True, "has_question": False}
+NOT_STOPPED = {"is_stopped": False, "has_question": False}
+
 COMMANDS = {
     "skip cell": """
         skip cell
@@ -422,7 +426,9 @@ def test_unambiguous_sentences_are_parsed_as_commands() -> None:
         for phrase in phrases(text)
     }
     read = {
-        phrase: (parse_sentence(phrase, True, True, True) or ("", ""))[0]
+        phrase: (
+            parse_sentence(phrase, **STOPPED_BY_QUESTION, is_running=True) or ("", "")
+        )[0]
         for phrase in expected
     }
     assert len(expected) >= 60
@@ -437,12 +443,16 @@ def test_sentence_is_a_command_only_with_a_stop_or_running_cell() -> None:
         if command
     ]
     assert [
-        phrase for phrase in sentences if parse_sentence(phrase, False, False, False)
+        phrase
+        for phrase in sentences
+        if parse_sentence(phrase, **NOT_STOPPED, is_running=False)
     ] == []
-    assert parse_sentence("yes, use it", True, False, True) is None
-    assert parse_sentence("stop it", True, True, False) is None
+    assert parse_sentence("yes, use it", **STOPPED_BY_ERROR, is_running=True) is None
+    assert parse_sentence("stop it", **STOPPED_BY_QUESTION, is_running=False) is None
     assert parse_sentence(
-        "please fix that, the column is unit_price", True, False, False
+        "please fix that, the column is unit_price",
+        **STOPPED_BY_ERROR,
+        is_running=False,
     ) == (
         "fix and retry",
         "the column is unit_price",

@@ -530,7 +530,10 @@ def _parse_command(session: Session | None, event: Event) -> PromptCommand | Non
         session.state
     )
     return prompt_commands.parse_sentence(
-        event.prompt, is_stopped, has_question, is_running
+        event.prompt,
+        is_stopped=is_stopped,
+        has_question=has_question,
+        is_running=is_running,
     )
 
 

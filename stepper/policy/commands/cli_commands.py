@@ -42,8 +42,8 @@ MAX_TOOL_SECONDS = 86_400  # in calls of MCP tools
 MIN_TIMEOUT_SECONDS = 0.1
 NOTEBOOK_HELP = "The notebook: its path or name. Default: the current one."
 STOPPED_NOTEBOOK_HELP = (
-    "The notebook: its path or name. Default: the only stopped one, or else the current"
-    " one."
+    "The notebook: its path or name. Default: the only stopped notebook, or else the"
+    " current one."
 )
 CELL_TYPE_HELP = (
     "The type of the cell; only code cells run. Default: `code` for a new cell,"
@@ -72,12 +72,12 @@ TIMEOUT_HELP = (
 
 
 def declare_notebook_option() -> Any:
-    """Return the declaration of a command's option `--notebook`."""
+    """Declare the option `--notebook` of a command."""
     return option(NOTEBOOK_HELP, min_length=1)
 
 
 def declare_wait(default: float | None) -> Any:
-    """Return the declaration of the argument `wait_seconds` of a request."""
+    """Declare the argument `wait_seconds`, which limits the time until a response."""
     return hidden(
         CELLS_WAIT_HELP,
         default,
@@ -88,7 +88,7 @@ def declare_wait(default: float | None) -> Any:
 
 
 def declare_timeout() -> Any:
-    """Return the declaration of the argument `timeout_seconds` of a request."""
+    """Declare the argument `timeout_seconds`, the deadline of each cell."""
     return hidden(TIMEOUT_HELP, minimum=MIN_TIMEOUT_SECONDS, maximum=MAX_TOOL_SECONDS)
 
 
@@ -100,7 +100,7 @@ class NewCell(Arguments):
 
 
 class NotebookArguments(Arguments):
-    """Base of the commands on one notebook, by default the current one."""
+    """Base class of commands on one notebook, by default the current one."""
 
     notebook: str | None = positional(NOTEBOOK_HELP, None, min_length=1)
 
@@ -174,7 +174,7 @@ class List(Arguments, name="list", examples=("list", "list --all")):
     """
 
     all: bool = option(
-        "Search every folder, also in a large project, where this may take long.",
+        "Search every folder, even in a large project. This may take long.",
         default=False,
     )
 
@@ -246,8 +246,8 @@ class Verify(
     ones, the notebook runs again with another hash seed: outputs that also differ
     between two fresh runs are nondeterministic ("unstable").
 
-    Where stepper is not installed, the command needs a NOTEBOOK and leaves no files of
-    its own; there, --kernel is the name of a kernelspec.
+    If stepper is not installed here, the command needs a NOTEBOOK and leaves no files
+    of its own, and --kernel is the name of a kernelspec.
     """
 
     notebooks: list[str] | None = positional(
@@ -284,8 +284,8 @@ class Verify(
         default=False,
     )
     python: str | None = option(
-        "The interpreter for the notebook, where stepper is not installed. Default: the"
-        " active environment, or the nearest .venv.",
+        "The interpreter for the notebook, only if stepper is not installed here."
+        " Default: the active environment, or the nearest .venv.",
         metavar="PATH",
     )
     jobs: int = option(
@@ -418,7 +418,7 @@ class PlanAdd(
     title: str = positional(STEP_HELP, min_length=1)
     after: int | None = option(
         "The number of the step above it (0: none). Default for a new step: the last"
-        " one.",
+        " step.",
         minimum=0,
     )
     notebook: str | None = declare_notebook_option()
@@ -730,15 +730,15 @@ class Statusline(Arguments, name="statusline", needs_daemon=False, group=SETUP):
 
 
 class Snapshot(Arguments, name="look", interface=WEB):
-    """Return the data that the live views show and only the daemon knows.
+    """Return the data for live views that only the daemon has.
 
-    The request has no effects: it starts no kernel and does not count as use.
+    The request starts no kernel, and does not keep the daemon or a kernel running.
     """
 
     notebook: str = hidden("The notebook.", default=MISSING)
-    run: int = hidden("The run whose outputs the view has, 0 for none.", default=0)
+    run: int = hidden("The run whose outputs the view has; 0 for none.", default=0)
     changes: int = hidden(
-        "The number of output changes of that run that the view has.", default=0
+        "How many changes of these outputs the view already has.", default=0
     )
     marks: bool = hidden("Whether to search for stale cells.", default=False)
 

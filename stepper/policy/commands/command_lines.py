@@ -1,11 +1,11 @@
 """Format the commands that messages contain, as shell commands and slash commands.
 
-A command without a notebook acts on the current one. If the project has several
-notebooks, each printed command names its notebook. No other module adds a notebook to a
-command.
+A command without a notebook acts on the current notebook. If the project has several
+notebooks, each printed command contains the name of a notebook, which only this module
+adds.
 
 In an agent's shell, `stepper` is on the PATH. In the user's terminal, it may not be on
-the PATH: `terminal` and `replace_program` return commands that work in this terminal.
+the PATH: `terminal` and `replace_program` return commands that work there.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from stepper.policy.commands.command_schema import is_positional
 
 PROGRAM = "stepper"
 FIRST_WORDS = {name.split()[0] for name in COMMANDS}
-# A command in a text, but not the message `stepper fix: 3 fresh retries`.
+# A command in a text, but not a message such as `stepper fix: 3 fresh retries`.
 COMMAND = re.compile(rf"(?<![\w./-]){PROGRAM}(?= (?:{'|'.join(FIRST_WORDS)})\b(?!:))")
 # Starts the lines of a report that quote cells and outputs.
 QUOTE_PREFIX = "| "
@@ -29,8 +29,8 @@ QUOTE_PREFIX = "| "
 class CommandLines:
     """Formats commands for one notebook.
 
-    `notebook` is empty if the project has no other notebook. `program` is the command
-    that calls stepper in the user's terminal.
+    `notebook` is the name of the notebook, or empty if the project has no other
+    notebook. `program` is the command that calls stepper in the user's terminal.
     """
 
     notebook: str = ""
@@ -60,7 +60,11 @@ class CommandLines:
         return " ".join(filter(None, parts))
 
     def _format_notebook(self, command: str) -> str:
-        """Return the notebook argument of a command, or an empty string."""
+        """Return the notebook argument of a command, quoted for the shell.
+
+        Return an empty string if no name is needed, or if the command has no such
+        argument.
+        """
         if not self.notebook:
             return ""
         arguments = COMMANDS[command].arguments
@@ -84,6 +88,7 @@ def replace_program(text: str, program: str) -> str:
 
 
 def _replace_in_line(line: str, program: str) -> str:
+    """Replace `stepper` in the commands of a line that is not a quotation."""
     if line.startswith(QUOTE_PREFIX):
         return line
     return COMMAND.sub(lambda _: program, line)

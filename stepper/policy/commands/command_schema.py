@@ -1,10 +1,10 @@
 """Base of the command tables: a command is a dataclass of typed arguments.
 
-The fields of the class are the arguments, its docstring is the help text. A subclass of
-`Arguments` that names its command is added to `ALL_COMMANDS`. Click parameters
-(`cli/main.py`), input schemas of MCP tools (`json_schema.py`), the tables in the
-documentation (`docs/command_tables.py`) and the daemon's checks of a request
-(`parse_arguments`) are derived from the fields.
+The fields of the class are the arguments, its docstring is the help text. If a subclass
+of `Arguments` has a `name`, its command is added to `ALL_COMMANDS`. The fields define
+the click parameters (`cli/main.py`), the input schemas of MCP tools
+(`json_schema.py`), the tables in the documentation (`docs/command_tables.py`) and the
+daemon's validation of requests (`parse_arguments`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ KERNEL = "The kernel"
 USER_DECISIONS = "Resuming a stopped notebook"
 SETUP = "The installation"
 GROUPS = (NOTEBOOKS, PLAN, KERNEL, USER_DECISIONS, SETUP)
-# Every number of seconds must be below this.
+# Floats, which are numbers of seconds, must be below this.
 MAX_SECONDS = 1e9
 # Where a command is available: in a shell, as an MCP tool, for the web page.
 SHELL = "shell"
@@ -57,12 +57,12 @@ class Command:
 
     name: str
     arguments: type[Any]
-    # Whether the command runs code. If edits may not run code, neither may agents call
-    # this command.
+    # Whether the command runs code in a kernel. While edits may not run code, agents
+    # may not call the command.
     runs_code: bool
-    # Whether only the user may decide on it: a call from an agent asks the user.
+    # Whether a call from an agent needs the user's permission.
     needs_user: bool
-    # Whether the daemon executes the command, not the command line process.
+    # Whether the daemon executes the command, not the process of the command line.
     needs_daemon: bool
     group: str  # one of GROUPS
     examples: tuple[str, ...]  # without `stepper`
@@ -102,7 +102,8 @@ class Arguments:
     ) -> None:
         """Make the class a frozen dataclass, and add its command to the table.
 
-        A class without fields of its own is not decorated, which saves a millisecond.
+        A class without fields of its own needs no decorator. Leaving out the decorator
+        saves time at the start of each command.
         """
         if inspect.get_annotations(cls):
             dataclass(frozen=True, kw_only=True, eq=False, repr=False)(cls)
@@ -140,7 +141,7 @@ def option(text: str, default: Any = None, **metadata: Any) -> Any:
 
 
 def hidden(text: str, default: Any = None, **metadata: Any) -> Any:
-    """Declare an argument that the command line does not have.
+    """Declare an argument that requests have, but not the command line.
 
     Further metadata:
 
@@ -157,6 +158,7 @@ def hidden(text: str, default: Any = None, **metadata: Any) -> Any:
 
 
 def _declare(kind: str, text: str, default: Any, metadata: dict[str, Any]) -> Any:
+    """Return a dataclass field with metadata."""
     return field(default=default, metadata={KIND: kind, HELP: text, **metadata})
 
 
@@ -179,7 +181,7 @@ def format_option(argument: Field[Any]) -> str:
 
 
 def get_annotation(argument: Field[Any]) -> str:
-    """Return the annotation of an argument without `None`."""
+    """Return the annotation of an argument without `| None`."""
     return str(argument.type).removesuffix(" | None")
 
 
@@ -189,7 +191,7 @@ def get_type(argument: Field[Any]) -> type:
 
 
 def list_accepted_types(argument: Field[Any]) -> tuple[type, ...]:
-    """Return all types that an argument accepts."""
+    """Return the types that an argument accepts; an argument can also be None."""
     return TYPES[get_annotation(argument)]
 
 
@@ -198,18 +200,18 @@ def parse_arguments(
 ) -> ArgumentsType:
     """Return the validated arguments of a request.
 
-    Unknown arguments are ignored, and null counts as missing. Raise UsageError if a
+    Unknown arguments are ignored, and None counts as missing. Raise UsageError if a
     required argument is missing or a value is invalid.
     """
-    parsed = {}
+    valid_values = {}
     for argument in fields(arguments):
         value = values.get(argument.name)
         if value is not None:
             _check_value(argument, value)
-            parsed[argument.name] = value
+            valid_values[argument.name] = value
         elif argument.default is MISSING:
             raise UsageError(f"the request's argument {argument.name!r} is missing")
-    return arguments(**parsed)
+    return arguments(**valid_values)
 
 
 def _check_value(argument: Field[Any], value: Any) -> None:
@@ -221,15 +223,21 @@ def _check_value(argument: Field[Any], value: Any) -> None:
         type_names = " or ".join(accepted.__name__ for accepted in types)
         raise UsageError(f"{name} must be of type {type_names}")
     if isinstance(value, float | int):
-        # The comparison is false for NaN.
-        if types[0] is float and not abs(value) < MAX_SECONDS:
-            raise UsageError(f"{name} is out of range")
-        minimum = argument.metadata.get("minimum")
-        if minimum is not None and value < minimum:
-            raise UsageError(f"{name} must be at least {minimum:g}")
-        maximum = argument.metadata.get("maximum")
-        if maximum is not None and value > maximum:
-            raise UsageError(f"{name} must be at most {maximum:g}")
+        _check_limits(argument, name, value)
     choices = argument.metadata.get("choice")
     if choices is not None and value not in choices:
         raise UsageError(f"{name} must be one of {', '.join(choices)}")
+
+
+def _check_limits(argument: Field[Any], name: str, value: float) -> None:
+    """Raise UsageError if a number is out of range; `name` is for the message."""
+    is_float = get_type(argument) is float
+    # The comparison is false for NaN.
+    if is_float and not abs(value) < MAX_SECONDS:
+        raise UsageError(f"{name} is out of range")
+    minimum = argument.metadata.get("minimum")
+    if minimum is not None and value < minimum:
+        raise UsageError(f"{name} must be at least {minimum:g}")
+    maximum = argument.metadata.get("maximum")
+    if maximum is not None and value > maximum:
+        raise UsageError(f"{name} must be at most {maximum:g}")

@@ -29,7 +29,7 @@ TYPES: dict[str, Schema] = {
     "str | int": {"anyOf": [{"type": "string"}, {"type": "integer"}]},
     "Any": {},
 }
-# Key of an argument's metadata → the schema's keywords for a value and for a list.
+# Key of an argument's metadata → the schema's keyword for a value, and for a list.
 KEYWORDS = {
     "minimum": ("minimum", "minimum"),
     "maximum": ("maximum", "maximum"),
@@ -50,7 +50,7 @@ def get_tool_default(argument: Field[Any]) -> Any:
 
 
 def make_object_schema(arguments: Iterable[Field[Any]]) -> Schema:
-    """Return the schema of an object that has only these arguments as properties."""
+    """Return the schema of an object whose only properties are these arguments."""
     properties = {}
     required = []
     for argument in arguments:
@@ -83,6 +83,10 @@ def make_argument_schema(argument: Field[Any]) -> Schema:
 
 
 def _make_type_schema(argument: Field[Any], is_list: bool) -> Schema:
+    """Return the schema of an argument's type, with the schema of the items of a list.
+
+    The result is a copy, which the caller may change.
+    """
     annotation = get_annotation(argument)
     if not is_list:
         return {**TYPES[annotation]}

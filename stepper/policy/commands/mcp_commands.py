@@ -35,12 +35,12 @@ OUTPUT_AMOUNTS = ("none", "brief", "full")
 
 
 def declare_notebook() -> Any:
-    """Return the declaration of the `notebook` argument of a request."""
+    """Declare the argument `notebook`."""
     return hidden(NOTEBOOK_HELP, min_length=1)
 
 
 def declare_call_id() -> Any:
-    """Return the declaration of the `call` argument, the id of a tool call."""
+    """Declare the argument `call`, the id of a tool call."""
     return hidden(
         "The id of this call. If a call is repeated with the same id, the cell does not"
         " run again: the call returns the result of the first run."
@@ -48,7 +48,7 @@ def declare_call_id() -> Any:
 
 
 class CellEditArguments(Arguments):
-    """Base of the commands that change cells."""
+    """Base class of the commands that change cells."""
 
 
 class CellRun(CellEditArguments, name="cell run", runs_code=True, interface=MCP):

@@ -1,13 +1,14 @@
 """Recognize commands in the user's prompts, such as "skip cell because …".
 
 `parse_command` recognizes the documented commands. A prompt is a command if it starts
-with the words of one, possibly after words such as "yes" or "please", and then ends or
-continues with punctuation or a conjunction. A prompt that asks a question or mentions a
-second command is not a command, because the user is talking about commands.
+with the words of a command, possibly after words such as "yes" or "please", and then
+ends or continues with punctuation or a conjunction. A prompt is not a command if the
+first sentence is a question, or if another command is mentioned, because the user is
+then talking about commands.
 
-"stop the cell" can discard hours of work. The words are not a command if the sentence
+"stop the cell" can discard hours of work. These words are not a command if the sentence
 has a condition ("if", "until", "after" …) or concerns only a part of the cell ("from
-printing so much"). The agent then reads the prompt.
+printing so much").
 
 `parse_sentence` recognizes other phrases ("skip that one", "go on", "yes, use it").
 They are commands only while the notebook is stopped or a cell runs, and only if the
@@ -85,8 +86,8 @@ NOTEBOOK = re.compile(
     r"""|(?P<plain>[^\s"']\S*\.ipynb))(?=\s|$)"""
 )
 
-# Sentences that are commands only while the notebook is stopped or a cell runs. They
-# must match the whole prompt.
+# The following patterns must match the whole prompt. They are commands only while the
+# notebook is stopped or a cell runs.
 POLITE = (
     rf"(?:(?:{COURTESY})\b[\s,.!:;–—-]*)*(?:(?:just|let['’]?s|you can|you may)\s+)?"
 )
@@ -127,11 +128,11 @@ UNCLEAR = re.compile(
     r"|but|instead of|later|until|try|tell me|show me|explain|then)\b|n['’]t\b",
     re.IGNORECASE,
 )
-# A reason to skip a step, although the sentence has a negation.
+# A negation that does not make a prompt unclear: the reason to skip a step.
 NOT_NEEDED = re.compile(
     r"\b(?:I|we) don['’]?t (?:need|want) (?:it|that|this)\b", re.IGNORECASE
 )
-# Longer prompts (in characters) contain more than a command.
+# Longer prompts (in characters) probably contain more than a command.
 MAX_SENTENCE_LENGTH = 200
 
 
@@ -149,9 +150,9 @@ def split_notebook(message: str) -> NotebookMessage:
 
 
 def parse_command(prompt: str) -> PromptCommand | None:
-    """Return the documented command that a prompt starts with.
+    """Return the documented command that a prompt starts with, or None.
 
-    Return None if the prompt is not a command.
+    The message of the command is the rest of the prompt, without polite words.
     """
     prompt = prompt.strip()
     match = COMMAND.match(prompt)
@@ -174,13 +175,12 @@ def parse_command(prompt: str) -> PromptCommand | None:
 
 
 def parse_sentence(
-    prompt: str, is_stopped: bool, has_question: bool, is_running: bool
+    prompt: str, *, is_stopped: bool, has_question: bool, is_running: bool
 ) -> PromptCommand | None:
-    """Return the command that a prompt expresses in other words.
+    """Return the command that a prompt expresses in other words, or None.
 
-    `is_stopped` says that the notebook is stopped, `has_question` that it asks the user
-    a question, and `is_running` that a cell runs. Return None if the prompt is not a
-    command in this situation.
+    `is_running` says that a cell is running, `is_stopped` that the notebook is stopped,
+    and `has_question` that the failed cell asked the user a question.
     """
     prompt = prompt.strip()
     if len(prompt) > MAX_SENTENCE_LENGTH:

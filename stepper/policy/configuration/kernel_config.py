@@ -50,7 +50,7 @@ class BackendConfig:
 
     `definition` is the value in the configuration file. The type of `settings` depends
     on the kind of backend. `problem` says why the backend cannot be used, for example
-    because its module could not be imported, or is empty.
+    because its module cannot be imported; it is empty for a usable backend.
     """
 
     name: str
@@ -99,7 +99,7 @@ class Rule(NamedTuple):
 
 
 def is_text(value: Any) -> bool:
-    """Return whether a value is a non-empty string on one line."""
+    """Return whether a value is a string on one line that is not blank."""
     return isinstance(value, str) and value.strip() != "" and value.isprintable()
 
 
@@ -136,10 +136,12 @@ def make_mapping_check(names: re.Pattern[str]) -> Callable[[Any], bool]:
 
 
 def _is_line(value: Any) -> bool:
+    """Return whether a value is a string on one line, which may be empty."""
     return isinstance(value, str) and (value == "" or value.isprintable())
 
 
 def _is_shell_code(value: Any) -> bool:
+    """Return whether a value is a text that can be written to a shell script."""
     if not isinstance(value, str) or "\0" in value:
         return False
     has_surrogates = value != value.encode("utf-8", "replace").decode()
@@ -235,8 +237,8 @@ def parse_backends(
         if parse_settings is None:
             kind_path = (*path, str(kind)[:MAX_KEY_CHARACTERS])
             raise build_unknown_key_error(kind_path, kinds)
-        parsed = parse_settings(values, (*path, kind))
-        backends[name] = BackendConfig(name, definition, *parsed)
+        settings = parse_settings(values, (*path, kind))
+        backends[name] = BackendConfig(name, definition, *settings)
     return backends
 
 

@@ -10,7 +10,8 @@ import re
 
 from stepper.policy.commands.command_lines import CommandLines
 
-# Patterns of kernelspec names, and languages as in `language_info.name`.
+# Patterns of kernelspec names, and the languages, which have lower-case names as in
+# `language_info.name`.
 KERNEL_NAMES = (
     (r"ir\d*|ir-\S+|xr", "r"),
     (r"julia\S*", "julia"),
@@ -40,7 +41,7 @@ KERNEL_NAMES = (
     (r"xsqlite|xsql", "sql"),
     (r"maxima", "maxima"),
 )
-# How to install the most common kernels.
+# The installation commands of the most common kernels, by language.
 INSTALL_COMMANDS = {
     "r": "R -e 'install.packages(\"IRkernel\"); IRkernel::installspec()'",
     "julia": "julia -e 'using Pkg; Pkg.add(\"IJulia\")'",
@@ -60,13 +61,14 @@ def guess_language(kernelspec_name: str) -> str:
 def format_kernel_hint(notebook: str, language: str, kernelspec_name: str) -> str:
     """Return the command to run a notebook on a kernel of its own language.
 
-    A comment behind the command says what to do before.
+    A comment after the command says what to do first.
     """
-    commands = CommandLines(notebook)
-    # The name comes from the notebook, and becomes a part of a command.
-    # Not imported above: the daemon needs this module, but usually no backend.
+    # The daemon always imports this module, but usually needs no kernel backend.
     from stepper.policy.configuration.kernel_config import NAME
 
+    commands = CommandLines(notebook)
+    # The name comes from the notebook: a name that is not valid for a backend must not
+    # become a part of a command.
     if not NAME.fullmatch(kernelspec_name):
         command = commands.shell("use --kernel NAME")
         return f"{command}  # a backend from `kernels:` in .stepper/config.yaml"

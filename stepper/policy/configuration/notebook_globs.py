@@ -49,6 +49,7 @@ def is_valid(pattern: object) -> bool:
 
 
 def _is_visible(folder: str) -> bool:
+    """Return whether wildcards match a folder."""
     is_hidden = folder.startswith(".")
     return not is_hidden and folder != "node_modules"
 
@@ -62,7 +63,10 @@ def is_folder(pattern: str) -> bool:
 
 @lru_cache(256)
 def expand(pattern: str) -> tuple[str, ...]:
-    """Return a pattern as globs that match the paths of notebooks."""
+    """Return globs that match the paths of the notebooks that a pattern includes.
+
+    The first glob also determines the base folder of the pattern.
+    """
     path = posixpath.normpath(pattern)
     if path == ".":
         return (TOP_LEVEL,)
@@ -90,6 +94,7 @@ def includes(patterns: Iterable[str], path: str) -> bool:
 
 @lru_cache(4096)
 def _matches(glob: Parts, path: Parts) -> bool:
+    """Return whether a glob matches a whole path."""
     if not glob or not path:
         return glob == path
     pattern = glob[0]
@@ -104,7 +109,11 @@ def _matches(glob: Parts, path: Parts) -> bool:
     return _matches(glob[1:], rest)
 
 
-def _matches_name(pattern: str, name: str, is_file: bool) -> bool:
+def _matches_name(pattern: str, name: str, *, is_file: bool) -> bool:
+    """Return whether a part of a glob matches the name of a file or folder.
+
+    A hidden folder must have exactly the name in the glob.
+    """
     if pattern == name:
         return True
     if not is_file and not _is_visible(name):
@@ -139,8 +148,8 @@ def list_base_folders(patterns: Iterable[str]) -> list[str]:
 def choose_new_notebook_folder(patterns: Sequence[str]) -> str | None:
     """Return the folder for new notebooks.
 
-    This is the folder of the first pattern that includes `new.ipynb` there. Folders are
-    tried before globs. Return None if there is no such pattern.
+    This is the base folder of the first pattern that would include a new notebook
+    there. Folders are tried before globs. Return None if there is no such pattern.
     """
     folders = [pattern for pattern in patterns if is_folder(pattern)]
     globs = [pattern for pattern in patterns if not is_folder(pattern)]
@@ -153,9 +162,10 @@ def choose_new_notebook_folder(patterns: Sequence[str]) -> str | None:
 
 
 def suggest_setting(patterns: Sequence[str], paths: Iterable[str]) -> str:
-    """Return a `notebooks:` line that also includes the given notebooks.
+    """Return a `notebooks:` line that also includes the notebooks at `paths`.
 
-    Return an empty string if all of them are in folders that no pattern can include.
+    Notebooks in folders that no pattern can include are ignored. Return an empty string
+    if no other notebook remains.
     """
     folders = set[str]()
     for path in paths:

@@ -1,8 +1,8 @@
 """Validate and compile the regular expressions that are accepted as wake patterns.
 
-Python's regex engine tries alternatives one after the other. A pattern is accepted only
-if no repeated part can match in several ways, so the number of alternatives is small
-for any text. The matching time is then at most polynomial in the length of a line.
+Python's regex engine tries the ways in which a pattern can match one after the other. A
+pattern is accepted only if no repeated part can match in several ways. The matching
+time is then at most polynomial in the length of a line.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MAX_PATTERN_LENGTH = 200
 # A repeat with a range of at least this many counts as unbounded.
 UNBOUNDED_RANGE = 100
 MAX_UNBOUNDED_REPEATS = 4
-# The number of ways in which the bounded parts of a pattern may match.
+# The maximum number of ways in which the bounded parts of a pattern can match.
 MAX_BOUNDED_WAYS = 1000
 # Kinds of items in a parsed pattern, by the names that `re` gives them.
 REPEATS = ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT")
@@ -38,7 +38,8 @@ class WakePattern:
     """A compiled pattern, with facts that make searching many lines faster."""
 
     regex: re.Pattern[str]
-    # A matching line contains at least one text of each tuple, in this order.
+    # A matching line contains at least one text of each tuple, in this order. If the
+    # pattern ignores case, the texts are in lower case.
     required_texts: tuple[tuple[str, ...], ...]
     # Whether a matching line still matches when text is appended to the line.
     matches_longer_lines: bool
@@ -64,10 +65,10 @@ def compile_pattern(pattern: str) -> WakePattern:
         if not ignores_case:
             required_texts.append(texts)
             continue
-        lowered = tuple(text.lower() for text in texts)
-        # Other scripts have characters that match several lower-case ones.
-        if "".join(lowered).isascii():
-            required_texts.append(lowered)
+        lower_case = tuple(text.lower() for text in texts)
+        # In other scripts, a character may match several lower-case characters.
+        if "".join(lower_case).isascii():
+            required_texts.append(lower_case)
     has_end_anchor = any(
         str(kind) == "AT" and str(argument) != "AT_BEGINNING"
         for kind, argument in _walk(items)
@@ -76,6 +77,7 @@ def compile_pattern(pattern: str) -> WakePattern:
 
 
 def _parse(pattern: str) -> tuple[re.Pattern[str], Any]:
+    """Return a compiled pattern, and its items as `re` parses them."""
     with warnings.catch_warnings():
         # Ignore warnings about syntax that will change in a later Python.
         warnings.simplefilter("ignore")
