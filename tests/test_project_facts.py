@@ -231,6 +231,16 @@ def test_large_folder_does_not_hide_others(
     assert around.has_changed_since(time.time_ns() + 10**12, [], [])
 
 
+def test_unchecked_files_may_have_changed(
+    make_files: FileMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    around = make_files("a.csv")
+    assert not around.has_changed_since(time.time_ns() + 10**12, [], [])
+    monkeypatch.setattr(project_facts, "SECONDS", -1)
+    assert around.has_changed_since(time.time_ns() + 10**12, [], [])
+    assert around.list_written_since(0, []) == []
+
+
 # --- paths ----------------------------------------------------------------------------
 
 

@@ -202,8 +202,8 @@ class Diagnoser:
     ) -> Sequence[str]:
         """Return sentences that explain an error.
 
-        `python` is the path of the kernel's interpreter. Return an empty list if only
-        the helper's findings explain the error.
+        `python` is the path of the kernel's interpreter. Return an empty list for an
+        error that this module cannot explain; the helper's findings may explain it.
         """
         classes = {fault.ename, *fault.mro}
         environment = self.environment
@@ -237,7 +237,7 @@ class Diagnoser:
         return self._explain_message(fault, python)
 
     def _explain_message(self, fault: Fault, python: str) -> list[str]:
-        """Return the sentence on an error that is known by its class or message.
+        """Return a list with the sentence on an error with a known class or message.
 
         Return an empty list for other errors.
         """
@@ -354,7 +354,7 @@ class Diagnoser:
     def can_render(self, execution: Execution) -> bool:
         """Return whether a run showed a plotly figure that kaleido can render.
 
-        The kernel must be able to import kaleido.
+        Return False if the kernel cannot import kaleido.
         """
         namespace = execution.namespace
         lasting = namespace.lasting
@@ -385,7 +385,8 @@ class Diagnoser:
 
         An image without a file is saved. `run` is the number of the run that displayed
         the images, or None if it is unknown. `descriptions` are short descriptions of
-        figures, by image key.
+        figures, by image key. `request` limits the number of files; its `folder` is set
+        if a line contains only the name of a file.
         """
         images = self.images.find_or_save(outputs, run, request)
         folder = ""
@@ -463,7 +464,8 @@ def format_findings(error: ErrorFacts, notebook: NotebookNames) -> list[str]:
 def describe_assignment(bound: Bound, text: str, notebook: NotebookNames) -> str:
     """Return a clause on the line that assigned the value of a finding.
 
-    The clause includes the last change in place. `text` is the sentence of the finding.
+    The clause includes the last change in place. `text` is the sentence of the finding;
+    the clause does not repeat a name with which the sentence starts.
     """
     cell = describe_location(bound.cell, bound.file, notebook)
     line = f"line {bound.line} of {cell}: `{bound.text}`"
@@ -552,7 +554,10 @@ def describe_running_line(fault: Fault, notebook: NotebookNames) -> list[str]:
 
 
 def join_sentences(sentences: Sequence[str]) -> str:
-    """Return the first sentence, and further sentences that fit, on one line."""
+    """Return the first sentence, and further sentences that fit, on one line.
+
+    A sentence that the line already contains is left out.
+    """
     line = ""
     for sentence in sentences:
         if not line:

@@ -88,7 +88,11 @@ class InPlaceChange(NamedTuple):
 
 @dataclass(frozen=True)
 class NamespaceChanges:
-    """The names that a failed cell rebound, assigned first, or changed in place."""
+    """The names that a failed cell changed.
+
+    `rebound` existed before and was assigned again, `bound` was assigned for the first
+    time, and the values of `in_place` were changed without an assignment.
+    """
 
     rebound: tuple[ReboundName, ...] = ()
     bound: tuple[str, ...] = ()

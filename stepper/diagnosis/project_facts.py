@@ -34,7 +34,7 @@ MAX_RESULTS = 3
 MAX_WRITTEN = 20  # files in a list of written files
 MAX_ENTRIES = 100_000  # names in a folder of sys.path
 MAX_SOURCES = 500  # source files that are searched
-MAX_BYTES = 400_000  # of a source file
+MAX_CHARACTERS = 400_000  # of a source file
 # Resolution of file times in ns: the clock of files advances once per tick.
 TICK = 10_000_000
 # Temporary files of stepper and of Python.
@@ -73,7 +73,7 @@ class WrittenFile(NamedTuple):
 class ProjectEnvironment:
     """The files and the environments of one project.
 
-    `search` is the PATH in which installers are searched, or None for stepper's PATH.
+    `search` is the PATH on which installers are looked up, or None for stepper's PATH.
     """
 
     def __init__(self, project: str, search: str | None = None) -> None:
@@ -107,6 +107,7 @@ class ProjectEnvironment:
         return _to_text(relative)
 
     def _get_full_path(self, path: str) -> str:
+        """Return the absolute path of a path that is relative to the project."""
         return join(self.root, path)
 
     def get_tree(self, refresh: bool = False) -> Tree:
@@ -170,15 +171,17 @@ class ProjectEnvironment:
         for _, _, path in ranked:
             full_path = self._get_full_path(path)
             # Skip deleted paths, and pipes, on which a reader would hang.
-            is_folder = isdir(full_path)
-            if is_folder or isfile(full_path):
+            if isdir(full_path) or isfile(full_path):
                 similar.append(full_path)
             if len(similar) == MAX_RESULTS:
                 break
         return similar
 
     def find_definitions(self, names: Sequence[str]) -> list[SourceDefinition]:
-        """Return the lines of source files that define one of the names."""
+        """Return the first line that defines one of the names in each source file.
+
+        The search stops after MAX_RESULTS definitions.
+        """
         identifiers = filter(str.isidentifier, names)
         alternatives = "|".join(identifiers)
         if not alternatives:
@@ -223,7 +226,10 @@ class ProjectEnvironment:
         return modules
 
     def find_local_modules(self, name: str, cwd: str) -> list[LocalModule]:
-        """Return the project's modules with this name, the nearest to `cwd` first."""
+        """Return the project's modules with this name, the nearest to `cwd` first.
+
+        Modules that can be imported only as part of a package come last.
+        """
         is_module_name = re.fullmatch(r"\w+(\.\w+)*", name)
         if not is_module_name or not _are_valid_paths(cwd):
             return []
@@ -240,7 +246,6 @@ class ProjectEnvironment:
                 folders[path] = folder.rstrip("/")
 
         def sort_key(path: str) -> tuple[bool, int, str]:
-            # Modules inside a package come last: they need the package's name.
             folder = folders[path]
             in_package = f"{folder}/__init__.py" in modules
             distance = measure_folder_distance(here, folder)
@@ -265,11 +270,12 @@ class ProjectEnvironment:
         `when_ns` is in nanoseconds, and `exclude` contains paths that are left out.
         """
         written = []
-        for path, status in self._iter_statuses(exclude):
-            modified = status.st_mtime_ns
-            # Programs can set a file's mtime, also to a future time.
-            if min(modified, status.st_ctime_ns) >= when_ns:
-                written.append((modified, path, status.st_size))
+        with suppress(TimeoutError):
+            for path, status in self._iter_statuses(exclude):
+                modified = status.st_mtime_ns
+                # Programs can set a file's mtime, also to a future time.
+                if min(modified, status.st_ctime_ns) >= when_ns:
+                    written.append((modified, path, status.st_size))
         written.sort(reverse=True)
         newest = []
         for _, path, size in written[:MAX_WRITTEN]:
@@ -286,12 +292,15 @@ class ProjectEnvironment:
         """Return whether a file of the project or one of `folders` changed.
 
         Only changes since `when_ns` (in nanoseconds) count. Files in `exclude` are
-        ignored. Return True if not all files could be listed.
+        ignored. Return True if not all files could be checked in time.
         """
-        # The ctime, because a moved file keeps its mtime.
-        for _, status in self._iter_statuses(exclude):
-            if status.st_ctime_ns >= when_ns:
-                return True
+        try:
+            # The ctime, because a moved file keeps its mtime.
+            for _, status in self._iter_statuses(exclude):
+                if status.st_ctime_ns >= when_ns:
+                    return True
+        except TimeoutError:
+            return True
         for folder in self._list_outside_folders(folders):
             folder_status = _get_status(folder)
             if folder_status and folder_status.st_ctime_ns >= when_ns:
@@ -320,7 +329,7 @@ class ProjectEnvironment:
     ) -> Iterator[tuple[str, os.stat_result]]:
         """Yield the path and the status of each regular file, from a new list of files.
 
-        Stop after SECONDS.
+        Raise TimeoutError after SECONDS.
         """
         excluded = set()
         for path in exclude:
@@ -332,7 +341,7 @@ class ProjectEnvironment:
         for number, path in enumerate(tree.files):
             is_turn = number % TURN == 0
             if is_turn and time.monotonic() > deadline:
-                return
+                raise TimeoutError
             full_path = self._get_full_path(path)
             name = basename(path)
             if full_path in excluded or TEMPORARY.search(name):
@@ -342,13 +351,13 @@ class ProjectEnvironment:
                 yield path, status
 
     def can_import(self, name: str, search_path: Sequence[str], cwd: str) -> bool:
-        """Return whether a kernel could import a module, or True if this is unknown.
+        """Return whether a kernel would find a module, or True if this is unknown.
 
-        `search_path` is the kernel's sys.path, and `cwd` its working directory.
+        Only the top-level module or package is searched for. `search_path` is the
+        kernel's sys.path, and `cwd` its working directory.
         """
         top_name, _, _ = name.partition(".")
-        # Modules of the kernel's standard library are in its folders, except those
-        # written in C.
+        # Built-in modules such as `sys` have no file.
         if top_name in sys.stdlib_module_names:
             return True
         folders = []
@@ -522,6 +531,7 @@ def _to_text(path: str) -> str:
 
 
 def _get_status(path: str) -> os.stat_result | None:
+    """Return the status of a path itself, or None if the path cannot be read."""
     try:
         return os.lstat(path)
     except OSError:
@@ -529,7 +539,7 @@ def _get_status(path: str) -> os.stat_result | None:
 
 
 def _read_start(path: str) -> str:
-    """Return the beginning of a file.
+    """Return the first MAX_CHARACTERS characters of a file.
 
     Return an empty string if the path is not a readable regular file.
     """
@@ -538,5 +548,5 @@ def _read_start(path: str) -> str:
     if not isfile(path):  # reading a pipe would hang
         return ""
     with suppress(OSError), open(path, encoding="utf-8", errors="replace") as stream:
-        return stream.read(MAX_BYTES)
+        return stream.read(MAX_CHARACTERS)
     return ""
