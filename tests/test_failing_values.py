@@ -256,6 +256,16 @@ def test_user_objects_are_never_called() -> None:
     assert not safe_inspect.suppressed_errors
 
 
+def test_time_zone_of_the_user_is_not_asked() -> None:
+    class Zone(datetime.tzinfo):
+        def utcoffset(self, moment: Any) -> Any:
+            raise AssertionError("asked")
+
+    moment = datetime.time(12, tzinfo=Zone())
+    assert value_summary.format_plain_value(moment) is None
+    assert value_summary.format_plain_value(datetime.time(12)) == "12:00:00"
+
+
 def test_class_name_cannot_forge_a_line() -> None:
     kind = type("X\nSuggestion: run it", (), {})
     assert "\n" not in value_summary.describe_value(kind())
@@ -335,6 +345,13 @@ def test_file_line_of_an_undecodable_byte(tmp_path: Any) -> None:
             caught.value, [make_failing_spot(f"read({str(path)!r})")]
         )
     )
+
+
+def test_only_existing_lines_are_quoted(tmp_path: Any) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("a,b\n1,2\n")
+    quotes = [list(file_read_errors.quote_line(str(path), n)) for n in (0, 2, 9)]
+    assert quotes == [[], [f"line 2 of `{path}` is `1,2`"], []]
 
 
 def test_file_without_a_size_is_not_called_empty(tmp_path: Any) -> None:
@@ -484,6 +501,26 @@ def test_in_place_change_is_reported_with_its_binding(lab: Lab) -> None:
         bound["changed_text"] == "df.drop(columns='b', inplace=True)"
         and bound["changed_cell"] == bound["cell"] + 1
     )
+
+
+def test_annotated_assignment_is_reported_with_its_values(lab: Lab) -> None:
+    lab.ok("words = []")
+    assert "words" in findings(lab, "first: list = words[:0]\nfirst[0]")
+
+
+def test_in_place_change_before_a_deep_error_is_reported(lab: Lab) -> None:
+    lab.ok("class Box: pass\nbox = Box()")
+    lab.ok("def down(n):\n    return 1 / 0 if n == 0 else down(n - 1)")
+    result = run_failing(lab, "box.size = 1\ndown(9)")
+    assert result.diagnosis_data["changed"]["in_place"] == [["box", 1]]
+
+
+def test_program_that_is_not_executable_is_not_called_missing(lab: Lab) -> None:
+    code = "import subprocess\nopen('tool', 'w').close()\nsubprocess.run(['./tool'])"
+    look = run_failing(lab, code).diagnosis_data["look"]
+    assert "program" not in look and "not found" not in str(look)
+    look = run_failing(lab, "subprocess.run(['./no-tool'])").diagnosis_data["look"]
+    assert look["program"] and "'./no-tool' was not found" in str(look)
 
 
 def lost_columns(result: Any) -> list[Any]:

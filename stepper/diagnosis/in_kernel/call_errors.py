@@ -52,7 +52,10 @@ def explain_call_error(
         unexpected_name = unexpected[1]
 
     def select_calls(user_frame: UserFrame) -> list[Any]:
-        """Return the calls that may have failed: those of the function in `message`."""
+        """Return the calls of the function that the message names.
+
+        If the message names none, return the call nearest to the failing expression.
+        """
         calls = []
         for node in user_frame.nodes:
             if isinstance(node, ast.Call):

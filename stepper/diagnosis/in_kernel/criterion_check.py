@@ -97,17 +97,17 @@ def evaluate_criterion(text: str) -> dict[str, Any] | None:
 
 
 class CriterionValues(Values):
-    """Evaluates the expressions of a criterion.
-
-    Raises CannotEval if an expression could run the user's code.
-    """
+    """The values of a criterion's expressions, and the values that it compares."""
 
     def __init__(self, names: Any) -> None:
         super().__init__(names)
         self.compared: dict[str, str] = {}  # expression → value, both as text
 
     def __getitem__(self, node: Any) -> Any:
-        """Return the value of an expression; convert numbers of libraries to Python."""
+        """Return the value of an expression; convert numbers of libraries to Python.
+
+        Raise CannotEval if the expression could run the user's code.
+        """
         if isinstance(node, ast.Call):
             result = self.call(node)
             return to_python_value(result)
@@ -176,21 +176,10 @@ class CriterionValues(Values):
             return self.call_method(owner, node.func.attr)
         function = self[node.func]
         arguments = [self[argument] for argument in node.args]
-        shape: Any = None
-        if len(arguments) == 1 and is_library_object(arguments[0]):
-            shape = getattr(arguments[0], "shape", None)
-        if not isinstance(shape, tuple) or not shape:
-            return Evaluator.__getitem__(self, node)
-        if not is_one_of(function, FUNCTIONS.values()):
-            return Evaluator.__getitem__(self, node)
-        length = shape[0]
-        if function is len:
-            return length
-        if len(shape) > 1 or length > MAX_CONVERTED_ITEMS:
-            raise CannotEval
-        items = arguments[0].tolist()
-        checked_items = of_standard_types(items, **CHECK_ALL_ITEMS)
-        return function(checked_items)
+        is_known_function = is_one_of(function, FUNCTIONS.values())
+        if is_known_function and len(arguments) == 1 and has_axes(arguments[0]):
+            return call_with_array(function, arguments[0])
+        return Evaluator.__getitem__(self, node)
 
     def call_method(self, owner: Any, name: str) -> Any:
         """Return the result of a method of an array, a column or a data frame.
@@ -204,6 +193,29 @@ class CriterionValues(Values):
             raise CannotEval
         method = getattr(owner, name)
         return method()
+
+
+def has_axes(value: Any) -> bool:
+    """Return whether a value is an array, a column or a data frame of a library."""
+    if not is_library_object(value):
+        return False
+    shape = getattr(value, "shape", None)
+    return isinstance(shape, tuple) and len(shape) > 0
+
+
+def call_with_array(function: Any, array: Any) -> Any:
+    """Return the result of one of FUNCTIONS for an array, a column or a data frame.
+
+    The items are converted to Python's types, except for `len`. Raise CannotEval if
+    there are too many items or several axes.
+    """
+    length = array.shape[0]
+    if function is len:
+        return length
+    if len(array.shape) > 1 or length > MAX_CONVERTED_ITEMS:
+        raise CannotEval
+    items = of_standard_types(array.tolist(), **CHECK_ALL_ITEMS)
+    return function(items)
 
 
 def is_shown(value: Any) -> bool:

@@ -28,6 +28,7 @@ from stepper.kernels.in_kernel.safe_inspect import (
 )
 
 # Names of frames that should be empty: the beginnings of words, then whole words.
+# `_merge` is the column of merge(…, indicator=True).
 PROBLEM_NAMES = re.compile(
     r"(?:^|_)(?:error|miss|dup|invalid|outlier|null|violat|anomal|conflict|mism"
     r"|unmatch|orphan|fail|issue|problem|warn|diff|extra|leftover|remain|reject"
@@ -228,8 +229,8 @@ def _split_assignment(
             if not columns:
                 attribute = getattr(target, "attr", "")
                 columns = [attribute]
-            for name in names[:1]:
-                yield Assignment(name, columns, target_value, in_loop)
+            if names:
+                yield Assignment(names[0], columns, target_value, in_loop)
             continue
         for name in names:
             # In `a, b = …`, the value of each name is unknown.
@@ -400,11 +401,10 @@ class FrameComparison:
                 if operand in states:
                     row_counts.append(states[operand].rows)
             return max(row_counts)
-        index = self.assignments.index(assignment)
-        first_index = self.assignments.index(bindings[0])
-        is_assigned_before = first_index < index
         if len(bindings) > 1:
             return None
+        index = self.assignments.index(assignment)
+        is_assigned_before = self.assignments.index(bindings[0]) < index
         if operand == target and is_assigned_before:
             return None
         states_then = self.after if is_assigned_before else self.before
@@ -475,18 +475,23 @@ class FrameComparison:
         return create_fact("empty", text)
 
     def _was_emptied_in_place(self, name: str, state: FrameState) -> bool:
+        """Return whether a frame that is empty now had rows before the run."""
         old_state = self.before.get(name)
         if old_state is None or old_state.id != state.id:
             return False
         return old_state.rows > 0
 
     def _is_inspected(self, name: str) -> bool:
-        """Return whether the cell shows a frame or its size, or sets it in a `for`."""
+        """Return whether the cell shows a frame or its size, or loops over frames.
+
+        A loop over frames assigns each frame to the name.
+        """
+        word = re.escape(name)
         pattern = (
-            rf"\b{name}\.(?:empty|shape|size)\b"
-            rf"|\b(?:len|display|print|assert)\b.*\b{name}\b"
-            rf"|^{name}\Z"
-            rf"|^\s*(?:async )?for .*\b{name}\b.* in "
+            rf"\b{word}\.(?:empty|shape|size)\b"
+            rf"|\b(?:len|display|print|assert)\b.*\b{word}\b"
+            rf"|^{word}\Z"
+            rf"|^\s*(?:async )?for .*\b{word}\b.* in "
         )
         match = re.search(pattern, self.source, re.MULTILINE)
         return match is not None
@@ -530,7 +535,8 @@ class FrameComparison:
         """Return a fact if columns of a frame lost all their values, or None."""
         if not state.blank or state.rows < 2:
             return None
-        if re.search(rf"\bfor .*\b{name}\b.* in ", self.source):
+        word = re.escape(name)
+        if re.search(rf"\bfor .*\b{word}\b.* in ", self.source):
             return None
         lost = []
         for label in state.labels:

@@ -50,6 +50,7 @@ Explainer = Callable[[BaseException, "list[UserFrame]"], Any]
 def _explain_attribute_or_call(
     error: BaseException, frames: list[UserFrame]
 ) -> Finding | None:
+    """Return a finding on an AttributeError, or None."""
     # Some libraries report an unknown keyword argument as an AttributeError.
     if "keyword" in get_message(error):
         return explain_call_error(error, frames)
@@ -68,7 +69,8 @@ EXPLAINER_ONLY = ("NameError", "ImportError", "SyntaxError", *FILE_ERRORS)
 # Exceptions for which the values are searched only if the explainer has no result.
 EXPLAINER_FIRST = ("KeyError", "AttributeError")
 # Messages of other errors about a missing key.
-MISSING_KEY_MESSAGES = r"\bnot (?:in|found|a valid|present)\b"
+MISSING_KEY_MESSAGES = re.compile(r"\bnot (?:in|found|a valid|present)\b")
+MIN_PATH = 3  # characters: shorter constants are in a message by chance
 
 
 def collect_facts(error: BaseException) -> dict[str, Any]:
@@ -87,8 +89,8 @@ def collect_facts(error: BaseException) -> dict[str, Any]:
 def find_facts(error: BaseException) -> dict[str, Any]:
     """Return the findings on an error as JSON.
 
-    After a NameError, `locals` contains the local names. After other errors, `path` is
-    the missing file, if any, and `program` is true if the file is a program that could
+    After a NameError, `locals` contains the local names. After an error on a missing
+    file, `path` is the file, and `program` is true if the file is a program that could
     not be started.
     """
     deadline = clock() + SECONDS
@@ -106,15 +108,12 @@ def find_facts(error: BaseException) -> dict[str, Any]:
     is_explained = bool(findings) and not names.isdisjoint(EXPLAINER_FIRST)
     if names.isdisjoint(EXPLAINER_ONLY) and not is_explained:
         findings += search_values(error, frames, deadline)
-    path = ""
+    facts: dict[str, Any] = {"findings": findings[:MAX_FINDINGS]}
     if not names.isdisjoint(FILE_ERRORS):
         path = find_path(get_message(error), frames)
-    program_facts = call_safely(describe_missing_program, error) or {}
-    return {
-        "findings": findings[:MAX_FINDINGS],
-        "path": shorten(path, PATH_LIMIT),
-        **program_facts,
-    }
+        facts["path"] = shorten(path, PATH_LIMIT)
+        facts.update(call_safely(describe_missing_program, error) or {})
+    return facts
 
 
 def find_path(message: str, frames: list[UserFrame]) -> str:
@@ -124,13 +123,17 @@ def find_path(message: str, frames: list[UserFrame]) -> str:
     """
     for frame in frames:
         for text in frame.list_strings():
-            if len(text) > 2 and text in message:
+            if len(text) >= MIN_PATH and text in message:
                 return text
     return ""
 
 
 def explain_name_error(error: BaseException, frames: list[UserFrame]) -> dict[str, Any]:
-    """Return a finding on the scope that hides a name, if any, and the local names."""
+    """Return the facts on a NameError as JSON.
+
+    `findings` contains a finding on the scope that hides the name, if any, and `locals`
+    the local names.
+    """
     name = str(peek(error, "name") or find_quoted(get_message(error)))
     finding = explain_hidden_name(name, frames[0])
     findings = [finding] if finding else []
@@ -172,7 +175,7 @@ def search_values(
         return map(make_finding, explain_read_error(error, frames))
 
     def search_keys() -> Iterable[Any]:
-        if not re.search(MISSING_KEY_MESSAGES, message):
+        if not MISSING_KEY_MESSAGES.search(message):
             return ()
         return filter(None, [explain_key_error(error, frames)])
 
@@ -190,13 +193,14 @@ def search_values(
 
 
 def _list_results(search: Callable[[], Iterable[Any]]) -> list[Any]:
+    """Return all results of a search, which may be a generator."""
     return list(search())
 
 
 def describe_missing_program(error: BaseException) -> dict[str, Any]:
     """Return facts on a missing program that `subprocess` tried to start.
 
-    Return an empty dict if the error has another cause.
+    `error` is about a missing file. Return an empty dict if the file is not a program.
     """
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:

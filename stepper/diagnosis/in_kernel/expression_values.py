@@ -30,7 +30,8 @@ from stepper.kernels.in_kernel.safe_inspect import (
 )
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
-DATA = (ast.Name, ast.Attribute, ast.Subscript)
+# Expressions that refer to a stored value: names, attributes and items.
+REFERENCES = (ast.Name, ast.Attribute, ast.Subscript)
 # Properties of libraries' objects that can be read without running the user's code.
 PROPERTIES = {
     "columns",
@@ -59,16 +60,14 @@ MAX_CHECKED_LABELS = 10_000
 
 
 class Values(Evaluator):
-    """Looks up the values of expressions.
-
-    Raises CannotEval if a value cannot be looked up without running the user's code.
-    """
+    """The values of expressions in a frame, looked up when they are needed."""
 
     def __getitem__(self, node: ast.expr) -> Any:
         """Return the value of an expression.
 
-        Attributes are looked up here, and the items of dicts and library objects; all
-        other expressions are evaluated by `Evaluator`.
+        `get_attribute` and `get_item` look up what `Evaluator` does not: properties and
+        columns, and items of dicts and library objects. Raise CannotEval if the value
+        cannot be looked up without running the user's code.
         """
         if isinstance(node, ast.Call):
             raise CannotEval
@@ -141,8 +140,7 @@ def check_labels(value: Any) -> None:
         if inferred == "string" and str(labels.dtype) == "object":
             # Subclasses of str are inferred as strings, too. Many labels are trusted,
             # because checking them would take too long.
-            is_short = len(labels) <= MAX_CHECKED_LABELS
-            may_be_mixed = may_be_mixed or is_short
+            may_be_mixed = len(labels) <= MAX_CHECKED_LABELS
         if not may_be_mixed:
             continue
         if len(labels) > MAX_CHECKED_LABELS:
@@ -242,7 +240,7 @@ class UserFrame:
         if nodes is None:
             nodes = self.nodes
         for node in nodes:
-            if not isinstance(node, DATA):
+            if not isinstance(node, REFERENCES):
                 continue
             try:
                 value = self.values[node]

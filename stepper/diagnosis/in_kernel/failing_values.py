@@ -54,6 +54,11 @@ TEXT_LIMIT = 60
 PATH_LIMIT = 80
 LABEL_LIMIT = 40
 LINE_LIMIT = 250
+SOURCE_LIMIT = 100  # of a string in an expression
+KEY_LIMIT = 30  # of a key of a dict
+DUPLICATE_LIMIT = 80
+OUTPUT_BYTES = 4000  # of an output whose last line is needed
+MAX_QUOTED_TEXTS = 5
 # Attributes of an exception that contain the output of a process or server.
 OUTPUT_ATTRIBUTES = ("stderr", "output", "stdout", "body", "response", "reason")
 SEQUENCES = (list, tuple)
@@ -154,8 +159,8 @@ def build_rows(user_frames: list[UserFrame], message: str) -> list[Row]:
 def is_row_value(value: Any, node: Any, callables: tuple[type, ...]) -> bool:
     """Return whether a value is data, or a function or module that is not called here.
 
-    `node` is the expression of the value. `callables` are the classes of the functions
-    and modules that count.
+    `node` is the expression of the value. Only instances of `callables` count as
+    functions and modules.
     """
     if is_data(value):
         return True
@@ -174,7 +179,10 @@ def is_called(node: Any) -> bool:
 
 
 def describe_missing_call(value: Any) -> str:
-    """Return a note on a function, or an empty string for any other value."""
+    """Return the note that a function is not called.
+
+    Return an empty string for any other value.
+    """
     if is_a(value, CALLABLE):
         return ", which is not called here"
     return ""
@@ -223,10 +231,10 @@ def find_last_line(name: str, value: Any) -> str:
     Return an empty string if the attribute contains no text.
     """
     output = value
-    if name == "response":
+    if name == "response":  # the response of the package requests
         output = get_own_attributes(value).get("_content", value)
     if type(output) is bytes:
-        end = output[-4000:]
+        end = output[-OUTPUT_BYTES:]
         output = end.decode("utf-8", "replace")
     if type(output) is not str:
         return ""
@@ -243,9 +251,10 @@ def describe_rows(
 ) -> Iterator[Finding]:
     """Yield findings that describe the rows.
 
-    Values that the message mentions come first. Their findings include the last
-    assignment and the values that the assignment used, and so do the findings on empty
-    values and on the first value after an IndexError or StopIteration.
+    Values that the message mentions come first. For these values, empty values, and the
+    first value after an IndexError or StopIteration, a finding includes the last
+    assignment and the values that the assignment used. If the error is about unpacking,
+    the last finding describes the values from which the unpacked value was computed.
     """
     message = get_message(error)
     mentioned_rows = []
@@ -324,11 +333,11 @@ def describe_sources(node: ast.AST, user_frame: UserFrame, excluded: str = "") -
             descriptions[text] = f"`{short_text}`: {description}"
     for part in nodes:
         pattern = getattr(part, "value", None)
-        head = find_pattern_folder(pattern)
-        folder = describe_folder(head)
-        if folder:
-            short_head = shorten(head, PATH_LIMIT)
-            descriptions[head] = f"{short_head} is {folder}"
+        folder = find_pattern_folder(pattern)
+        description = describe_folder(folder)
+        if description:
+            short_folder = shorten(folder, PATH_LIMIT)
+            descriptions[folder] = f"{short_folder} is {description}"
     return ", ".join(descriptions.values())
 
 
@@ -345,7 +354,7 @@ def describe_source(value: Any) -> str:
     """Return the text of a string, or a description of any other value."""
     if type(value) is not str:
         return describe_value(value)
-    return format_plain_value(value, 100) or "str"
+    return format_plain_value(value, SOURCE_LIMIT) or "str"
 
 
 # Searches for the item that explains a message
@@ -374,10 +383,10 @@ def select_searches(message: str, error_names: set[str]) -> Iterator[Search]:
 
 
 def find_quoted_texts(message: str) -> set[str]:
-    """Return the last five quoted texts of a message."""
+    """Return the last MAX_QUOTED_TEXTS quoted texts of a message."""
     pairs = QUOTED.findall(message)
     texts: set[str] = set()
-    for pair in pairs[-5:]:
+    for pair in pairs[-MAX_QUOTED_TEXTS:]:
         texts.update(pair)  # one of the two groups did not match
     texts.discard("")
     return texts
@@ -409,7 +418,10 @@ def is_negative(item: Any) -> bool:
 
 
 def iterate_items(value: Any) -> Iterator[Item]:
-    """Yield a value and the items of nested lists, dicts and columns, nearest first."""
+    """Yield a value and the items of nested lists, dicts and columns, breadth first.
+
+    At most MAX_ITEMS items are yielded, down to MAX_DEPTH levels of nesting.
+    """
     root = Item("", "", value)
     queue = collections.deque([(root, 0)])
     count = 0
@@ -427,7 +439,10 @@ def iterate_items(value: Any) -> Iterator[Item]:
 
 
 def list_children(value: Any) -> list[Item]:
-    """Return the items of a container, with paths relative to it."""
+    """Return the items of a container, with paths relative to the container.
+
+    Return an empty list for other values, and for a large table or array.
+    """
     if type(value) is dict:
         return list_dict_children(value)
     if is_pandas(value, "DataFrame"):
@@ -448,11 +463,11 @@ def list_children(value: Any) -> list[Item]:
 
 
 def list_dict_children(value: dict[Any, Any]) -> list[Item]:
-    """Return the items of a dict."""
+    """Return the items of a dict as a list of `Item`."""
     children = []
     pairs = list(value.items())
     for key, item in pairs[:MAX_ITEMS]:
-        label = format_plain_value(key, 30, 0) or "…"
+        label = format_plain_value(key, KEY_LIMIT, 0) or "…"
         path = f"[{label}]"
         group = path if is_a(key, str) else "[]"
         child = Item(path, group, item)
@@ -461,7 +476,11 @@ def list_dict_children(value: dict[Any, Any]) -> list[Item]:
 
 
 def list_columns(frame: Any) -> list[Item]:
-    """Return the columns of a DataFrame, or an empty list for a large one."""
+    """Return the columns of a DataFrame.
+
+    Return an empty list if the DataFrame is large or has several columns with the same
+    label.
+    """
     if frame.size > MAX_CELLS:
         return []
     if not frame.columns.is_unique:
@@ -476,7 +495,7 @@ def list_columns(frame: Any) -> list[Item]:
 
 
 def list_series_children(series: Any) -> list[Item]:
-    """Return the items of a Series, or an empty list for a large one."""
+    """Return the first MAX_ITEMS items of a Series, or an empty list if it is large."""
     if len(series) > MAX_CELLS:
         return []
     children = []
@@ -534,7 +553,7 @@ def format_item(item: Item) -> str:
 
 
 def find_odd_item(value: Any, message: str) -> str:
-    """Return a text on an item that is not of the most frequent type in its list.
+    """Return a text on an item whose type is not the most frequent type in its list.
 
     The message must mention the type of the item. Return an empty string if there is no
     such item.
@@ -597,7 +616,7 @@ def find_duplicate(value: Any) -> str:
         items = value[:MAX_ITEMS]
     counts = collections.Counter[str]()
     for item in items:
-        text = format_plain_value(item, 80, 1)
+        text = format_plain_value(item, DUPLICATE_LIMIT, 1)
         if text and "…" not in text:
             counts[text] += 1
     if not counts:

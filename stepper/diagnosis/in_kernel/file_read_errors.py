@@ -83,7 +83,7 @@ def explain_read_error(error: BaseException, frames: list[UserFrame]) -> Iterato
     if files and is_read_error(name, message):
         head = read_start(files[0])
         is_text_error = re.search(TEXT_ERRORS, name)
-        # Unless a text file has a mistake, its line or byte does not matter.
+        # The line or byte of the error is only useful in a text file.
         if not head or not is_text_error or find_file_type(head):
             yield describe_file(files[0], head)
             return
@@ -131,7 +131,7 @@ def quote_line(path: str, number: int) -> Iterator[str]:
     """Yield a sentence that quotes a line of a file, if the file has this line."""
     content = read_start(path, MAX_FILE_SIZE) or b""
     lines = content.split(b"\n")
-    if number > len(lines):
+    if not 0 < number <= len(lines):
         return
     line = lines[number - 1].decode("utf-8", "replace")
     text = shorten(line.strip(), LINE_LIMIT)

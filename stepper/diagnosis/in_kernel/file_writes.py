@@ -69,7 +69,7 @@ class PathRecord:
     def __init__(self, before: Any, digest: bytes | None, own: bool) -> None:
         self.before = before  # os.stat_result, or None if the path did not exist
         self.digest = digest  # of a small file, or None
-        # The cell caused the event, not a thread or task of an earlier cell.
+        # Whether the cell caused an event, not a thread or task of an earlier cell.
         self.own = own
         self.renamed_to = ""
 
@@ -197,6 +197,7 @@ def suppress_errors(handler: Callable[..., None]) -> Callable[[Any], None]:
 
 
 def handle_open(path: Any, mode: Any, flags: Any) -> None:
+    """Record a file that is opened for writing."""
     if type(flags) is not int or not flags & WRITING:
         return
     record_path(path, new=bool(flags & os.O_EXCL))
@@ -213,31 +214,40 @@ def handle_rename(source: Any, target: Any, source_fd: Any, target_fd: Any) -> N
 
 
 def handle_link(source: Any, target: Any, source_fd: Any, target_fd: Any) -> None:
+    """Record a new link, unless its path is relative to an open folder."""
     if target_fd == NO_FOLDER:
         record_path(target, new=True)
 
 
 def handle_remove(path: Any, folder: Any) -> None:
+    """Record a removed file or folder, unless its path is relative to an open folder.
+
+    `folder` is the descriptor of the open folder or NO_FOLDER.
+    """
     if folder == NO_FOLDER:
         record_path(path)
 
 
 def handle_rmtree(path: Any, folder: Any = None) -> None:
+    """Record a folder that is removed with its contents; `folder` is as in Python."""
     if folder is None:
         record_path(path)
 
 
 def handle_mkdir(path: Any, mode: Any, folder: Any) -> None:
+    """Record a new folder, unless its path is relative to an open folder."""
     if folder == NO_FOLDER:
         record_path(path, new=True)
 
 
 def handle_utime(path: Any, times: Any, ns: Any, folder: Any) -> None:
+    """Record a file whose times are set, unless its path is relative to a folder."""
     if folder == NO_FOLDER:
         record_path(path)
 
 
 def handle_truncate(path: Any, length: Any) -> None:
+    """Record a file that is truncated without being opened by Python's `open`."""
     record_path(path)
 
 
@@ -247,7 +257,10 @@ def handle_sqlite(database: Any, *_: Any) -> None:
 
 
 def handle_process(*_: Any) -> None:
-    """Store the current child processes, because later processes belong to the cell."""
+    """Store the child processes that exist before the cell starts its first one.
+
+    Later processes belong to the cell, unless an older thread or task starts some, too.
+    """
     if not is_own():
         state["processes_unclear"] = True
     elif state["processes"] is None:
@@ -264,7 +277,7 @@ EVENTS: dict[str, Callable[..., None]] = {
     "os.mkdir": handle_mkdir,
     "os.utime": handle_utime,
     "os.truncate": handle_truncate,
-    "os.chdir": lambda path: folders.clear(),
+    "os.chdir": lambda path: folders.clear(),  # relative folders have new paths
     "sqlite3.connect": handle_sqlite,
     "subprocess.Popen": handle_process,
     "os.posix_spawn": handle_process,

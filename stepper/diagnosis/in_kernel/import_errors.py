@@ -46,6 +46,9 @@ PATH_LIMIT = 200
 LIST_LIMIT = 240
 MAX_FOLDERS = 3
 MAX_FILE_SIZE = 600_000  # bytes that are read of a file
+MAX_SEARCHED_NAMES = 3  # of a statement that imports several names
+MAX_MODULES = 2  # that are reported for a name
+MAX_CLOSE_NAMES = 5
 SECONDS = 0.25  # for the search in source files
 # Folders and modules of a package that are not searched.
 IGNORED_NAMES = {
@@ -62,7 +65,8 @@ IGNORED_NAMES = {
 # The definition of a name at the top level of a module.
 DEFINITION = r"^(?:async +def|def|class) +({0})\b|^({0})\s*(?::[^=\n]+)?=[^=]"
 ANY_DEFINITION = re.compile(r"^(?:async +def|def|class) +([A-Za-z]\w*)", re.MULTILINE)
-started_at = time.time()
+# The kernel loads this module soon after its first cell.
+loaded_at = time.time()
 
 
 def explain_import_error(
@@ -94,7 +98,9 @@ def explain_import_error(
         statement = frames[0].statement
     if isinstance(statement, ast.ImportFrom):
         imported_names = [alias.name for alias in statement.names]
-    searched_names = imported_names[:3] if is_module else [missing_name]
+    searched_names = (
+        imported_names[:MAX_SEARCHED_NAMES] if is_module else [missing_name]
+    )
     sentences = describe_alternatives(
         module,
         module_name,
@@ -152,7 +158,7 @@ def describe_alternatives(
     If there are none, return a sentence that lists the names of the module.
     """
     names = list_module_names(module, imported_names)
-    close_names = find_close_names(missing_name, names, 5)
+    close_names = find_close_names(missing_name, names, MAX_CLOSE_NAMES)
     has_same_letters = False
     if close_names:
         letters = normalize_name(missing_name)
@@ -166,7 +172,7 @@ def describe_alternatives(
         if not modules:
             modules, similar = search_sources(package, name, known_names)
         short_name = shorten(name, NAME_LIMIT)
-        for dotted_name in modules[:2]:
+        for dotted_name in modules[:MAX_MODULES]:
             sentences.append(f"`{short_name}` is in {dotted_name}")
         if similar and not has_same_letters:
             joined_names = ", ".join(similar)
@@ -207,7 +213,7 @@ def list_package_folders(module: Any) -> list[str]:
 
 
 def find_loaded_modules(module_name: str, name: str) -> list[str]:
-    """Return up to two loaded modules that define a name, the topmost first.
+    """Return up to MAX_MODULES loaded modules that define a name, the topmost first.
 
     Only modules of the same top-level package as `module_name` are searched. Submodules
     of a returned module are left out.
@@ -233,14 +239,14 @@ def find_loaded_modules(module_name: str, name: str) -> list[str]:
     for dotted_name in defining:
         if not dotted_name.startswith(prefixes):
             outermost.append(dotted_name)
-    return outermost[:2]
+    return outermost[:MAX_MODULES]
 
 
 def explain_changed_file(module_name: str, name: str) -> str:
     """Explain that a module lacks a name because its file changed after the import.
 
-    Return an empty string if the file has not changed since the kernel started, or if
-    it does not define the name.
+    Return an empty string if the module has the name, or if the file does not define
+    it or has not changed since `loaded_at`.
     """
     module = sys.modules.get(module_name)
     if module is None or peek(module, name, missing) is not missing:
@@ -253,7 +259,7 @@ def explain_changed_file(module_name: str, name: str) -> str:
         return ""
     if not os.path.isfile(path):
         return ""
-    if os.stat(path).st_mtime <= started_at:
+    if os.stat(path).st_mtime <= loaded_at:
         return ""
     text = read_source(path)
     definition = compile_definition(name).search(text)
@@ -311,8 +317,8 @@ def search_sources(package: str, name: str, known_names: set[str]) -> SourceName
                 modules_by_name.setdefault(other, dotted_name)
     if defining:
         modules = list(defining)
-        return SourceNames(modules[:3], [])
-    close_names = find_close_names(name, modules_by_name, 4)
+        return SourceNames(modules[:MAX_MODULES], [])
+    close_names = find_close_names(name, modules_by_name, MAX_CLOSE_NAMES)
     similar = [f"{modules_by_name[other]}.{other}" for other in close_names]
     return SourceNames([], similar)
 

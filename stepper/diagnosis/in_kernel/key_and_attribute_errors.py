@@ -22,7 +22,7 @@ from stepper.diagnosis.in_kernel.close_matches import (
     join_items,
     select_public,
 )
-from stepper.diagnosis.in_kernel.expression_values import DATA, UserFrame, get_columns
+from stepper.diagnosis.in_kernel.expression_values import UserFrame, get_columns
 from stepper.diagnosis.in_kernel.failing_values import (
     Finding,
     describe_missing_call,
@@ -67,6 +67,7 @@ from stepper.kernels.in_kernel.safe_inspect import (
 
 MAX_LISTED = 30  # attributes that are all listed
 MAX_LABELS = 5000
+MAX_NAMES = 3  # missing keys of one error
 # Characters of a name or expression, of a list of keys, and of a nested list.
 NAME_LIMIT = 80
 LIST_LIMIT = 300
@@ -301,7 +302,7 @@ def explain_lookup(lookup: Lookup) -> Finding | None:
     if quoted and all(name in texts for name in quoted):
         return None  # the message quotes keys that this object has
     names = quoted or [key_text]
-    names = names[:3]
+    names = names[:MAX_NAMES]
     lost = None
     if not lookup.in_rows:
         lost = find_lost_label(lookup.value, names)
@@ -614,10 +615,6 @@ def explain_owner(
     `owner` is the expression of the object, or None if the failing line does not
     contain the expression.
     """
-    bound = None
-    assigned = None
-    if isinstance(owner, DATA[:2]):
-        bound, assigned = find_assignment(owner, user_frame, caller)
     lost = find_lost_label(value, [name])
     if lost:
         description = describe_value(value)
@@ -625,7 +622,11 @@ def explain_owner(
         finding["lost"] = lost
         return finding
     if value is None:
-        return None  # the table of values shows where None comes from
+        return None  # the description of the failing line's values covers None
+    bound = None
+    assigned = None
+    if isinstance(owner, (ast.Name, ast.Attribute)):
+        bound, assigned = find_assignment(owner, user_frame, caller)
     alternatives = describe_other_owners(value, name)
     alternatives += describe_similar_attributes(value, name)
     if not alternatives and not bound and not is_a(value, CALLABLE):
@@ -676,8 +677,9 @@ def describe_other_owners(value: Any, name: str) -> list[str]:
 def describe_similar_attributes(value: Any, wanted: str) -> list[str]:
     """Return sentences on the attributes and keys that are similar to a name.
 
-    If none is similar, the sentence lists all attributes, or all except methods. Return
-    an empty list if there are more than MAX_LISTED, or if the attribute exists.
+    If no name is similar, return a sentence that lists all attributes or, if these are
+    more than MAX_LISTED, all attributes except methods. Return an empty list if these
+    are too many as well, or if the attribute exists.
     """
     names = list_attributes(value)
     if not wanted.startswith("_"):
@@ -755,9 +757,10 @@ def list_item_names(value: Any) -> list[Any]:
 
 
 def find_stored_attribute(kind: Any, name: str) -> Any:
-    """Return an attribute that a class defines or inherits, without calling it.
+    """Return an attribute that a class defines or inherits, as stored in the class.
 
-    Return None if the class has no such attribute.
+    Descriptors such as properties are not called. Return None if the class has no such
+    attribute.
     """
     for base in get_mro(kind):
         attributes = get_class_dict(base)

@@ -56,7 +56,7 @@ def find_assignment(
 
     For an argument of a function, return the line of the call in `caller`. For an
     attribute or item without an assignment, return the assignment of its object. Return
-    UNKNOWN if there is no assignment.
+    UNKNOWN if there is no assignment, or if the caller is not known.
     """
     target = ast.unparse(node)
     loop = find_comprehension_loop(target, frame)
@@ -185,8 +185,9 @@ def list_earlier_cells(frame: UserFrame) -> list[str]:
 def find_last_binding(scope: Any, target: str, last_line: int) -> Any:
     """Return the last node above a line that assigns a target, or None.
 
-    Local names of inner functions are ignored. A node on the line itself does not
-    count, because it has not run when the line fails.
+    Local names of inner functions are ignored, but not the attributes that inner
+    functions assign, such as `self.x`. A node on the line itself does not count,
+    because it has not run when the line fails.
     """
     pending: list[Any] = []
     body = getattr(scope, "body", None)
@@ -211,7 +212,7 @@ def find_last_binding(scope: Any, target: str, last_line: int) -> Any:
 
 
 def is_binding(node: Any, target: str) -> bool:
-    """Return whether a node assigns a name or an attribute."""
+    """Return whether a node assigns a name or attribute, imports or defines a name."""
     if isinstance(node, (ast.Import, ast.ImportFrom)):
         for alias in node.names:
             name = alias.asname or alias.name
@@ -234,7 +235,7 @@ def get_assigned_value(target: ast.AST) -> ast.expr | None:
     Return None if the value is unknown, for example for one of several targets.
     """
     parent = getattr(target, "parent", None)  # set by `executing`
-    if isinstance(parent, ast.Assign):
+    if isinstance(parent, (ast.Assign, ast.AnnAssign, ast.NamedExpr)):
         return parent.value
     while isinstance(parent, (ast.Tuple, ast.List)):
         parent = getattr(parent, "parent", None)

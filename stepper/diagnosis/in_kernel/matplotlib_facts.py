@@ -63,7 +63,8 @@ TITLE_POSITIONS = ("center", "left", "right")
 # Texts of axes that are not reported.
 DEFAULT_TEXTS = ("", "rectilinear", "linear")
 NUMBER = re.compile(r"[-−]?[\d,]*\.?\d*")
-# The points of artists that may be empty.
+# Functions that return the points of an artist, by kind. An artist of these kinds that
+# has no points is not counted.
 POINTS: dict[str, Callable[[Any], Any]] = {
     "line": lambda line: line.get_xydata(),
     "scatter": lambda scatter: scatter.get_offsets(),
@@ -461,8 +462,8 @@ def describe_image(artist: Any) -> Fact:
 def describe_limits(axis: Any, low: float, high: float) -> list[Any]:
     """Return the limits of an axis.
 
-    These are the first and the last tick label if the labels are texts, else the two
-    numbers. A number that is not finite is replaced by None.
+    These are the first and the last tick label if the labels are texts, for example
+    dates, else the two numbers. A number that is not finite is replaced by None.
     """
     formatter = axis.get_major_formatter()
     formatter_name = get_qualname(type(formatter))

@@ -9,11 +9,7 @@ from __future__ import annotations
 import ast
 from typing import Any
 
-from stepper.diagnosis.in_kernel.expression_values import (
-    FUNCTIONS,
-    UserFrame,
-    list_user_frames,
-)
+from stepper.diagnosis.in_kernel.expression_values import FUNCTIONS, UserFrame
 from stepper.kernels.in_kernel.cell_sources import find_cell_line, run_state
 from stepper.kernels.in_kernel.namespace_summary import (
     ValueSummary,
@@ -90,7 +86,7 @@ def get_short_name(class_name: str) -> str:
 def find_changes_in_place(error: BaseException) -> list[tuple[str, int]]:
     """Return the names that lines above the failing line change in place.
 
-    Each name is paired with the number of its line in the cell.
+    Each name is paired with the number of the line in the cell.
     """
     user_frame = find_cell_frame(error)
     if user_frame is None:
@@ -116,19 +112,21 @@ def find_cell_frame(error: BaseException) -> UserFrame | None:
     Return None if there is none, or if the frame is in an earlier cell.
     """
     counts = get_cell_files()
-    user_frames = list_user_frames(error.__traceback__)
-    for user_frame in reversed(user_frames):
-        count = counts.get(user_frame.filename)
+    trace = error.__traceback__
+    while trace is not None:
+        count = counts.get(trace.tb_frame.f_code.co_filename)
         if count is not None:
             is_current = count == run_state["number"]
-            return user_frame if is_current else None
+            return UserFrame(trace) if is_current else None
+        trace = trace.tb_next
     return None
 
 
 def find_changed_name(node: Any) -> str:
-    """Return the variable that a statement or expression changes in place.
+    """Return the variable that a statement or expression may change in place.
 
-    Return an empty string if it changes no variable in place.
+    Examples are `x` in `x += 1`, `x["a"] = 1` and `x.append(1)`. Return an empty string
+    for any other node.
     """
     if isinstance(node, ast.AugAssign):
         return find_root_name(node.target)

@@ -159,8 +159,11 @@ def record_scripts(lines: list[str]) -> None:
         code = process.returncode or 0  # None if the process is still running
         record_command("", code, "", Position("", magic_line))
         is_successful = code == 0
+        # A line of the script is recorded only if it installs packages for
+        # another interpreter.
         for number, line in enumerate(lines[magic_line:], magic_line + 1):
-            record_command(line, 0, "", Position("", number), is_successful)
+            position = Position("", number)
+            record_command(line, 0, "", position, is_successful=is_successful)
     script_processes.clear()
 
 
@@ -201,7 +204,8 @@ def wrap_system(
         __tracebackhide__ = True  # IPython leaves this frame out of tracebacks
         output = ""
 
-        def print_and_keep(*texts: Any, **options: Any) -> None:
+        def print_and_store(*texts: Any, **options: Any) -> None:
+            """Print texts, and add them to `output`."""
             nonlocal output
             builtins.print(*texts, **options)  # noqa: T201  # IPython's own output
             for text in texts:
@@ -209,7 +213,7 @@ def wrap_system(
                     output += text
             output = output[-MAX_OUTPUT:]
 
-        posix_globals["print"] = print_and_keep
+        posix_globals["print"] = print_and_store
         try:
             code = original(command)
         finally:
@@ -233,6 +237,7 @@ def wrap_process_handler(original: Callable[..., Any]) -> Callable[..., Any]:
         output = b""
 
         def call_and_record(process: Any) -> Any:
+            """Call `callback`, and store the exit code and the output."""
             nonlocal code, output
             __tracebackhide__ = True
             result = callback(process)
@@ -255,9 +260,10 @@ def record_command(
     code: int,
     output: str,
     position: Position,
+    *,
     is_successful: bool = True,
 ) -> None:
-    """Record a command that failed or that installed packages elsewhere.
+    """Record a command that failed, or that installed packages for another interpreter.
 
     A line of a script has no separate exit code: `is_successful` is whether the whole
     script succeeded.
@@ -291,10 +297,10 @@ def record_command(
 
 
 def find_position(frame: Any) -> Position:
-    """Return the position in a cell that started a command.
+    """Return the line of a cell that started a command.
 
-    Search the frame and its callers. Return an empty file name and line 0 if no frame
-    is in a cell. The line number in the cell as written is known only after the cell.
+    The frame and its callers are searched. Return an empty file name and line 0 if no
+    frame is in a cell. The line in the cell as written is known only after the run.
     """
     cell_files = get_cell_files()
     while frame is not None:

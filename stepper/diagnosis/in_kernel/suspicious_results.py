@@ -71,7 +71,7 @@ class RecordedWarning:
 
 
 @dataclass(eq=False)
-class Run:
+class ObservedRun:
     """The warnings, trees and frames that are recorded during a run."""
 
     raw: str
@@ -87,7 +87,7 @@ class Run:
 
 # The run that is observed, if any. Replacements of `showwarning` from earlier runs only
 # pass warnings on.
-active_runs: list[Run] = []
+active_runs: list[ObservedRun] = []
 
 
 class TreeReader(ast.NodeTransformer):
@@ -116,7 +116,7 @@ def start_run(raw: str) -> None:
     """Start observing a run."""
     if active_runs:  # the previous run was not finished
         finish_run(active_runs[0].raw, False)
-    run = Run(raw)
+    run = ObservedRun(raw)
     has_pandas = "pandas" in sys.modules
     start_recording()
     if has_pandas:
@@ -169,6 +169,7 @@ def list_swallowed_errors(errors: list[SwallowedError]) -> list[Fact]:
         if not line:
             continue
         source_lines = get_source_lines(run_state["number"])
+        # The line in the code of a magic can be inexact: then there is no handler.
         if "except" not in source_lines[line - 1]:
             continue
         name = error.class_name
@@ -183,7 +184,7 @@ def list_swallowed_errors(errors: list[SwallowedError]) -> list[Fact]:
     return facts
 
 
-def list_python_warnings(run: Run) -> list[Fact]:
+def list_python_warnings(run: ObservedRun) -> list[Fact]:
     """Return a fact on each Python warning of a run."""
     facts: list[Fact] = []
     for key, warning in run.warnings.items():
@@ -227,7 +228,7 @@ def record_tree(tree: ast.Module) -> None:
         add_calls(tree, run.raw)
 
 
-def list_frame_warnings(run: Run) -> list[Fact]:
+def list_frame_warnings(run: ObservedRun) -> list[Fact]:
     """Return a fact on each suspicious change of a DataFrame that the cell names."""
     if not run.trees or "pandas" not in sys.modules:
         return []
@@ -251,7 +252,7 @@ def unwrap_showwarning(function: Any) -> Any:
     return attributes.get("stepper_passes_to", function)
 
 
-def wrap_showwarning(original: Any, run: Run) -> Callable[..., Any]:
+def wrap_showwarning(original: Any, run: ObservedRun) -> Callable[..., Any]:
     """Return a `warnings.showwarning` that records the warnings of a run.
 
     The user's code may call or replace the function, also after the run.
@@ -276,7 +277,7 @@ def wrap_showwarning(original: Any, run: Run) -> Callable[..., Any]:
 
 
 def record_warning(
-    run: Run,
+    run: ObservedRun,
     message: Any,
     category: Any,
     filename: str,

@@ -30,9 +30,7 @@ from stepper.kernels.in_kernel.safe_inspect import (
 MAX_COUNT = 1000  # of the same error in one handler
 MAX_ERRORS = 50  # different errors
 MAX_MESSAGE = 160  # characters
-MAX_READ = (
-    2000  # characters of a message in which the end of the first line is searched
-)
+MAX_READ = 2000  # characters of a message that are searched for its first line
 PLAIN_TYPES = (str, int, float, bool, bytes, type(None))
 # Not errors, or expected: an import is often tried within a broad `except`.
 EXPECTED = (
@@ -220,26 +218,46 @@ def has_builtin_str(error: Any) -> bool:
 
 
 def add_calls(tree: ast.Module, source: str) -> None:
-    """Add calls of `record_error` to the tree of a cell or of a cell magic's body."""
+    """Add calls of `record_error` to the tree of a cell or of a cell magic's body.
+
+    Code that numba may compile is left unchanged.
+    """
     if state["recording"] and not COMPILERS.search(source):
         include_functions = "numba" not in sys.modules
-        add_calls_to_body(tree.body, False, include_functions)
+        add_calls_to_body(
+            tree.body, is_in_loop=False, include_functions=include_functions
+        )
 
 
 def add_calls_to_body(
-    body: Sequence[ast.stmt], is_in_loop: bool, include_functions: bool
+    body: Sequence[ast.stmt], *, is_in_loop: bool, include_functions: bool
 ) -> None:
-    """Add the calls to the broad handlers of statements and of nested statements."""
+    """Add the calls to the broad handlers of statements and of nested statements.
+
+    Classes, and functions to which the call cannot safely be added, are left unchanged,
+    and so are the handlers of retries: see `is_retry`.
+    """
     for node in body:
+        if isinstance(node, ast.ClassDef):
+            continue
         if isinstance(node, FUNCTIONS):
             if include_functions and is_safe_function(node):
-                add_calls_to_body(node.body, False, include_functions)
-        elif not isinstance(node, ast.ClassDef):
-            is_block_in_loop = is_in_loop or isinstance(node, LOOPS)
-            for block in list_blocks(node):
-                add_calls_to_body(block, is_block_in_loop, include_functions)
-            if isinstance(node, ast.Try) and not (is_in_loop and is_retry(node)):
-                add_calls_to_handlers(node)
+                add_calls_to_body(
+                    node.body, is_in_loop=False, include_functions=include_functions
+                )
+            continue
+        is_block_in_loop = is_in_loop or isinstance(node, LOOPS)
+        for block in list_blocks(node):
+            add_calls_to_body(
+                block,
+                is_in_loop=is_block_in_loop,
+                include_functions=include_functions,
+            )
+        if not isinstance(node, ast.Try):
+            continue
+        if is_in_loop and is_retry(node):
+            continue
+        add_calls_to_handlers(node)
 
 
 def is_safe_function(node: Any) -> bool:
@@ -255,7 +273,7 @@ def is_safe_function(node: Any) -> bool:
 
 
 def is_retry(node: ast.Try) -> bool:
-    """Return whether a `try` in a loop is repeated until it leaves the loop."""
+    """Return whether a `try` in a loop leaves the loop when it succeeds."""
     parts = walk_fields(node, "body", "orelse")
     return any(isinstance(part, (ast.Break, ast.Return)) for part in parts)
 

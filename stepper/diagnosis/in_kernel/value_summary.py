@@ -42,12 +42,15 @@ MAX_COLUMNS = 400
 MAX_VALUE = 60  # characters of a value
 MAX_LIST = 90  # characters of a list of names or values
 MAX_NAME = 80  # characters of a name or label
-MAX_SHORT_NAME = 40  # characters of a name in a list
+MAX_SHORT_NAME = 40  # characters of a name or value in a list
 MAX_LONG_TEXT = 120  # characters of a call, a dtype or the contents of a folder
 MAX_KEYS = 20  # of a dict that are inspected
 MAX_ITEMS = 1000  # of a container that are inspected
 MAX_LISTED_CELLS = 8  # of an array whose values are all shown
 MAX_CONTAINER = 12  # items of a container that is shown itself
+MAX_LABEL_PARTS = 6  # of a label that is a tuple
+MAX_DISTINCT = 4  # classes or lengths of a list's items that are shown
+TEXT_MARGIN = 40  # characters that a formatted value may have beyond its limit
 NUMBERS = (int, float, bool, complex)
 TEXTS = (str, bytes)
 SEQUENCES = (list, tuple)
@@ -57,7 +60,6 @@ PLAIN_LABELS = (str, int, float, bool, type(None))
 PATHS = (pathlib.PosixPath, pathlib.PurePosixPath)
 PLAIN_CLASSES = (
     datetime.date,
-    datetime.time,
     datetime.timedelta,
     decimal.Decimal,
     fractions.Fraction,
@@ -70,7 +72,8 @@ STREAMS = (
     io.FileIO,
     io.BufferedWriter,
 )
-# Modules of time zones that are safe to format.
+# Classes of values with a time zone, and modules of time zones that are safe to format.
+ZONED_TIMES = (datetime.datetime, datetime.time)
 TIME_ZONE_MODULES = (
     "builtins",
     "datetime",
@@ -143,7 +146,7 @@ def format_plain_value(value: Any, limit: int = 80, depth: int = 2) -> str | Non
         text = format_container(value, limit, depth)
     if text is None:
         return None
-    return shorten(text, limit + 40)
+    return shorten(text, limit + TEXT_MARGIN)
 
 
 def format_scalar(value: Any, limit: int) -> str | None:
@@ -165,7 +168,7 @@ def format_scalar(value: Any, limit: int) -> str | None:
         return text
     if is_one_of(kind, PLAIN_CLASSES):
         return str(value)
-    if kind is datetime.datetime:
+    if is_one_of(kind, ZONED_TIMES):
         zone_class = type(value.tzinfo)
         is_known_zone = get_top_module(zone_class) in TIME_ZONE_MODULES
         return str(value) if is_known_zone else None
@@ -233,7 +236,7 @@ def format_label(value: Any) -> str:
     if is_one_of(kind, PLAIN_LABELS):
         return shorten(repr(value), MAX_NAME)
     if kind is tuple:
-        labels = [format_label(part) for part in value[:6]]
+        labels = [format_label(part) for part in value[:MAX_LABEL_PARTS]]
         content = ", ".join(labels)
         return f"({content})"
     if get_top_module(kind) in LABEL_MODULES:
@@ -355,7 +358,7 @@ def add_container_parts(value: Any, parts: list[str], text: str | None) -> None:
 
 
 def add_key_part(value: Any, parts: list[str]) -> None:
-    """Add the first keys of a dict to `parts`, except keys of unusual classes."""
+    """Add those of the first keys of a dict that are strings or integers to `parts`."""
     keys = list(dict.keys(value))
     texts = []
     for key in keys[:MAX_KEYS]:
@@ -368,7 +371,10 @@ def add_key_part(value: Any, parts: list[str]) -> None:
 
 
 def add_item_parts(items: Any, parts: list[str]) -> None:
-    """Add the classes and the lengths of a list's items to `parts`."""
+    """Add the classes of a list's items to the last part, and their lengths to `parts`.
+
+    The lengths are left out if there are more than MAX_DISTINCT.
+    """
     names = set()
     lengths: set[Any] = set()
     for item in items:
@@ -378,12 +384,11 @@ def add_item_parts(items: Any, parts: list[str]) -> None:
         if is_one_of(kind, CONTAINERS) or is_library_object(item):
             length = get_length(item)
             lengths.add(length)
-    shown_names = sorted(names)[:4]
+    shown_names = sorted(names)[:MAX_DISTINCT]
     alternatives = "/".join(shown_names)
     parts[-1] += f" of {alternatives}"
-    has_few_lengths = len(lengths) <= 4
     lengths.discard(None)
-    if lengths and has_few_lengths:
+    if 0 < len(lengths) <= MAX_DISTINCT:
         numbers = ", ".join(map(str, sorted(lengths)))
         parts.append(f"lengths of the items: {numbers}")
 
@@ -451,7 +456,7 @@ def format_first_values(values: Any) -> str:
     head = values[:MAX_ITEMS]
     texts: dict[str, None] = {}
     for item in head.tolist():
-        text = format_plain_value(item, 40, 1)
+        text = format_plain_value(item, MAX_SHORT_NAME, 1)
         if text:
             texts[text] = None
     return join_items(list(texts), MAX_LIST)
