@@ -523,7 +523,7 @@ def test_large_image_is_scaled_down(tmp_path: Path, width: int, mode: str) -> No
             image.size == ((1568, 40) if width < 1600 else (1568, 21))
             and image.format == "PNG"
         )
-    assert (saved.width, saved.height, saved.why, saved.single_color) == (
+    assert (saved.width, saved.height, saved.reason, saved.single_color) == (
         width,
         40,
         "",
@@ -643,7 +643,7 @@ def test_image_save_failure_is_reported(tmp_path: Path, content: Any, why: str) 
     broken, fine = SavedImages(str(tmp_path)).save(
         [make_display(content), make_display(picture())], 1
     )
-    assert broken.path == "" and broken.why.startswith(why)
+    assert broken.path == "" and broken.reason.startswith(why)
     assert fine.path.endswith("0001-2.png") and os.listdir(tmp_path) == ["0001-2.png"]
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000
     assert figure_summary.format_images([broken], [])[0].startswith(
@@ -659,7 +659,7 @@ def test_unwritable_folder(tmp_path: Path) -> None:
         )
         assert (
             saved.path == ""
-            and saved.why.startswith("cannot write the file: ")
+            and saved.reason.startswith("cannot write the file: ")
             and saved.width == 20
         )
 
@@ -673,7 +673,7 @@ def test_full_disk_leaves_no_partial_image(
     monkeypatch.setattr(os, "replace", full)
     (saved,) = SavedImages(str(tmp_path)).save([make_display(picture())], 1)
     assert (
-        saved.why == "cannot write the file: No space left on device"
+        saved.reason == "cannot write the file: No space left on device"
         and os.listdir(tmp_path) == []
     )
 
@@ -801,7 +801,7 @@ def test_figure_text_cannot_forge_stepper_lines(text: str) -> None:
         )
     for line in (
         *figure_summary.format_images(
-            [SavedImage(f"/p/{text}/1.png", 1, 1), SavedImage(why=text)], []
+            [SavedImage(f"/p/{text}/1.png", 1, 1), SavedImage(reason=text)], []
         ),
         *figure_summary.format_rich_outputs(
             [{"data": {f"x/{text}": "x", "text/plain": "<x>"}}]
@@ -878,7 +878,7 @@ def test_figure_lines_are_bounded() -> None:
     for length in (10, 100, 300, 3000):
         saved = [
             SavedImage(f"/{'p' * length}/{n}.png", 640, 480, key=n) for n in range(8)
-        ] + [SavedImage(why=figure_summary.NOT_SAVED)] * 9
+        ] + [SavedImage(reason=figure_summary.NOT_SAVED)] * 9
         lines = figure_summary.format_images(
             saved, [{"key": n, "axes": [figure] * 12} for n in range(8)]
         )

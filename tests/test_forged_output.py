@@ -206,7 +206,7 @@ def test_figure_summary_cannot_forge_stepper_lines() -> None:
     }
     saved = [
         figure_summary.SavedImage(f"/x/{NAME}.png", 3, 4, key=7),
-        figure_summary.SavedImage(why=EVIL),
+        figure_summary.SavedImage(reason=EVIL),
     ]
     lines = figure_summary.format_images(saved, [fact])
     assert len(lines) == 2 and "FORGED" in lines[0]

@@ -79,7 +79,7 @@ class SavedImages:
                 self._remove_old_files()
         images = []
         for key in keys:
-            skipped = SavedImage(why=NOT_SAVED, key=key)
+            skipped = SavedImage(reason=NOT_SAVED, key=key)
             image = saved.get(key, skipped)
             images.append(image)
         return images
@@ -103,7 +103,8 @@ class SavedImages:
         """Return an entry for each image among the recorded outputs of a cell.
 
         The files of the run with the number `run` are used if they exist. Other images
-        are saved in files with the keys of the images in their names.
+        are saved in files with the keys of the images in their names. `request` limits
+        the time and the number of files.
         """
         images = []
         saved: dict[int, SavedImage] = {}
@@ -114,12 +115,13 @@ class SavedImages:
             key = get_image_key(text)
             has_room = len(saved) < MAX_SAVED_IMAGES and request.max_files > 0
             if key not in saved and not has_room:
-                images.append(SavedImage(why=NOT_SAVED, key=key))
+                images.append(SavedImage(reason=NOT_SAVED, key=key))
                 continue
             if key not in saved:
                 path = ""
                 if run is not None:
-                    path = os.path.join(self.folder, _format_name(run, len(saved) + 1))
+                    name = _format_name(run, len(saved) + 1)
+                    path = os.path.join(self.folder, name)
                 saved[key] = self._find_or_save(text, key, path, request.deadline)
                 request.max_files -= 1
             images.append(saved[key])
@@ -128,7 +130,11 @@ class SavedImages:
     def _find_or_save(
         self, text: str, key: int, path: str, deadline: float
     ) -> SavedImage:
-        """Return the entry of an image with the file `path`, or of a new file."""
+        """Return the entry of an image.
+
+        The image has the file `path` if this file exists. Otherwise it has a file with
+        the image's key in its name, which is saved unless the deadline has passed.
+        """
         if path and os.path.exists(path):
             return SavedImage(path=path, key=key)
         name = _format_name(0, key)
@@ -136,7 +142,7 @@ class SavedImages:
         if os.path.exists(path):
             return SavedImage(path=path, key=key)
         if time.monotonic() > deadline:
-            return SavedImage(why=NOT_SAVED_YET, key=key)
+            return SavedImage(reason=NOT_SAVED_YET, key=key)
         image = self._save_image(text, key, name)
         with suppress(OSError):
             self._remove_old_files()
@@ -150,7 +156,7 @@ class SavedImages:
         try:
             image = prepare_image(text)
         except UnreadableError as error:
-            return SavedImage(why=str(error), key=image_key)
+            return SavedImage(reason=str(error), key=image_key)
         path = os.path.join(self.folder, name)
         reason = ""
         try:
@@ -163,7 +169,7 @@ class SavedImages:
             width=image.width,
             height=image.height,
             single_color=image.is_single_color,
-            why=reason,
+            reason=reason,
             key=image_key,
         )
 

@@ -1,4 +1,4 @@
-"""The lines of cells that make or drop a column which an error names."""
+"""The lines of cells that add or remove a column that an error message names."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ from stepper.policy.model import Cell, Fault
 QUOTED = re.compile(r"'([^']{1,80})'")
 GROUPBY_PREFIX = "Column not found: "  # in messages of pandas
 MAX_LABELS = 3  # labels of one error that are searched
+MAX_NAME = 60  # characters of a label
 COLUMN_ERRORS = {"KeyError", "AttributeError", "ColumnNotFoundError"}
 
 
 def explain_missing_column(fault: Fault, notebook: NotebookNames) -> str:
-    """Return a sentence on the cell that makes or dropped a missing column.
+    """Return a sentence on the line that adds or removed a missing column.
 
-    Return an empty string if no cell is known.
+    Return an empty string if no such line is known.
     """
     if COLUMN_ERRORS.isdisjoint({fault.ename, *fault.mro}):
         return ""
@@ -40,42 +41,51 @@ def explain_missing_column(fault: Fault, notebook: NotebookNames) -> str:
 
 
 def _explain_label(label: str, fault: Fault, notebook: NotebookNames) -> str:
-    """Return a sentence on the cell that makes or dropped a column."""
-    name = one_line(repr(label), 60)
-    effects = [*_list_effects(notebook.cell, label, notebook)]
-    above = [effect for effect in effects if effect.line < (fault.line or 0)]
-    if above:
-        last = above[-1]
-        if last.effect == DROPPED:
-            return f"{name} was removed by {_locate(notebook.cell, last)}"
-        return ""
-    dropped = ""
+    """Return a sentence on the line that adds or removed a column.
+
+    Lines above the failing line of the cell come first, then lines of other cells that
+    add the column and have not run, then the last line that removed the column. Return
+    an empty string if there is no such line.
+    """
+    name = one_line(repr(label), MAX_NAME)
+    failing_line = fault.line or 0
+    last_above: ColumnEffect | None = None
+    for effect in _iter_effects(notebook.cell, label, notebook):
+        if effect.line < failing_line:
+            last_above = effect
+    if last_above is not None:
+        if last_above.effect != DROPPED:
+            return ""
+        location = _format_location(notebook.cell, last_above)
+        return f"{name} was removed by {location}"
+    removal = ""
     for cell in notebook.list_other_cells():
-        for effect in _list_effects(cell, label, notebook):
-            has_run = notebook.has_run_unchanged(cell)
-            if effect.effect == MADE and not has_run:
-                status = notebook.describe_run(cell, effect.line, label).clause
-                location = _locate(cell, effect)
-                return f"{name} is added by {location}, {status}"
+        has_run = notebook.has_run_unchanged(cell)
+        for effect in _iter_effects(cell, label, notebook):
+            location = _format_location(cell, effect)
             if has_run:
-                dropped = ""
+                removal = ""
                 if effect.effect == DROPPED:
-                    location = _locate(cell, effect)
-                    dropped = f"{name} was removed by {location}"
-    return dropped
+                    removal = f"{name} was removed by {location}"
+            elif effect.effect == MADE:
+                status = notebook.describe_run(cell, effect.line, label).clause
+                return f"{name} is added by {location}, {status}"
+    return removal
 
 
-def _list_effects(
+def _iter_effects(
     cell: Cell,
     label: str,
     notebook: NotebookNames,
 ) -> Iterator[ColumnEffect]:
-    """Yield the lines of a cell that make or drop a column."""
-    for effect in list_column_effects(notebook.transform(cell.source)):
+    """Yield the lines of a cell that add or remove a column."""
+    code = notebook.transform(cell.source)
+    for effect in list_column_effects(code):
         if effect.concerns(label):
             yield effect
 
 
-def _locate(cell: Cell, effect: ColumnEffect) -> str:
+def _format_location(cell: Cell, effect: ColumnEffect) -> str:
+    """Return a phrase with the number and the text of a line of a cell."""
     line = quote_line(cell.source, effect.line)
     return f"line {effect.line} of {cell.label} ({line})"

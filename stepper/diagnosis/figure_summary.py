@@ -73,16 +73,16 @@ OUTPUT_KINDS = {
 class SavedImage:
     """An image of a run.
 
-    `path` is the path of the agent's copy, or an empty string for the reason `why`.
-    `width` and `height` are the size of the original in pixels, and `key` is the result
-    of `get_image_key`.
+    `path` is the path of the agent's copy. It is empty if the image was not saved, and
+    `reason` says why. `width` and `height` are the size of the original in pixels, or 0
+    if it is unknown. `key` is the result of `get_image_key`.
     """
 
     path: str = ""
     width: int = 0
     height: int = 0
     single_color: bool = False
-    why: str = ""
+    reason: str = ""
     key: int = 0
 
 
@@ -138,13 +138,14 @@ class Figure:
 
 
 def format_images(images: Sequence[SavedImage], facts: list[Any]) -> list[str]:
-    """Return one line for each distinct image, and one line on images beyond the limit.
+    """Return one line for each distinct image, and lines on the number of other images.
 
-    All lines together have at most MAX_SUMMARY characters.
+    All lines together have at most MAX_SUMMARY characters. `facts` are the helper's
+    facts on matplotlib figures.
     """
     figures = _decode_figures(facts)
-    read_images = [image for image in images if image.why != NOT_SAVED]
-    distinct = list(dict.fromkeys(read_images))
+    handled_images = [image for image in images if image.reason != NOT_SAVED]
+    distinct = list(dict.fromkeys(handled_images))
     image_count = max(1, len(distinct))
     fair_share = (MAX_SUMMARY - MAX_REST) // image_count
     max_length = min(MAX_FIGURE, fair_share)
@@ -155,7 +156,7 @@ def format_images(images: Sequence[SavedImage], facts: list[Any]) -> list[str]:
             number=number,
             image=image,
             figure=figures.get(image.key),
-            times=read_images.count(image),
+            times=handled_images.count(image),
             max_length=max_length,
         )
         length += len(line)
@@ -165,10 +166,10 @@ def format_images(images: Sequence[SavedImage], facts: list[Any]) -> list[str]:
             lines.append(f"… and {rest} in the same folder")
             break
         lines.append(line)
-    skipped = len(images) - len(read_images)
-    if skipped:
-        noun = "image" if skipped == 1 else "images"
-        lines.append(f"… and {skipped:,} more {noun}, not saved")
+    skipped_count = len(images) - len(handled_images)
+    if skipped_count:
+        skipped = _format_count(skipped_count, "more image")
+        lines.append(f"… and {skipped}, not saved")
     return lines
 
 
@@ -216,19 +217,17 @@ def format_recorded_images(
     `describe_figures`, by image key. Files in `folder` are named without the folder.
     """
     lines = []
-    reason = ""
+    previous_reason = ""
     for number, image in enumerate(images, 1):
-        if not image.path:
-            is_repeated = image.why == reason
-            reason = image.why
-            last_number = number + _count_equal(images[number:], image)
-            name = f"Figure {number}"
-            if last_number > number:
-                name = f"Figures {number}–{last_number}"
-            line = f"{name}: no file: {one_line(reason, MAX_REASON)}"
-            lines.append("" if is_repeated else line)
+        is_repeated = bool(image.reason) and image.reason == previous_reason
+        previous_reason = image.reason
+        if is_repeated:
+            lines.append("")
             continue
-        reason = ""
+        if not image.path:
+            line = _format_unsaved(number, images)
+            lines.append(line)
+            continue
         path = image.path
         if folder and os.path.dirname(path) == folder:
             path = os.path.basename(path)
@@ -242,14 +241,22 @@ def format_recorded_images(
     return lines
 
 
-def _count_equal(images: Sequence[SavedImage], image: SavedImage) -> int:
-    """Return how many images at the beginning have no file for the same reason."""
-    count = 0
-    for other in images:
-        if other.path or other.why != image.why:
+def _format_unsaved(number: int, images: Sequence[SavedImage]) -> str:
+    """Return the line on the image with this number, which has no file.
+
+    The line includes the following images that have no file for the same reason.
+    """
+    reason = images[number - 1].reason
+    last_number = number
+    for image in images[number:]:
+        if image.path or image.reason != reason:
             break
-        count += 1
-    return count
+        last_number += 1
+    name = f"Figure {number}"
+    if last_number > number:
+        name = f"Figures {number}–{last_number}"
+    short_reason = one_line(reason, MAX_REASON)
+    return f"{name}: no file: {short_reason}"
 
 
 def _format_path(path: str) -> str:
@@ -278,7 +285,7 @@ def _format_image(
     `times` is the number of times that the run showed the image.
     """
     if not image.path:
-        reason = one_line(image.why, MAX_REASON)
+        reason = one_line(image.reason, MAX_REASON)
         return f"Figure {number}: not saved: {reason}."
     path = _format_path(image.path)
     size = f"{image.width:,} × {image.height:,}"
@@ -448,7 +455,7 @@ def _join_parts(
 
 
 def _list_invisible_axes(figure: Figure) -> list[str]:
-    """Return the reasons why axes show nothing, with the numbers of the axes."""
+    """Return a phrase for each reason why axes show nothing, with their numbers."""
     problems = []
     for reason, text in INVISIBLE.items():
         numbers = []
@@ -528,7 +535,7 @@ def _list_axes_contents(axes: Axes, name: str) -> list[str]:
 
 
 def _get_artist_order(group: ArtistGroup) -> int:
-    """Return the key that sorts the entries of `Axes.artists` by their kinds."""
+    """Return the sort key of an entry of `Axes.artists`: its position in ARTISTS."""
     if group.kind not in ARTISTS:
         return len(ARTISTS)
     return ARTISTS.index(group.kind)
@@ -601,6 +608,7 @@ def _format_end(end: str | float | None) -> str:
 
 
 def _format_legend(names: Sequence[str]) -> str:
+    """Return a phrase with the texts of a legend, or an empty string without texts."""
     if not names:
         return ""
     quoted = _join_quoted(names)
@@ -614,6 +622,7 @@ def _join_quoted(names: Sequence[str]) -> str:
 
 
 def _format_count(count: int, noun: str, plural: str = "") -> str:
+    """Return a number with a noun; `plural` defaults to the noun with an "s"."""
     if count != 1:
         noun = plural or f"{noun}s"
     return f"{count:,} {noun}"

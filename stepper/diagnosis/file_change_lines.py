@@ -105,7 +105,10 @@ def _find_writers(
     changes: dict[str, FileChange],
     environment: ProjectEnvironment,
 ) -> _Writers:
-    """Return the files that the cell and the kernel opened for writing."""
+    """Return the paths of the files that the cell or its kernel opened for writing.
+
+    `changes` are the recorded changes by path.
+    """
     by_cell = set()
     by_kernel = set(changes)
     for open_file in facts.open:
@@ -125,7 +128,11 @@ def _format_cell_changes(
     sizes: dict[str, int],
     environment: ProjectEnvironment,
 ) -> list[str]:
-    """Return the line on files that the cell wrote, renamed, created or deleted."""
+    """Return a list with the line on the cell's changes of files, or an empty list.
+
+    `changes` are the changes that the kernel recorded, and `written` the paths of the
+    files that the cell wrote.
+    """
     relative = environment.get_relative_path
     new_paths = set()
     renamed = []
@@ -171,6 +178,7 @@ def _add_sizes(paths: Collection[str], sizes: dict[str, int]) -> list[str]:
 
 
 def _format_size(size: int) -> str:
+    """Return a number of bytes with its unit."""
     if size == 1:
         return "1 byte"
     return f"{size:,} bytes"

@@ -56,7 +56,8 @@ def _import_alone() -> ModuleType | None:
                 for folder in spec.submodule_search_locations
             ]
         module = importlib.import_module(MODULE)
-    for name in [*sys.modules]:
-        if name.split(".")[0] == "IPython":
+    for name in list(sys.modules):
+        top_name, _, _ = name.partition(".")
+        if top_name == "IPython":
             del sys.modules[name]
     return module

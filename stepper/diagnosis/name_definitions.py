@@ -41,6 +41,7 @@ CHANGE_VERBS = {
 }
 FAILURES = {Outcome.CANCELLED: "was interrupted", Outcome.TIMEOUT: "timed out"}
 MAX_EARLIER_RUNS = 100  # searched for an earlier version of a cell
+MAX_QUOTED = 100  # characters of a quoted line
 
 
 class Definition(NamedTuple):
@@ -272,7 +273,7 @@ class NotebookNames:
         The line can also annotate the name without a value. Return an empty string if
         there is no such line.
         """
-        sentences = dict[str, str]()
+        sentences: dict[str, str] = {}
         for cell in select_runnable(self.cells):
             usage = self.analyze(cell)
             for mention in usage.mentions:
@@ -299,6 +300,7 @@ class NotebookNames:
             for alias, modules in usage.modules.items():
                 if alias == name:
                     continue
+                # "a:b" stands for `from a import b`.
                 imported_names = [module.rpartition(":")[2] for module in modules]
                 if name in imported_names:
                     line = find_source_line(cell.source, 1, alias)
@@ -439,5 +441,5 @@ def quote_line(source: str, line: int) -> str:
     """Return a line of a source in backticks."""
     lines = source.split("\n")
     text = lines[line - 1].strip()
-    excerpt = one_line(text, 100)
+    excerpt = one_line(text, MAX_QUOTED)
     return f"`{excerpt}`"

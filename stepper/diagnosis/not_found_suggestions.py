@@ -44,6 +44,7 @@ FOREIGN_CONSTANTS = {
 # Names that IPython defines. They are never suggested.
 IPYTHON_NAMES = ("In", "Out", "exit", "quit", "get_ipython")
 MAX_DEFINITIONS = 2  # in a suggestion
+MAX_FILE_NAME = 200  # characters
 MIN_BUILTIN_RATIO = 0.75  # similarity from which a builtin is suggested
 # The name of a file or folder from which a module can be imported.
 MODULE_NAME = re.compile(r"([A-Za-z_]\w*)(?:\.py|(?:\.[\w-]+)?\.(?:so|pyd))?")
@@ -119,8 +120,10 @@ def explain_name_error(
         is_misspelled = normalize_name(similar[0]) == normalize_name(name)
     if not is_misspelled:
         sentences += usual_import
-    if sentences or not descriptions:
+    if sentences:
         return sentences
+    if not descriptions:
+        return []  # the kernel's names are unknown
     return [_describe_unknown_name(name, notebook)]
 
 
@@ -227,7 +230,7 @@ def _explain_name_in_file(
     is_live = name in notebook.namespace.names
     if not is_live and not notebook.list_definitions(name):
         return []
-    short_file = one_line(file, 200)
+    short_file = one_line(file, MAX_FILE_NAME)
     return [
         f"{short_file} does not define `{name}`: code in a file cannot use the "
         "notebook's names"
@@ -339,7 +342,8 @@ def explain_module_error(
     """Return sentences on a module or name that could not be imported.
 
     The sentences describe a local module, definitions of the imported names, the
-    distribution to install, or similar modules.
+    distribution to install, or similar modules. `source` is the source of the cell, and
+    `python` the path of the kernel's interpreter.
     """
     name = str(fault.attributes.get("name") or find_quoted(fault.evalue))
     findings = [finding.text for finding in error.findings]
@@ -466,6 +470,7 @@ def _find_similar_modules(name: str, namespace: Namespace) -> list[str]:
             entries = scan_folder(full_path)
             for entry in islice(entries, ENTRIES):
                 match = MODULE_NAME.fullmatch(entry.name)
+                # A name without an extension must be the name of a folder.
                 if match and (entry.is_dir() or match[1] != entry.name):
                     modules.add(match[1])
     top_name, _, _ = name.partition(".")

@@ -27,7 +27,7 @@ def score_similar_names(wanted: str, names: Iterable[str]) -> dict[str, float]:
     """
     folded_wanted = _fold(wanted)
     stem = _remove_extension(folded_wanted)
-    scores = dict[str, float]()
+    scores: dict[str, float] = {}
     remaining_names = []
     for name in names:
         folded = _fold(name)
@@ -61,7 +61,9 @@ def score_similar_names(wanted: str, names: Iterable[str]) -> dict[str, float]:
 
 
 def _remove_extension(name: str) -> str:
-    return name.rpartition(".")[0] or name
+    """Return a file name without its extension, such as `.gz` of `a.csv.gz`."""
+    stem, _, _ = name.rpartition(".")
+    return stem or name
 
 
 def _fold(name: str) -> str:

@@ -198,7 +198,11 @@ def _parse_axes(
     traces: list[dict[str, Any]],
     layout: Mapping[str, Any],
 ) -> Iterable[Axis]:
-    """Yield the first axes. After MAX_VALUES values, only the layout is used."""
+    """Yield the first MAX_AXES axes.
+
+    As soon as the axes have more than MAX_VALUES values together, only their layout is
+    used.
+    """
     columns = _group_columns(traces)
     names = sorted(columns, key=_get_axis_order)
     remaining_count = MAX_VALUES
@@ -316,6 +320,7 @@ def _is_finite_number(value: Any) -> bool:
 
 
 def _get_title(layout: Mapping[str, Any]) -> str:
+    """Return the title in the layout of a figure or axis, or an empty string."""
     title = layout.get("title")
     if isinstance(title, dict):
         title = title.get("text")

@@ -197,7 +197,7 @@ def _may_be_magic(code: str, namespace: Namespace) -> bool:
         return False
     word = match[1]
     if word in ("exit", "quit"):
-        return True
+        return True  # IPython calls these objects without parentheses
     if word in namespace.names or word in vars(builtins):
         return False
     magics = None
@@ -231,6 +231,7 @@ def _make_syntax_fault(error: SyntaxError, source: str, code: str) -> Fault:
 
 
 def _make_fault(kind: type[BaseException], message: str, **attributes: Any) -> Fault:
+    """Return the fault for an exception with this class, message and attributes."""
     classes = tuple(base.__name__ for base in kind.__mro__)
     return Fault(kind.__name__, message, classes, attributes=attributes)
 

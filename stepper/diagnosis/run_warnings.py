@@ -53,11 +53,9 @@ def format_warnings(facts: list[Any], first: Sequence[str] = ()) -> list[str]:
     unreported = _count_unreported(kernel_warnings)
     other_count = len(texts) - len(shown) + unreported.total
     if other_count:
-        count = f"{other_count:,}"
-        if unreported.is_lower_bound:
-            count += " or"
-        plural = "s" if other_count > 1 else ""
-        shown.append(f"… and {count} more warning{plural}")
+        amount = "or more" if unreported.is_lower_bound else "more"
+        noun = "warning" if other_count == 1 else "warnings"
+        shown.append(f"… and {other_count:,} {amount} {noun}")
     return shown
 
 

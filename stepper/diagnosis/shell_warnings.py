@@ -1,4 +1,4 @@
-"""Warnings on shell commands of a cell: exit codes, and packages installed elsewhere.
+"""Warnings on shell commands: exit codes, and packages for another interpreter.
 
 The facts come from the helper in the kernel (`in_kernel/shell_commands`).
 """
@@ -45,17 +45,20 @@ class Command:
 
 
 def format_command_warnings(facts: Any, environment: ProjectEnvironment) -> list[str]:
-    """Return a warning for each command, first for installations elsewhere."""
+    """Return a warning for each command.
+
+    Commands that install packages for another interpreter come first.
+    """
     commands = decode_valid_items(Command, facts)
     commands = sorted(commands, key=lambda command: not command.into)
     return [_format_warning(command, environment) for command in commands]
 
 
 def format_shell_errors(outputs: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return a list with a warning on the lines of a script that a shell could not run.
+    """Return a list with a warning that quotes a shell's own messages on stderr.
 
-    The lines are found by the shell's messages on stderr. Return an empty list if there
-    are none.
+    A shell writes these messages about lines of a script that failed. Return an empty
+    list if there are no such messages.
     """
     errors = []
     for output in outputs:
@@ -72,7 +75,7 @@ def format_shell_errors(outputs: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def _format_warning(command: Command, environment: ProjectEnvironment) -> str:
-    """Return the warning: the command, its problems, and an install command."""
+    """Return the warning on a command: its line, its problems, and how to fix them."""
     parts = []
     if command.into:
         target = one_line(command.into, MAX_OUTPUT_LINE)

@@ -149,7 +149,7 @@ def suggest_change(source: str, fault: Fault) -> str:
     # The cell parsed another text, for example with eval() or an import.
     container = " of the parsed text"
     if file:
-        short_path = re.sub(r"[^/]+/[.][.]/", "", file)
+        short_path = re.sub(r"[^/]+/[.][.]/", "", file)  # a/../b is b
         container = f" of {short_path}"
     sentence = _format_location(line, column, text, container)
     change = _find_changes(text.strip())
@@ -490,4 +490,5 @@ def _indent(lines: Sequence[str], block: Block) -> Edit:
 
 
 def _get_indentation(line: str) -> int:
+    """Return the number of white-space characters at the beginning of a line."""
     return len(line) - len(line.lstrip())
