@@ -719,8 +719,8 @@ def test_user_script_stays_for_projects_with_any_folder_name(
         user_script, "get_record_root", lambda: str(tmp_path / "records")
     )
     monkeypatch.setattr(user_script, "get_script_path", lambda: script)
-    assert "for your other projects" in (user_script.remove_script() or "")
+    assert "for your other projects" in user_script.remove_script().kept
     # a program that it starts without a project
     assert script.read_text().endswith(f"any={executable}\n")
     executable.unlink()
-    assert user_script.remove_script() == "" and not script.exists()
+    assert user_script.remove_script().is_removed and not script.exists()

@@ -1107,7 +1107,7 @@ def test_interpreter_precedence(tmp_path, make_interpreter):
         return install_checks.choose_interpreter(paths, option, active)
 
     new = chosen(VIRTUAL_ENV=str(tmp_path / "gone"))
-    assert (new.python, new.make) == (str(project / ".venv/bin/python"), True)
+    assert (new.python, new.is_new_venv) == (str(project / ".venv/bin/python"), True)
     conda, active = make_interpreter("conda"), make_interpreter("active")
     roots = {
         "CONDA_PREFIX": str(tmp_path / "conda"),
@@ -1115,13 +1115,13 @@ def test_interpreter_precedence(tmp_path, make_interpreter):
     }
     assert chosen(CONDA_PREFIX=roots["CONDA_PREFIX"]).python == conda
     assert chosen(**roots).python == active
-    assert "VIRTUAL_ENV" in chosen(**roots).why
+    assert "VIRTUAL_ENV" in chosen(**roots).reason
     own_env = make_interpreter("repo/.stepper/env")
-    assert chosen(VIRTUAL_ENV=str(Path(own_env).parent.parent)).make
+    assert chosen(VIRTUAL_ENV=str(Path(own_env).parent.parent)).is_new_venv
     other = make_interpreter(Paths(str(tmp_path / "other")).env)
     (tmp_path / "named").symlink_to(Path(other).parent.parent)
     for name in (str(Path(other).parent.parent), str(tmp_path / "named")):
-        assert chosen(VIRTUAL_ENV=name).make
+        assert chosen(VIRTUAL_ENV=name).is_new_venv
     shutil.rmtree(project / ".stepper")
     venv = make_interpreter("repo/.venv")
     assert chosen(**roots).python == venv

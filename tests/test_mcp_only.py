@@ -156,7 +156,7 @@ def test_claude_code_options_are_refused(repo: Path, option: str) -> None:
     with pytest.raises(UsageError) as refused:
         install_options.parse_arguments([str(repo), OPTION, option])
     assert refused.value.exit_code == 2
-    assert f"--mcp-only and {option} exclude each other" in refused.value.message
+    assert f"--mcp-only and {option} can't be used together" in refused.value.message
     assert list(repo.iterdir()) == []
 
 
@@ -164,7 +164,10 @@ def test_invalid_option_combination_exits_2(repo: Path) -> None:
     command = [installer.PACKAGE.parent / "install.sh", repo, OPTION, "--statusline"]
     result = subprocess.run(command, capture_output=True, text=True)
     assert result.returncode == 2
-    assert "install.sh: --mcp-only and --statusline exclude each other" in result.stderr
+    assert (
+        "install.sh: --mcp-only and --statusline can't be used together"
+        in result.stderr
+    )
     assert list(repo.iterdir()) == []
 
 

@@ -658,7 +658,7 @@ def test_install_ignores_foreign_records(hostile: Hostile) -> None:
     assert not install_checks.is_environment_ready(hostile.paths, "")
     # not the one that was "given"
     assert (
-        install_checks.choose_interpreter(hostile.paths, None, {}).why
+        install_checks.choose_interpreter(hostile.paths, None, {}).reason
         == "the project's .venv"
     )
     assert doctor.format_install_command(hostile.paths).startswith("./install.sh ")

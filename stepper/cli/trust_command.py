@@ -52,8 +52,8 @@ def describe(paths: Paths, offer: Offer) -> list[str]:
         lines += _describe_interpreter(paths, offer)
     if offer.env:
         lines += _describe_environment(paths, offer)
-    if offer.hooks:
-        lines.append(f"  hooks        {_format_path(paths, offer.hooks)}")
+    if offer.hook_script:
+        lines.append(f"  hooks        {_format_path(paths, offer.hook_script)}")
         lines.append(f"{INDENT}{SCRIPT_DESCRIPTION}")
     for name, definition in offer.kernels.items():
         text = json.dumps(definition, ensure_ascii=False)

@@ -29,9 +29,9 @@ class Handler(NamedTuple):
     """A hook handler of Claude Code.
 
     `rule` is the value of `if`, `timeout` is in seconds, and `status` is the message
-    while the handler runs. `asks` is the argument of the hook script; if it is empty,
-    the argument is the name of the event. `wakes` means that the handler runs in the
-    background for hours; when it exits, Claude Code notifies the agent with its output.
+    while the handler runs. `argument` is the argument of the hook script, by default
+    the name of the event. `notifies` means that the handler runs in the background for
+    hours, and that Claude Code notifies the agent with its output when it exits.
     """
 
     event: str
@@ -39,8 +39,8 @@ class Handler(NamedTuple):
     rule: str | None
     timeout: int
     status: str | None = None
-    asks: str = ""
-    wakes: bool = False
+    argument: str = ""
+    notifies: bool = False
 
 
 # The handlers match all notebooks. The daemon reads the current configuration and
@@ -52,7 +52,7 @@ HANDLERS = (
     # Prepares the read of a large notebook. It also explains what approving a code cell
     # means: each `NotebookEdit` follows a `Read`, and the output of the edit's own
     # event appears only after the permission question.
-    Handler("PreToolUse", "Read", "Read(**/*.ipynb)", 10, asks="BeforeRead"),
+    Handler("PreToolUse", "Read", "Read(**/*.ipynb)", 10, argument="BeforeRead"),
     Handler(
         "PostToolUse",
         "NotebookEdit",
@@ -68,30 +68,32 @@ HANDLERS = (
         "NotebookEdit",
         "NotebookEdit(**/*.ipynb)",
         CELL_TIMEOUT,
-        asks="Wake",
-        wakes=True,
+        argument="Wake",
+        notifies=True,
     ),
     Handler(
         "PostToolUse",
         "Write",
         "Write(**/*.ipynb)",
         CELL_TIMEOUT,
-        asks="Wake",
-        wakes=True,
+        argument="Wake",
+        notifies=True,
     ),
     # Replaces what the agent reads by a digest.
-    Handler("PostToolUse", "Read", "Read(**/*.ipynb)", 10, asks="AfterRead"),
-    Handler("PostToolUseFailure", "Read", "Read(**/*.ipynb)", 10, asks="ReadFailed"),
+    Handler("PostToolUse", "Read", "Read(**/*.ipynb)", 10, argument="AfterRead"),
+    Handler(
+        "PostToolUseFailure", "Read", "Read(**/*.ipynb)", 10, argument="ReadFailed"
+    ),
     Handler("PostToolBatch", None, None, 30),
     Handler("SessionStart", None, None, 30),
     # Names the file that changes while a cell runs.
-    Handler("SessionStart", None, None, 10, asks="Watch"),
-    Handler("SessionStart", None, None, CELL_TIMEOUT, asks="Rearm", wakes=True),
+    Handler("SessionStart", None, None, 10, argument="Watch"),
+    Handler("SessionStart", None, None, CELL_TIMEOUT, argument="Rearm", notifies=True),
     # Prints the contents of that file.
     Handler("FileChanged", None, None, 10),
     Handler("UserPromptSubmit", None, None, 20),
     Handler("Stop", None, None, 20),
-    Handler("Stop", None, None, CELL_TIMEOUT, asks="Rearm", wakes=True),
+    Handler("Stop", None, None, CELL_TIMEOUT, argument="Rearm", notifies=True),
 )
 # Texts that the user and the agent see with a notification. The names are internal to
 # Claude Code; without them the notification is labelled "Stop hook feedback".
@@ -129,12 +131,12 @@ def build_hook_group(handler: Handler) -> Data:
     spec: Data = {
         "type": "command",
         "command": "${CLAUDE_PROJECT_DIR}/" + SCRIPT,
-        "args": [handler.asks or handler.event],
+        "args": [handler.argument or handler.event],
         "if": handler.rule,
         "timeout": handler.timeout,
         "statusMessage": handler.status,
     }
-    if handler.wakes:
+    if handler.notifies:
         spec |= REWAKE
     spec = {name: value for name, value in spec.items() if value is not None}
     if handler.matcher:
@@ -171,7 +173,7 @@ def list_missing_handlers(data: Data) -> list[str]:
     names = []
     for handler in HANDLERS:
         if build_hook_group(handler) not in hooks.get(handler.event, []):
-            parts = (handler.event, handler.matcher, handler.asks)
+            parts = (handler.event, handler.matcher, handler.argument)
             names.append(" ".join(filter(None, parts)))
     return names
 
@@ -340,7 +342,7 @@ def render(data: Data, old: str = "{}\n") -> str:
     first_indentation = re.search(r'\n([ \t]+)"', old)
     indent = first_indentation[1] if first_indentation else DEFAULT_INDENT
     old_document = old.strip()
-    unchanged_parts = list[str]()
+    unchanged_parts: list[str] = []
     marked_data = _mark_unchanged_parts(data, old_document, unchanged_parts)
     document = json.dumps(marked_data, indent=indent, ensure_ascii=False)
     if "\r\n" in old:
@@ -354,7 +356,7 @@ def render(data: Data, old: str = "{}\n") -> str:
     if not old_document:
         return document
     # Keep the whitespace around the document.
-    before, after = old.split(old_document)
+    before, _, after = old.partition(old_document)
     return before + document + after
 
 

@@ -8,7 +8,6 @@ kernel's interpreter if the user accepted it.
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import shlex
 import stat
@@ -46,8 +45,6 @@ SHARED_SETTINGS = ".claude/settings.json"
 LOCAL_SETTINGS = ".claude/settings.local.json"
 MAX_EXAMPLES = 3  # the number of excluded notebooks to name
 READ_SECONDS = 10  # a read of a large notebook takes less time
-
-
 # The commands that install stepper from the package index, by tool.
 INDEX_COMMANDS = {
     "uvx": "uvx notebook-stepper",
@@ -135,11 +132,7 @@ def suggest_patterns(project: str, patterns: Sequence[str]) -> list[str]:
         has_controls = NAME_CONTROLS.search(name) is not None
         if not has_controls and not notebook_globs.includes(patterns, name):
             excluded.append(name)
-    setting = notebook_globs.suggest_setting(patterns, excluded)
-    if not setting:
-        return []
-    all_patterns: list[str] = json.loads(setting.removeprefix("notebooks: "))
-    return all_patterns
+    return notebook_globs.suggest_patterns(patterns, excluded)
 
 
 def find_kernel_python(paths: Paths) -> str:
@@ -507,11 +500,11 @@ def _check_socket(paths: Paths) -> str:
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
             raise StepperError(
                 f"{folder} belongs to another user or is not a folder",
-                f"rm -r {folder}",
+                f"rm -r {shlex.quote(folder)}",
             )
         if status.st_mode & 0o077:
             raise StepperError(
-                f"other users can access {folder}", f"chmod 700 {folder}"
+                f"other users can access {folder}", f"chmod 700 {shlex.quote(folder)}"
             )
     try:
         is_listening = is_daemon_listening(paths)
@@ -586,6 +579,7 @@ def _check_kernel_backends(paths: Paths) -> list[Check]:
 
 
 def _check_version(_: Paths) -> str:
+    """Return the version of stepper. This check never fails."""
     return f"stepper {__version__}"
 
 

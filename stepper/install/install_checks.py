@@ -31,7 +31,8 @@ from stepper.install.skill_states import SKILLS, load_shipped_skills
 
 SETTINGS = ".claude/settings.json"
 ENV = ".stepper/env"
-# The paths that install and uninstall change, except notebooks and skills.
+# The paths that install and uninstall change, except the notebook folder and the folder
+# of each skill.
 FOLDERS = (".stepper", ".claude", ".claude/hooks", SKILLS)
 FILES = (SETTINGS, ".gitignore", claude_settings.SCRIPT)
 STEPPER_PATHS = (
@@ -48,14 +49,15 @@ SCRIPT_MARK = b"notebook-stepper"
 class InterpreterChoice(NamedTuple):
     """The choice of the kernels' interpreter.
 
-    `python` is its path and `why` the reason for the choice. `given` means that the
-    user named the interpreter with `--python`, `make` that `.venv` must be created.
+    `python` is its path, and `reason` is the reason for the choice. `given` means that
+    the user named the interpreter with `--python`, and `is_new_venv` that it is in a
+    `.venv` that must be created.
     """
 
     python: str
-    why: str
+    reason: str
     given: bool = False
-    make: bool = False
+    is_new_venv: bool = False
 
 
 def check_target(target: str) -> None:
@@ -186,7 +188,7 @@ def choose_interpreter(
             f"{venv} has no bin/python",
             f"remove {venv}, or name an interpreter: --python PATH",
         )
-    return InterpreterChoice(str(venv_python), "a new .venv", make=True)
+    return InterpreterChoice(str(venv_python), "a new .venv", is_new_venv=True)
 
 
 def check_interpreter(choice: InterpreterChoice) -> Interpreter:
@@ -196,7 +198,7 @@ def check_interpreter(choice: InterpreterChoice) -> Interpreter:
         StepperError: The interpreter can't run a kernel, or ipykernel is missing and
             can't be installed.
     """
-    name = f"{choice.python} ({choice.why})"
+    name = f"{choice.python} ({choice.reason})"
     interpreter = probe_kernel_python(
         choice.python, name, "name another interpreter: --python PATH"
     )
@@ -264,7 +266,7 @@ def check_and_choose_interpreter(options: argparse.Namespace) -> InterpreterChoi
     # A demo in a temporary folder does not use the active environment.
     environ = {} if options.scratch else os.environ
     choice = choose_interpreter(paths, options.python, environ)
-    if not choice.make:
+    if not choice.is_new_venv:
         check_interpreter(choice)
     return choice
 

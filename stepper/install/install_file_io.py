@@ -28,7 +28,7 @@ def find_assets(kind: str) -> Path:
 
 
 def read(path: Path) -> bytes:
-    """Return the bytes of a file, or empty bytes if the file does not exist."""
+    """Return the bytes of a file, or empty bytes if the path is not a file."""
     if path.is_file():
         return path.read_bytes()
     return b""

@@ -27,7 +27,7 @@ FLAGS = (
     "plugin",
     "remade",
 )
-# Options that exclude --mcp-only, and why.
+# Options that can't be used with --mcp-only, and the reasons.
 NOT_WITH_MCP_ONLY = {
     "allow": "--allow adds permission rules to Claude Code's settings",
     "statusline": "the status line belongs to Claude Code",
@@ -88,15 +88,15 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
 
 
 def _check_combinations(options: argparse.Namespace) -> None:
-    """Raise UsageError if options exclude each other."""
+    """Raise UsageError if options can't be used together."""
     if options.demo and options.uninstall:
-        raise UsageError("--demo and --uninstall exclude each other", HELP)
+        raise UsageError("--demo and --uninstall can't be used together", HELP)
     if not options.mcp_only:
         return
     for name, reason in NOT_WITH_MCP_ONLY.items():
         if getattr(options, name):
             raise UsageError(
-                f"--mcp-only and --{name} exclude each other: {reason}", HELP
+                f"--mcp-only and --{name} can't be used together: {reason}", HELP
             )
 
 

@@ -222,6 +222,7 @@ def _print_untrusted_python(paths: Paths) -> None:
 
 
 def _update_gitignore(project: Path) -> None:
+    """Add `.stepper/` to the project's .gitignore."""
     path = project / ".gitignore"
     content = claude_settings.add_ignore_line(read(path))
     print_line(".gitignore", write(path, content))
@@ -302,12 +303,14 @@ def _print_notebooks(paths: Paths, limits: Limits) -> None:
 
 
 def _print_link_option(options: argparse.Namespace) -> None:
-    if not options.link:
-        print_line(
-            "",
-            "to use `stepper` in your own shell in every project, install with --link"
-            f" (creates {user_script.get_script_path()})",
-        )
+    """Print how to install `stepper` for the user's shell, unless `--link` was used."""
+    if options.link:
+        return
+    print_line(
+        "",
+        "to use `stepper` in your own shell in every project, install with --link"
+        f" (creates {user_script.get_script_path()})",
+    )
 
 
 def _request_scan(paths: Paths, folders: list[str]) -> None:
@@ -410,9 +413,9 @@ def _prepare_kernel(paths: Paths, choice: InterpreterChoice) -> None:
     project = Path(paths.project)
     uv = shutil.which("uv")
     changes = []
-    new_venv = project / ".venv" if choice.make else None
+    new_venv = project / ".venv" if choice.is_new_venv else None
     # `uv add` may have created the environment.
-    if choice.make and not Path(choice.python).exists():
+    if choice.is_new_venv and not Path(choice.python).exists():
         _run_or_raise(_get_venv_command(project, uv), project, new_venv)
         changes.append("created")
     interpreter = check_interpreter(choice)
@@ -426,7 +429,9 @@ def _prepare_kernel(paths: Paths, choice: InterpreterChoice) -> None:
         changes.append("ipykernel added")
     change = ", ".join(changes) or "unchanged"
     version = interpreter.version
-    print_line("kernel", f"{change}: {choice.python} ({choice.why}, Python {version})")
+    print_line(
+        "kernel", f"{change}: {choice.python} ({choice.reason}, Python {version})"
+    )
     copied = ipykernel_install.make_copy(paths, choice.python, interpreter)
     for line in (copied, *ipykernel_install.suggest_dependency(project)):
         if line:
@@ -443,13 +448,17 @@ def _get_venv_command(project: Path, uv: str | None) -> list[str]:
 
 
 def _run_or_raise(command: list[str], cwd: Path, new_venv: Path | None) -> None:
+    """Run a command; raise StepperError if it fails (see `_check_exit_code`)."""
     _check_exit_code(command, run(*command, cwd=str(cwd)), new_venv)
 
 
 def _check_exit_code(
     command: list[str], result: CompletedProcess[str], new_venv: Path | None
 ) -> None:
-    """Raise StepperError if a command failed; remove the unfinished `.venv`."""
+    """Raise StepperError if a command failed.
+
+    In this case, also remove `new_venv`, an environment that is not finished.
+    """
     if result.returncode == 0:
         return
     if new_venv:
@@ -492,7 +501,8 @@ def _write_record(
 
     The record contains the accepted programs and the original state of the project,
     which uninstall restores. `new_rules` are the added permission rules, `config` is
-    the result of `_write_config`.
+    the result of `_write_config`, and `uses_plugin` means that no hooks and skills are
+    installed.
     """
     limits = doctor.load_limits(paths)
     notebooks = doctor.get_notebook_folder(limits.patterns)

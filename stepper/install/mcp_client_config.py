@@ -42,11 +42,11 @@ class Removal(NamedTuple):
 def configure_client(
     paths: Paths, name: str, http: int | None, install: bool
 ) -> dict[str, str]:
-    """Return the response of `stepper mcp --config`.
+    """Return the response of `stepper mcp --config`: the entry for a client as text.
 
-    This is the entry for a client as text. If `install` is true, add the entry to the
-    client's file and return a message on the change. `name` is the name of the client.
-    `http` is the port of `--http`, or None.
+    If `install` is true, add the entry to the client's file instead, and return a
+    message on the change. `name` is the name of the client. `http` is the port of
+    `--http`, or None.
 
     Raises:
         UsageError: `http` is not None.
@@ -55,8 +55,8 @@ def configure_client(
     client = get_clients()[name]
     if http is not None:
         raise UsageError(
-            f"--config {name} and --http exclude each other: {name} starts the server"
-            " itself",
+            f"--config {name} and --http can't be used together: {name} starts the"
+            " server itself",
             "stepper mcp --http PORT",
         )
     if not install:
@@ -149,6 +149,7 @@ def _write_starter(paths: Paths) -> None:
 
 
 def _get_backup_path(path: Path) -> Path:
+    """Return the path of the copy of a user's file before stepper changes it."""
     return path.with_name(f"{path.name}.before-stepper")
 
 
@@ -293,6 +294,7 @@ def _add_to_text(client: Client, text: str | None, paths: Paths) -> str:
 
 
 def _make_type_error(path: Path, problem: str) -> StepperError:
+    """Return the error for a value of the wrong type in a client's file."""
     return StepperError(f"{path}: {problem}", format_editor_command(path))
 
 
@@ -337,6 +339,7 @@ def _add_to_object(
 
 
 def _make_name_error(path: Path, name: str) -> StepperError:
+    """Return the error for another server with the name of stepper's server."""
     return StepperError(
         f"{path} contains another server called {name}",
         f"{format_editor_command(path)}  # rename this server, then repeat the command",

@@ -142,11 +142,13 @@ def _has_hook_script(project: str) -> bool:
 
 
 def _make_starter_entry(project: str) -> Entry:
+    """Return an entry that starts the script in stepper's environment."""
     starter = mcp_starter.get_starter_path(Paths(Paths(project).environment_checkout))
     return {"command": str(starter), "args": [project]}
 
 
 def _make_user_entry(project: str) -> Entry:
+    """Return the entry in a file for all projects of the user."""
     return {**_make_starter_entry(project), **_get_state_variable()}
 
 
@@ -168,6 +170,7 @@ def _make_claude_desktop_entry(project: str) -> Entry:
 
 
 def _find_claude_desktop_file() -> str:
+    """Return the path of Claude Desktop's configuration. In WSL, it is on Windows."""
     if get_wsl_distribution():
         return r"%APPDATA%\Claude\claude_desktop_config.json"
     folder = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")

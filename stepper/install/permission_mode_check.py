@@ -122,7 +122,7 @@ def _list_allowed_rules(project: Path) -> set[str]:
     Raises:
         StepperError: A settings file can't be read.
     """
-    rules = set[str]()
+    rules: set[str] = set()
     for name in ("settings.json", "settings.local.json"):
         permissions = _read_permissions(project / ".claude" / name)
         for rule in permissions.get("allow", []):

@@ -15,6 +15,7 @@ from stepper.common.errors import StepperError
 # The oldest version that the kernel's helper supports (kernels/helper_loader.py).
 OLDEST_KERNEL_PYTHON = (3, 9)
 PROBE_SECONDS = 30.0
+MAX_OUTPUT = 1000  # characters of a process's output in a message
 # Python 2 must be able to run this code, which then reports the version. The mark
 # separates the result from output of site customization.
 PROBE_MARK = "stepper-probe"
@@ -64,15 +65,18 @@ def run(*command: str, cwd: str = "/", seconds: float = 600.0) -> CompletedProce
 
 
 def get_output_tail(result: CompletedProcess[str]) -> str:
-    """Return the last 1,000 characters of a process's output, for a message."""
+    """Return the end of a process's error output or else its output, for a message."""
     output = result.stderr.strip() or result.stdout.strip()
-    return output[-1000:] or f"exit code {result.returncode} without a message"
+    if not output:
+        return f"exit code {result.returncode} without a message"
+    return output[-MAX_OUTPUT:]
 
 
 def probe(python: str, name: str = "", hint: str = "") -> Interpreter:
     """Return the version and modules of an interpreter.
 
-    An error calls the interpreter `name` and has the hint `hint`.
+    `name` is the name of the interpreter in an error, by default its path. `hint` is
+    the hint of the error.
 
     Raises:
         StepperError: The interpreter can't be run.

@@ -70,7 +70,7 @@ def classify_skill(files: Mapping[str, bytes]) -> str:
     if mark is None:
         return "foreign"
     digest = mark[1]
-    if digest is None:
+    if digest is None:  # a mark without a hash: the user may have edited the skill
         return "edited"
     is_unchanged = digest.decode() == compute_digest(files)
     return "ours" if is_unchanged else "edited"

@@ -8,7 +8,6 @@ installation record. Uninstall restores the setting.
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from stepper.install.install_file_io import (
     remove,
     write,
 )
+from stepper.install.permission_mode_check import get_config_folder
 
 KEY = "statusLine"
 COMMAND = '"${CLAUDE_PROJECT_DIR}"/' + SCRIPT + " StatusLine"
@@ -107,6 +107,7 @@ def write_script(env: Path) -> None:
 
 
 def _get_replaced_command_path(paths: Paths) -> Path:
+    """Return the path of the file with the command of the replaced status line."""
     return Path(get_record_folder(paths.project), "statusline.own")
 
 
@@ -116,8 +117,7 @@ def _read_user_setting() -> dict[str, Any]:
     Raises:
         StepperError: The settings can't be read.
     """
-    home = Path(os.environ.get("CLAUDE_CONFIG_DIR") or Path("~/.claude").expanduser())
-    path = home / "settings.json"
+    path = get_config_folder() / "settings.json"
     try:
         setting = json.loads(read(path) or b"{}").get(KEY)
     except (OSError, ValueError, AttributeError) as error:

@@ -135,6 +135,7 @@ def _append_table(text: str, table: str) -> str:
 
 
 def _make_inline_table(tomlkit: Any, entry: Entry) -> Any:
+    """Return an entry as an inline table of tomlkit."""
     table = tomlkit.inline_table()
     for key, value in entry.items():
         table[key] = _make_value(tomlkit, value)
@@ -142,6 +143,7 @@ def _make_inline_table(tomlkit: Any, entry: Entry) -> Any:
 
 
 def _make_value(tomlkit: Any, value: Any) -> Any:
+    """Return a value for a tomlkit document; a dictionary becomes an inline table."""
     if isinstance(value, dict):
         return _make_inline_table(tomlkit, value)
     return value

@@ -114,7 +114,7 @@ class Offer:
     env: str  # stepper's environment
     env_files: tuple[str, ...]  # the files of the environment that are executed
     kernels: dict[str, dict[str, Any]]  # the definitions of the kernel backends
-    hooks: str  # the script that Claude Code runs
+    hook_script: str  # the script that Claude Code runs
     settings: dict[str, Any]  # other configured values that affect what runs
     record: dict[str, Any]  # the current record
 
@@ -168,18 +168,18 @@ def examine(paths: Paths) -> Offer:
         env_files = list(filter(os.path.lexists, paths_in_env))
     for path in filter(None, (python, env, *env_files)):
         check_ownership(path)
-    hooks = os.path.join(paths.project, SCRIPT)
-    if not os.path.lexists(hooks):
-        hooks = ""
+    hook_script = os.path.join(paths.project, SCRIPT)
+    if not os.path.lexists(hook_script):
+        hook_script = ""
     return Offer(
-        python,
-        bool(configured_python),
-        env,
-        tuple(env_files),
-        kernels,
-        hooks,
-        _get_changed_settings(limits),
-        read_install_record(paths.project),
+        python=python,
+        python_is_configured=bool(configured_python),
+        env=env,
+        env_files=tuple(env_files),
+        kernels=kernels,
+        hook_script=hook_script,
+        settings=_get_changed_settings(limits),
+        record=read_install_record(paths.project),
     )
 
 
@@ -220,6 +220,7 @@ def accept(paths: Paths, offer: Offer) -> dict[str, Any]:
     if offer.new_kernels:
         # Keep backends of an earlier configuration: they may still have a kernel.
         record["kernels"] = [*record.get("kernels", []), *offer.new_kernels]
+    # An empty record would mean that the checkout is not accepted.
     save_record(paths, record or {"accepted": []})
     if offer.env == paths.env_link:
         with report_write_errors(paths.env):
@@ -252,23 +253,37 @@ def trust(paths: Paths) -> dict[str, Any]:
 
 
 def check_ownership(path: str) -> None:
-    """Raise StepperError if another user owns a path or could replace its file."""
-    for location in map(Path, {path, os.path.realpath(path)}):
+    """Raise StepperError if another user owns a path, or if all users can change it.
+
+    Both a link and its target are checked. The owners of folders above are not checked.
+    """
+    for location in map(Path, dict.fromkeys([path, os.path.realpath(path)])):
         if location.lstat().st_uid not in (0, os.getuid()):
             raise StepperError(
                 f"{escape_controls(str(location))} was not accepted, because it belongs"
                 " to another user",
                 f"ls -ld {shell_quote(str(location))}",
             )
-        unsafe_paths = list(filter(_is_world_writable, [location]))
-        unsafe_paths += filter(_allows_replacement, location.parents)
-        if unsafe_paths:
-            unsafe_path = str(unsafe_paths[0])
+        unsafe_path = _find_unsafe_path(location)
+        if unsafe_path:
             raise StepperError(
                 f"{escape_controls(path)} was not accepted, because all users can write"
                 f" to {escape_controls(unsafe_path)}",
                 f"chmod o-w {shell_quote(unsafe_path)}",
             )
+
+
+def _find_unsafe_path(path: Path) -> str:
+    """Return the path or the folder above it that all users can change.
+
+    Return an empty string if there is none.
+    """
+    if _is_world_writable(path):
+        return str(path)
+    for folder in path.parents:
+        if _allows_replacement(folder):
+            return str(folder)
+    return ""
 
 
 def _is_world_writable(path: Path) -> bool:

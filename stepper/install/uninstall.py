@@ -101,7 +101,7 @@ def uninstall(options: argparse.Namespace) -> None:
     if record.get("gitignore", True):
         _remove_ignore_line(project, keep=".gitignore" in record.get("found", ()))
     _remove_home(paths, record)
-    trust.remove_record(paths)  # the environment too
+    trust.remove_record(paths)  # and the environment
     _remove_user_script()
     notebooks = str(record.get("notebooks", "notebooks"))
     folders = [notebooks]
@@ -138,7 +138,7 @@ def _print_kept(project: Path, notebooks: str) -> None:
     if (project / notebooks).is_dir():
         names.append(f"{notebooks}/")
     if (project / ".venv").is_dir():
-        names.append(".venv (with ipykernel)")
+        names.append(".venv")
     if names:
         print_line("kept", ", ".join(names))
 
@@ -293,11 +293,11 @@ def _remove_client_entries(paths: Paths, record: Record) -> None:
 
 def _remove_user_script() -> None:
     """Remove the script of `--link`, unless other projects need it."""
-    message = user_script.remove_script()
-    if message:
-        print_line("kept", message)
-    elif message is not None:
+    removal = user_script.remove_script()
+    if removal.is_removed:
         print_line("removed", str(user_script.get_script_path()))
+    elif removal.kept:
+        print_line("kept", removal.kept)
 
 
 def _remove_home(paths: Paths, record: Record) -> None:

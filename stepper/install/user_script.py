@@ -10,6 +10,7 @@ import os
 import re
 import shlex
 from pathlib import Path
+from typing import NamedTuple
 
 from stepper.common.errors import StepperError
 from stepper.common.paths import Paths, get_record_root
@@ -19,6 +20,16 @@ MARK = b"(notebook-stepper)"
 MAX_NAMED_PROJECTS = 5
 # The line with the command that the script runs outside of projects.
 ENVIRONMENT_LINE = re.compile(rb"^any=.*$", re.MULTILINE)
+
+
+class ScriptRemoval(NamedTuple):
+    """The result of `remove_script`.
+
+    If the script is stepper's and was not removed, `kept` says why.
+    """
+
+    is_removed: bool = False
+    kept: str = ""
 
 
 def get_script_path() -> Path:
@@ -57,33 +68,34 @@ def install_script(paths: Paths) -> str:
     return f"{change}: {get_script_path()}"
 
 
-def remove_script() -> str | None:
+def remove_script() -> ScriptRemoval:
     """Remove the script, unless other projects of the user need the script.
 
-    Return None if the script is not stepper's, an empty string if the script was
-    removed, or else a message that says why the script was kept.
+    A script of another program is left unchanged.
     """
     path = get_script_path()
     content = read(path)
     if MARK not in content:
-        return None
+        return ScriptRemoval()
     repair = f"To remove it, run: rm {shlex.quote(str(path))}"
     # The script contains the path of a recorded environment (see `_write_script`).
     if os.fsencode(get_record_root()) not in content:
-        return (
+        kept = (
             f"{path} (created by --link of an installation that is not recorded in"
             f" {get_record_root()}). {repair}"
         )
+        return ScriptRemoval(kept=kept)
     commands = _list_commands()
     if not commands:
         remove(path)
-        return ""
+        return ScriptRemoval(is_removed=True)
     _write_script(content, commands[0])
     names = [_get_project(command) for command in commands[:MAX_NAMED_PROJECTS]]
     projects = ", ".join(names)
     if len(commands) > len(names):
         projects += f" and {len(commands) - len(names)} more"
-    return f"{path} (created by --link), for your other projects: {projects}. {repair}"
+    kept = f"{path} (created by --link), for your other projects: {projects}. {repair}"
+    return ScriptRemoval(kept=kept)
 
 
 def is_on_path() -> bool:
@@ -119,4 +131,5 @@ def _get_project(command: str) -> str:
 
 
 def _read_shipped_script() -> bytes:
+    """Return the script of this version of stepper."""
     return read(find_assets("hooks") / "shell")

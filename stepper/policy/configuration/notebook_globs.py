@@ -167,18 +167,28 @@ def suggest_setting(patterns: Sequence[str], paths: Iterable[str]) -> str:
     Notebooks in folders that no pattern can include are ignored. Return an empty string
     if no other notebook remains.
     """
+    all_patterns = suggest_patterns(patterns, paths)
+    if not all_patterns:
+        return ""
+    value = json.dumps(all_patterns, ensure_ascii=False)
+    return f"notebooks: {value}"
+
+
+def suggest_patterns(patterns: Sequence[str], paths: Iterable[str]) -> list[str]:
+    """Return `patterns` and further patterns that also include the given notebooks.
+
+    Return an empty list if all of them are in folders that no pattern can include.
+    """
     folders = set[str]()
     for path in paths:
         if includes([ALL_FOLDERS], path):
             folders.add(posixpath.dirname(path))
     if not folders:
-        return ""
-    setting = [*patterns, *_suggest_patterns(folders)]
-    value = json.dumps(setting, ensure_ascii=False)
-    return f"notebooks: {value}"
+        return []
+    return [*patterns, *_suggest_folder_patterns(folders)]
 
 
-def _suggest_patterns(folders: set[str]) -> list[str]:
+def _suggest_folder_patterns(folders: set[str]) -> list[str]:
     """Return patterns that include the notebooks in these folders."""
     nested = _remove_nested(folders - {""})
     if len(nested) > MAX_SUGGESTED_FOLDERS:
