@@ -174,6 +174,7 @@ class Event:
 
     @property
     def _tool_use_id(self) -> str | None:
+        """The ID of the tool call, or None if it is unknown."""
         return _get_short_text(self.data, "tool_use_id") or None
 
     def _parse_write(self, arguments: dict[str, Any]) -> FileWrite:
@@ -222,9 +223,9 @@ class Event:
 
     @property
     def read_lines(self) -> tuple[int, int | None]:
-        """The number of the first line that Read shows, and how many lines.
+        """The number of the first line that Read shows, and the number of lines.
 
-        The second value is None if Read shows all lines.
+        The number of lines is None if Read shows all further lines.
         """
         offset = self.tool_input.get("offset")
         limit = self.tool_input.get("limit")
@@ -295,6 +296,7 @@ class Event:
 
 
 def _require_text(data: dict[str, Any], key: str) -> str:
+    """Return the string at a key; raise PayloadError if there is none."""
     value = data.get(key)
     if not isinstance(value, str):
         raise PayloadError(f"`{key}` of the hook's payload is missing or not a string")
@@ -302,10 +304,12 @@ def _require_text(data: dict[str, Any], key: str) -> str:
 
 
 def _get_short_text(data: dict[str, Any], key: str) -> str:
+    """Return the first SHORT_TEXT characters of the string at a key, or ""."""
     return get_text(data, key)[:SHORT_TEXT]
 
 
 def _require_path(data: dict[str, Any], key: str) -> str:
+    """Return the path at a key; raise PayloadError if there is no valid path."""
     value = _require_text(data, key)
     if not _is_possible_path(value):
         message = f"`{key}` of the hook's payload is not a valid path"
@@ -356,6 +360,7 @@ def add_plugin_note(output: bytes) -> bytes:
         return output
 
     def add_note(text: str) -> str:
+        """Return a text with the note, if the text mentions /continue."""
         if "/continue" not in text:
             return text
         return (

@@ -165,7 +165,7 @@ async def _handle_for_project(request: Request, arguments: Any) -> object:
     """
     workspace = request.workspace
     name = getattr(arguments, "notebook", None)
-    has_notebook = name or workspace.currents.get(request.owner)
+    has_notebook = bool(name or workspace.currents.get(request.owner))
     match arguments:
         case cli_commands.New():
             return await _create_notebook(request, arguments)
@@ -686,7 +686,7 @@ async def _run(
 def _choose_selection(arguments: cli_commands.Run | cli_commands.Restore) -> str:
     """Return the selection of cells that a command runs, such as "all".
 
-    Raise UsageError if the options of the command exclude each other.
+    Raise UsageError if the options of the command can't be combined.
     """
     if isinstance(arguments, cli_commands.Restore):
         return "restore"

@@ -39,18 +39,21 @@ MAX_LIST_CHARACTERS = 500
 
 
 def _is_number(value: Any, minimum: float = 0, maximum: float = MAX_NUMBER) -> bool:
+    """Return whether a value is a number above 0 in a range."""
     if not isinstance(value, int | float) or isinstance(value, bool):
         return False
     return value > 0 and minimum <= value <= maximum
 
 
 def _is_whole_number(value: Any, minimum: int = 0) -> bool:
+    """Return whether a value is an integer from `minimum` to MAX_NUMBER."""
     if not isinstance(value, int) or isinstance(value, bool):
         return False
     return minimum <= value <= MAX_NUMBER
 
 
 def _is_name(value: Any) -> bool:
+    """Return whether a value is a non-empty text without control characters."""
     return isinstance(value, str) and value != "" and value.isprintable()
 
 
@@ -62,12 +65,14 @@ def _is_project_folder(folder: Any) -> bool:
 
 
 def _is_pattern_list(value: Any) -> bool:
+    """Return whether a value is a valid pattern or a list of valid patterns."""
     if isinstance(value, str):
         return notebook_globs.is_valid(value)
     return isinstance(value, list) and all(map(notebook_globs.is_valid, value))
 
 
 def _is_module_mode(value: Any) -> bool:
+    """Return whether a value is valid for `local_modules`."""
     # YAML reads `off` as False.
     return value is False or value in ("reload", "warn", "off")
 
@@ -85,6 +90,7 @@ def _parse_size(value: Any) -> int | None:
 
 
 def _is_switch(value: Any) -> bool:
+    """Return whether a value is `on` or `off`."""
     # YAML reads `on` and `off` as booleans.
     return isinstance(value, bool) or value in ("on", "off")
 
@@ -184,10 +190,12 @@ def parse(text: str, file_name: str) -> Limits:
             f"{file_name}, line 1: the file must contain a mapping of keys to values"
         )
     lines = {}
-    for key_node, _ in node.value if node else ():
-        lines[key_node.value] = key_node.start_mark.line + 1
+    if node is not None:
+        for key_node, _ in node.value:
+            lines[key_node.value] = key_node.start_mark.line + 1
     for key, value in data.items():
-        _check_value(key, value, f"{file_name}, line {lines.get(key, 1)}")
+        line = lines.get(key, 1)
+        _check_value(key, value, f"{file_name}, line {line}")
     values: dict[str, Any] = {}
     for key, value in data.items():
         values[key] = tuple(value) if isinstance(value, list) else value

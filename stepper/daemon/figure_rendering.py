@@ -206,5 +206,8 @@ def _kill(process: Process) -> None:
 
 
 def _get_last_line(text: str) -> str:
+    """Return the last line of a text that is not blank, or an empty string."""
     lines = [line for line in clean(text).splitlines() if line.strip()]
-    return one_line(lines[-1], MAX_ERROR_CHARACTERS) if lines else ""
+    if not lines:
+        return ""
+    return one_line(lines[-1], MAX_ERROR_CHARACTERS)

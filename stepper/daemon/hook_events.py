@@ -42,9 +42,9 @@ AGENT_EVENTS = ("PreToolUse", "PostToolUse", "PostToolBatch")
 PLUGIN = "CLAUDE_PLUGIN_ROOT"  # Claude Code sets it for the hooks of a plugin
 # The wait for a cell that is being interrupted: longer than an interrupt takes, but
 # shorter than the client's timeout.
-PATIENCE_SECONDS = 8.0
+INTERRUPT_WAIT_SECONDS = 8.0
 SUMMARY_CHARACTERS = 200  # of a response, in the line for the user
-# The stepper commands for the user's plain words.
+# The names of the stepper commands that resume a notebook, by the parsed command.
 RESUME_NAMES = {
     prompt_commands.CONTINUE: "continue",
     prompt_commands.FIX: "fix",
@@ -62,8 +62,9 @@ async def handle_event(
     payload. A StepperError is reported in the output. The output of `Wake` and `Rearm`
     is empty, because `caller.deliver` sends their messages to the agent.
     """
-    event, _, again = name.partition(" ")
-    output = await _handle_event(workspace, event, bool(again), data, caller)
+    event, _, suffix = name.partition(" ")
+    is_repeated = suffix == "again"
+    output = await _handle_event(workspace, event, is_repeated, data, caller)
     output = claude_code_json.add_skill_notes(output, workspace.has_other_skill)
     output = claude_code_json.use_terminal_commands(output, workspace.program)
     if caller.environ.get(PLUGIN):
@@ -218,7 +219,7 @@ def _add_undelivered_reports(
     also stored as undelivered.
     """
     if caller.disconnected.is_set():
-        stop_line = report.stop.split("\n", 1)[0]
+        stop_line, _, _ = report.stop.partition("\n")
         text = _join([report.text, report.stop])
         undelivered_reports.add_undelivered(session, text, report.line or stop_line)
         return report
@@ -296,7 +297,9 @@ async def wait_for_edit(
     was_in_background = call_id in session.state.background_calls
     if is_repeated and was_in_background and is_lost:
         background_caller = Caller(caller.environ)
-        work = _run_edit(workspace, session, change, background_caller, True)
+        work = _run_edit(
+            workspace, session, change, background_caller, is_repeated=True
+        )
         call = background_runs.start_call(session, call_id, background_caller, work)
     undelivered_ids = [report.call for report in session.state.undelivered]
     if is_repeated and call is None and call_id in undelivered_ids:
@@ -402,7 +405,7 @@ async def take_undelivered(session: Session) -> run_report.Report:
     """Return the undelivered reports and mark them as delivered.
 
     If a run is starting, finishing or being interrupted, wait for its report first, for
-    PATIENCE_SECONDS at most.
+    INTERRUPT_WAIT_SECONDS at most.
     """
     await background_runs.recover_calls(session)
     caller = session.requests.running_caller
@@ -411,7 +414,9 @@ async def take_undelivered(session: Session) -> run_report.Report:
     must_not_wait = has_client or is_queued or session.runs_in_background
     if session.requests.is_locked and not must_not_wait:
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(session.requests.wait_until_idle(), PATIENCE_SECONDS)
+            await asyncio.wait_for(
+                session.requests.wait_until_idle(), INTERRUPT_WAIT_SECONDS
+            )
     return undelivered_reports.pop_report(session)
 
 
@@ -549,10 +554,10 @@ async def _find_resume_target(
 ) -> ResumeTarget:
     """Return the session that a command resumes, and the command without its name.
 
-    If the command's message starts with a notebook name, that notebook is resumed.
-    Otherwise, the stopped notebook is, or `current` if no notebook is stopped. Raise
-    UsageError if the named notebook does not exist, or if several notebooks are stopped
-    and none is named.
+    If the command's message starts with a notebook name, this is the session of the
+    named notebook. Otherwise, it is the session of the stopped notebook, or `current`
+    if no notebook is stopped. Raise UsageError if the named notebook does not exist, or
+    if several notebooks are stopped and none is named.
     """
     project = workspace.paths.project
     words = command.words
@@ -586,7 +591,7 @@ async def _execute_command(
             return await notebook_commands.skip(session, command.message)
         case prompt_commands.STOP:
             results = await background_runs.interrupt_calls(
-                session, owner, PATIENCE_SECONDS
+                session, owner, INTERRUPT_WAIT_SECONDS
             )
             if results:
                 return results
@@ -595,7 +600,7 @@ async def _execute_command(
 
 
 def _format_user_line(command: PromptCommand, response: str) -> str:
-    """Return the line that tells the user how stepper understood a prompt.
+    """Return a line for the user that names the command found in a prompt.
 
     Return an empty string for the status command, because the agent shows the status.
     """

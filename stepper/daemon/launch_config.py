@@ -56,11 +56,11 @@ def build_launch_config(
     env = paths.active_env
     kernel_environ = build_kernel_environ(environ, python, env, hidden_variables)
     return LaunchConfig(
-        python,
-        cwd,
-        kernel_environ,
-        get_ipykernel_folder(env),
-        backend,
+        python=python,
+        cwd=cwd,
+        environ=kernel_environ,
+        bundled_ipykernel=get_ipykernel_folder(env),
+        backend=backend,
     )
 
 

@@ -110,7 +110,7 @@ def decide_shell_command(workspace: Workspace, command: str, consent: Consent) -
     if not running_command:
         return claude_code_json.SILENT
     limits = workspace.config.load_limits()
-    # Why the user must approve the command, or None.
+    # The reason why the user must approve the command, or None.
     approval_reason = edit_gate.check_approval(consent, limits)
     if not approval_reason:
         approval_reason = edit_gate.check_delegation(consent, limits)
@@ -121,7 +121,7 @@ def decide_shell_command(workspace: Workspace, command: str, consent: Consent) -
 
 
 def find_refusal(session: Session, change: CellEdit | FileWrite) -> str | None:
-    """Return why an edit is refused, or None if it is allowed.
+    """Return the reason for refusing an edit, or None if the edit is allowed.
 
     The state can change before the edit is executed, so the session checks it again.
     """
@@ -144,7 +144,7 @@ def find_refusal(session: Session, change: CellEdit | FileWrite) -> str | None:
 def _find_insert_refusal(
     session: Session, change: CellEdit, cells: Sequence[Cell]
 ) -> str | None:
-    """Return why the insertion of a cell is refused, or None if it is allowed."""
+    """Return the reason for refusing a new cell, or None if the cell is allowed."""
     cell_above = plan.find_cell(cells, change.after or "")
     index = cell_above.index + 1 if cell_above else 0
     failed_step = edit_gate.check_failed_step(session.state, cells, index)
@@ -158,7 +158,7 @@ def _find_insert_refusal(
 def _find_write_refusal(
     session: Session, change: FileWrite, running: str | None
 ) -> str | None:
-    """Return why a Write of a notebook is refused, or None if it is allowed.
+    """Return the reason for refusing a Write of a notebook, or None if it is allowed.
 
     `running` is the reason why no further cell can run now, or None.
     """
@@ -174,7 +174,7 @@ def _find_write_refusal(
 
 
 def has_code_to_run(session: Session, change: CellEdit | FileWrite) -> bool:
-    """Return whether code runs after an edit."""
+    """Return whether code may run after an edit."""
     if isinstance(change, FileWrite):
         cells = session.file.parse(change.content).cells
         return bool(changed_cells.select_not_run(cells, session.state.last_sources))

@@ -190,6 +190,7 @@ def list_gpus() -> list[GpuUsage]:
 
 
 def _parse_gpu(name: str, percent: str, used_mib: str, total_mib: str) -> GpuUsage:
+    """Return the usage of a GPU from the fields of a line of nvidia-smi."""
     return GpuUsage(
         name.strip(),
         _parse_number(percent),
@@ -207,6 +208,7 @@ def _parse_mib(text: str) -> int | None:
 
 
 def _parse_number(text: str) -> float | None:
+    """Return the number in a text, or None if the text is not a number."""
     with contextlib.suppress(ValueError):
         return float(text)
     return None  # nvidia-smi prints "[N/A]" for unknown values

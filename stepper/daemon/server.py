@@ -270,6 +270,7 @@ class Daemon:
             log.exception("the maintenance of %s failed", session.name)
 
     def _start_replay(self, session: Session) -> None:
+        """Start the replay of a complete notebook in a task."""
         task = asyncio.create_task(self._replay_notebook(session))
         self.replay_tasks.add(task)
         task.add_done_callback(self.replay_tasks.discard)
@@ -381,6 +382,7 @@ class Daemon:
             loop.call_later(TRIM_SECONDS, self._trim_memory)
 
     def _trim_memory(self) -> None:
+        """Release freed memory to the system, unless a request is in progress."""
         if self.request_count <= len(self.waiting_hooks):
             self.memory.trim_if_grown()
 
@@ -462,10 +464,10 @@ class Daemon:
         return Request(
             self.workspace,
             caller,
-            os.fsdecode(client_request.cwd),
-            connection.send_progress,
-            self.daemon_info,
-            self.exit_requested.set,
+            cwd=os.fsdecode(client_request.cwd),
+            progress=connection.send_progress,
+            daemon_info=self.daemon_info,
+            shut_down=self.exit_requested.set,
         )
 
     async def _process(
@@ -497,10 +499,10 @@ class Daemon:
 
 
 def _explain_idle_shutdown(limits: Limits, idle_seconds: float, rank: int) -> str:
-    """Return why an idle kernel must be shut down.
+    """Return the reason for shutting down an idle kernel.
 
-    Return an empty string if the kernel must not be shut down. `rank` is the number of
-    idle kernels that were used more recently.
+    Return an empty string if the kernel keeps running. `rank` is the number of idle
+    kernels that were used more recently.
     """
     hours = limits.kernel_idle_hours
     if idle_seconds > hours * SECONDS_PER_HOUR:

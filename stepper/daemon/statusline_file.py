@@ -53,11 +53,10 @@ class StatusLineFile:
     def update(self, measure_memory: bool = True) -> None:
         """Write the file if a line has changed or a cell is running.
 
-        Remove the file if no notebook has a status line.
-        If `measure_memory` is true, measure the kernels' memory again, but not more
-        often than every MEMORY_SECONDS.
+        Remove the file if no notebook has a status line. If `measure_memory` is true,
+        measure the kernels' memory again, but not more often than every MEMORY_SECONDS.
         """
-        lines = list[str]()
+        lines: list[str] = []
         has_running = False
         for owner, name in self.workspace.currents.get_all().items():
             session = self.workspace.sessions.get(name)
@@ -106,12 +105,12 @@ class StatusLineFile:
         queue_text = queued.text if queued else ""
         return statusline.format_status_line(
             session.state,
-            cell_name,
-            elapsed,
-            queue_text,
-            session.namespace_tracker.current,
-            display.frame,
-            display.memory,
+            running=cell_name,
+            clock=elapsed,
+            queued=queue_text,
+            namespace=session.namespace_tracker.current,
+            frame=display.frame,
+            memory=display.memory,
         )
 
     def _update_display(

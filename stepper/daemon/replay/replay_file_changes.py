@@ -62,7 +62,7 @@ class FolderSnapshot:
         """Return the files that were created, written or deleted after the snapshot."""
         was_truncated = self.is_truncated
         stamps = self._scan_stamps()
-        changes = list[FileChange]()
+        changes: list[FileChange] = []
         for name in sorted({*self.before, *stamps}):
             before = self.before.get(name)
             stamp = stamps.get(name)
@@ -101,7 +101,7 @@ class FolderSnapshot:
         """Return the stamps of the files by relative path."""
         tree = walk(self.folder)
         self.is_truncated = tree.truncated
-        stamps = dict[str, Stamp]()
+        stamps: dict[str, Stamp] = {}
         for name in tree.files:
             if TEMPORARY.fullmatch(name):  # a notebook that stepper is writing
                 continue

@@ -105,13 +105,13 @@ async def verify_notebook(
     )
     replay_name = f"{os.getpid()}-{next(replay_numbers)}"
     replay_workspace = ReplayWorkspace(
-        path,
-        os.path.join(workspace.paths.verify, replay_name),
-        launch,
-        limits,
-        launch.cwd,
-        options.kernel or "",
-        metadata,
+        original=path,
+        folder=os.path.join(workspace.paths.verify, replay_name),
+        launch=launch,
+        limits=limits,
+        original_cwd=launch.cwd,
+        backend_name=options.kernel or "",
+        metadata=metadata,
     )
     workspace.replays.add(disconnected)
     try:
@@ -274,12 +274,14 @@ def _build_options(
     checkpoint_folder = ""
     if options.checkpoint:
         checkpoint_folder = os.path.join(replay_workspace.folder, CHECKPOINT)
+    first_seed = 0
     configured_seed = launch.environ.get(HASH_SEED, "")
-
-    first_seed = int(configured_seed) if configured_seed.isdecimal() else 0
+    if configured_seed.isdecimal():
+        first_seed = int(configured_seed)
 
     @contextlib.asynccontextmanager
     async def open_session(seed: int) -> AsyncIterator[Session]:
+        """Open the session of a replay whose kernel has this hash seed."""
         if options.scratch and seed != first_seed:
             paths = request.workspace.paths
             await asyncio.to_thread(_renew_scratch, paths, replay_workspace)
@@ -312,7 +314,7 @@ async def _open_replay(
     await asyncio.to_thread(shutil.copyfile, replay_workspace.notebook, copy)
     launch = replay_workspace.launch
     environ = {**launch.environ, HASH_SEED: str(seed)}
-    replay = request.workspace.replay(
+    replay = request.workspace.open_replay(
         name,
         copy,
         os.path.join(folder, RECORD),
@@ -380,7 +382,7 @@ def _copy_existing(source: str, target: str) -> None:
 
 
 def _explain(error: OSError) -> str:
-    """Return the reason of an error; for several files, that of the first one."""
+    """Return the reason of an error, or of the first error if several files failed."""
     if isinstance(error, shutil.Error) and error.args[0]:
         source, _, reason = error.args[0][0]
         return f"{source} can't be copied: {reason}"
@@ -411,7 +413,7 @@ def _check_size(paths: Paths, replay_workspace: ReplayWorkspace) -> None:
 
 
 def _list_not_copied(folder: str, names: list[str]) -> Iterable[str]:
-    """Return the names of the subfolders that are not copied.
+    """Return the names in a folder that are not copied.
 
     These are `.stepper`, `.git` and Python environments.
     """
@@ -423,6 +425,7 @@ def _list_not_copied(folder: str, names: list[str]) -> Iterable[str]:
 
 
 def _is_environment(path: str) -> bool:
+    """Return whether a folder is a virtual environment of Python."""
     return os.path.exists(os.path.join(path, "pyvenv.cfg"))
 
 

@@ -68,7 +68,9 @@ class StandaloneReplays:
             config = StandaloneConfig(paths, kernelspec)
             workspace = StandaloneWorkspace(paths, config)
             caller = Caller(self.environ, disconnected=self.stopped)
-            request = Request(workspace, caller, project, progress, daemon_info={})
+            request = Request(
+                workspace, caller, cwd=project, progress=progress, daemon_info={}
+            )
             session = workspace.get_session(path)
             # Not the kernel backend in the notebook: no backend is configured.
             kernel = kernelspec or Limits.kernel

@@ -48,11 +48,11 @@ class CurrentNotebooks:
         currents = self.get_all()
         currents[PROJECT] = name
         if session:
-            currents.pop(session, None)
-            other_sessions = [key for key in currents if key != PROJECT]
-            for oldest in other_sessions[:-MAX_SESSIONS]:
-                del currents[oldest]
+            currents.pop(session, None)  # the latest session comes last
             currents[session] = name
+            sessions = [key for key in currents if key != PROJECT]
+            for oldest in sessions[:-MAX_SESSIONS]:
+                del currents[oldest]
         self._write(currents)
 
     def rename(self, new_names: Mapping[str, str]) -> None:
@@ -84,6 +84,7 @@ class CurrentNotebooks:
         self._write(currents)
 
     def _write(self, currents: Mapping[str, str]) -> None:
+        """Write the current notebooks to the file, if they have changed."""
         sessions = dict(currents)
         project_name = sessions.pop(PROJECT, None)
         data = {"current": project_name, "sessions": sessions}

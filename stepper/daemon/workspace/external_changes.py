@@ -63,12 +63,12 @@ class ExternalChanges:
         # The notebooks as they were last reported.
         self.reported: FileStates = {}
         self.is_started = False
-        self.folders = list[str]()  # the folders that the hook script checks
+        self.folders: list[str] = []  # the folders that the hook script checks
         self.next_full_scan = 0.0
         self.read_count = -1  # the index's `read_count` when the folders were listed
         self.marker_text = b""
         # The patterns whose notebooks are all in `reported`.
-        self.patterns = list[str]()
+        self.patterns: list[str] = []
         self.last_check_ns = time.time_ns()
         # Whether a scan since the last check left folders out.
         self.is_incomplete = False
@@ -99,7 +99,7 @@ class ExternalChanges:
         """
         if not self.is_started:
             self.start()
-        lines = list[str]()
+        lines: list[str] = []
         with contextlib.suppress(StepperError, OSError):
             notebooks = self._scan()
             was_incomplete = self._add_newly_covered(notebooks)
@@ -144,7 +144,7 @@ class ExternalChanges:
 
         Return the paths of the notebooks that are postponed to the next check.
         """
-        postponed = set[str]()
+        postponed: set[str] = set()
         deadline = time.monotonic() + READ_SECONDS
         for path in sorted(self._select_changed(notebooks)):
             if time.monotonic() > deadline:
@@ -185,7 +185,7 @@ class ExternalChanges:
 
     def _select_changed(self, notebooks: FileStates) -> set[str]:
         """Return the paths of the notebooks that changed after they were reported."""
-        changed = set[str]()
+        changed: set[str] = set()
         for path, state in notebooks.items():
             if self.reported.get(path) != state:
                 changed.add(path)

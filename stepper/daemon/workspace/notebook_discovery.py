@@ -113,7 +113,7 @@ class NotebookIndex:
 
     def refresh_folders(self, folders: Iterable[str]) -> None:
         """Update only these folders and their direct subfolders."""
-        checked = set[str]()
+        checked: set[str] = set()
         for path in folders:
             folder = self.folders.get(path)
             if folder is not None:
@@ -143,7 +143,7 @@ class NotebookIndex:
 
         The direct subfolders are searched too, unless they have too many entries.
         """
-        notebooks = set[str]()
+        notebooks: set[str] = set()
         for path in folders:
             folder = self.folders.get(path)
             if folder is None:
@@ -168,6 +168,7 @@ class NotebookIndex:
         return entry_count >= CROWDED_ENTRIES
 
     def _iterate_subfolders(self, folder: Folder) -> Iterator[Folder]:
+        """Yield the direct subfolders of a folder that are in the index."""
         for path in folder.children:
             if path in self.folders:
                 yield self.folders[path]
@@ -208,6 +209,7 @@ class _Refresh:
         self.index.is_incomplete = self.is_incomplete
 
     def _can_read(self) -> bool:
+        """Return whether the limits of this refresh allow further reads."""
         return self.entries_left > 0 and time.monotonic() < self.deadline
 
     def _visit(self, path: str, is_searched: bool) -> None:
@@ -241,10 +243,12 @@ class _Refresh:
                 self._keep(path, folder)
 
     def _keep(self, path: str, folder: Folder) -> None:
+        """Copy a folder from the former contents of the index."""
         self.folders[path] = folder
         self._add_pending(folder.subfolders, folder.unsearched)
 
     def _add_pending(self, subfolders: list[str], unsearched: list[str]) -> None:
+        """Visit these folders later; `unsearched` are only listed."""
         self.pending.extend((child, True) for child in subfolders)
         self.pending.extend((child, False) for child in unsearched)
 
@@ -274,12 +278,12 @@ class _Refresh:
         batch = list(islice(entries, project_walk.TURN))
         self.entries_left -= len(batch)
         folder.entry_count += len(batch)
-        subfolders = list[str]()
-        unsearched = list[str]()
+        subfolders: list[str] = []
+        unsearched: list[str] = []
+        former_covered: frozenset[str] = frozenset()
         former_folder = self.index.folders.get(path)
-        former_covered = (
-            frozenset(former_folder.covered) if former_folder else frozenset[str]()
-        )
+        if former_folder is not None:
+            former_covered = frozenset(former_folder.covered)
         for entry in batch:
             if entry.name.endswith(".ipynb"):
                 self._add_notebook(folder, entry, former_covered)

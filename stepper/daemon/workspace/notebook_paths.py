@@ -33,10 +33,14 @@ class UncoveredError(UsageError):
     """A notebook matches no pattern of `notebooks:`.
 
     `name` is the notebook's path relative to the project. `setting` is the
-    configuration line that would include the notebook.
+    configuration line that would include the notebook, or an empty string if no line
+    can include it.
     """
 
-    name = setting = ""
+    def __init__(self, message: str, hint: str, *, name: str, setting: str) -> None:
+        super().__init__(message, hint)
+        self.name = name
+        self.setting = setting
 
 
 class NotebookPaths:
@@ -74,6 +78,7 @@ class NotebookPaths:
         return os.path.realpath(self._join(self.config.load_limits().notebooks_dir))
 
     def _join(self, name: str) -> str:
+        """Return the path of a notebook or folder by its name in the project."""
         return os.path.join(self.paths.project, name)
 
     def list_patterns(self) -> list[str]:
@@ -217,8 +222,7 @@ class NotebookPaths:
                 f" {escape_controls(real)}",
                 f"ls -ld {shell_quote(self.new_notebook_folder)}",
             )
-        if NAME_CONTROLS.search(name):  # in the name of the link's target
-            return self.resolve(real)
+        _check_controls(real, name)  # of the target of a link
         if os.path.islink(path) and not os.path.lexists(real):
             raise UsageError(
                 f"{quoted} is a symbolic link to {escape_controls(real)}, which does"
@@ -270,10 +274,10 @@ class NotebookPaths:
         setting = notebook_globs.suggest_setting(patterns, [name])
         if setting:
             hint += f", or change .stepper/config.yaml: {setting}"
-        error = UncoveredError(message, hint)
-        error.name = path if name.startswith("../") else name
-        error.setting = setting
-        return error
+        is_outside = name.startswith("../")
+        return UncoveredError(
+            message, hint, name=path if is_outside else name, setting=setting
+        )
 
 
 def _check_controls(path: str, name: str) -> None:

@@ -118,7 +118,7 @@ class NotebookRecords:
 
     def list_notebooks_with_journals(self) -> list[str]:
         """Return the paths of notebooks with a journal, most recently used first."""
-        journals = list[tuple[float, str]]()
+        journals: list[tuple[float, str]] = []
         for folder, _, names in os.walk(self.paths.journals):
             for name in names:
                 if not name.endswith(".jsonl"):
@@ -132,6 +132,7 @@ class NotebookRecords:
         return [notebook for _, notebook in journals]
 
     def _get_notebook_of_journal(self, journal: str) -> str:
+        """Return the path of the notebook with the journal at a path."""
         journal_name = os.path.relpath(journal, self.paths.journals)
         store_name = Path(journal_name).with_suffix(".ipynb")
         return self.notebook_paths.get_path_of_store(str(store_name))
@@ -143,7 +144,7 @@ def _add_to_cache(
     entry: CachedHashes,
 ) -> None:
     """Add an entry to a cache. If the cache is full, remove all other entries."""
-    if len(cache) > MAX_CACHED_FILES:
+    if len(cache) >= MAX_CACHED_FILES:
         cache.clear()
     cache[key] = entry
 

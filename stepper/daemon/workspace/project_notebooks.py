@@ -54,7 +54,7 @@ class Workspace:
         self,
         paths: Paths,
         open_session: Callable[[str, str], Session],
-        replay: Callable[[str, str, str, LaunchConfig, Limits], Session],
+        open_replay: Callable[[str, str, str, LaunchConfig, Limits], Session],
     ) -> None:
         self.paths = paths
         self.config = Config(paths)
@@ -85,7 +85,7 @@ class Workspace:
         )
         self.environ: Mapping[str, str] = {}  # of the last caller
         self._open_session = open_session
-        self.replay = replay
+        self.open_replay = open_replay
         # How the user's shell calls stepper, in the project's folder.
         self.program = PROGRAM
         self._searched_path: str | None = None  # the PATH that was searched for it
@@ -95,8 +95,8 @@ class Workspace:
         self._counts = (-1, -1)
         # Whether the commands of the sessions name their notebooks.
         self._are_commands_named = False
-        # To stop replays, set their events.
         self.replay_slots = ReplaySlots()
+        # Each replay stops when its event is set.
         self.replays = set[asyncio.Event]()
         # The following attributes contain or are keyed by client sessions.
         # Sessions that ran a cell or a command since the user's last prompt.
@@ -157,6 +157,7 @@ class Workspace:
         return self._open(name, path)
 
     def _open(self, name: str, path: str) -> Session:
+        """Return a new session that suggests the current commands."""
         session = self._open_session(name, path)
         self._set_commands(session)
         return session
@@ -190,6 +191,7 @@ class Workspace:
         return os.path.lexists(self._join(session.name))
 
     def _join(self, name: str) -> str:
+        """Return the path of a notebook by its name."""
         return os.path.join(self.paths.project, name)
 
     # The commands that sessions suggest.
@@ -230,6 +232,7 @@ class Workspace:
         self._set_all_commands()
 
     def _set_all_commands(self) -> None:
+        """Set the commands that the open sessions suggest."""
         for session in self.sessions.values():
             self._set_commands(session)
 
@@ -497,6 +500,7 @@ class Workspace:
 
 
 def _add_suffix(name: str) -> str:
+    """Return a name with the suffix `.ipynb`, which may be missing."""
     return name if name.endswith(".ipynb") else f"{name}.ipynb"
 
 

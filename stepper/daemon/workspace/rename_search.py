@@ -210,7 +210,7 @@ class RenameSearch:
         MAX_READ_NOTEBOOKS.
         """
         folder = os.path.dirname(path)
-        paths = set[str]()
+        paths: set[str] = set()
         for name in self.notebook_paths.list_known():
             paths.add(os.path.join(self.records.paths.project, name))
         # The index may be older than the rename.
@@ -241,4 +241,5 @@ class RenameSearch:
 
 
 def _includes_inode(paths: Iterable[str], inode: int) -> bool:
+    """Return whether one of the files has this inode number."""
     return any(get_inode(path) == inode for path in paths)

@@ -268,6 +268,7 @@ class RenamedNotebooks:
         return self._move_sessions({new_path: session})
 
     def _get_next_search(self, name: str) -> float:
+        """Return the time from which a missing notebook may be searched for again."""
         return self._next_searches.get(name, 0.0)
 
     def describe_uncovered(self, path: str) -> str:
@@ -328,7 +329,7 @@ class RenamedNotebooks:
         for session in moves.values():
             stores.pop(session.name, None)
         stores.update(new_stores)
-        for name, store in [*stores.items()]:
+        for name, store in list(stores.items()):
             if self.notebook_paths.get_default_store(self._join(name)) == store:
                 del stores[name]
         renames_file.replace(stores, renamed)
@@ -399,6 +400,7 @@ class RenamedNotebooks:
         )
 
     def _join(self, name: str) -> str:
+        """Return the path of a notebook by its name."""
         return os.path.join(self.paths.project, name)
 
 

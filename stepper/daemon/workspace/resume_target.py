@@ -57,6 +57,7 @@ async def find_target(
 
 
 def _get_current(workspace: Workspace, owner: str) -> Session | None:
+    """Return the open session of a client's current notebook, or None."""
     name = workspace.currents.get(owner)
     if name:
         return workspace.sessions.get(name)
@@ -82,6 +83,7 @@ def _build_several_stopped_error(
 
 
 def _format_instruction(interface: str) -> str:
+    """Return the line above the suggested commands or calls."""
     if interface == "tool":
         return "To ask the user about one of the notebooks, make one of these calls:"
     verb = "type" if interface == "slash" else "run"

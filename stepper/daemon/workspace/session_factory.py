@@ -1,4 +1,4 @@
-"""Creates sessions.
+"""The creation of sessions.
 
 Only this module connects the sessions with their adapters (kernel backends, notebook
 files, diagnosis). The sessions use the adapters through protocols.
@@ -47,11 +47,11 @@ def open_session(
         workspace,
         name,
         path,
-        JournalFile(os.path.join(paths.journals, store + ".jsonl")),
-        os.path.join(paths.kernels, store + ".json"),
-        os.path.join(paths.figures, store),
-        workspace.config.load_limits,
-        partial(workspace.get_launch_config, path),
+        journal=JournalFile(os.path.join(paths.journals, f"{store}.jsonl")),
+        record=os.path.join(paths.kernels, f"{store}.json"),
+        figures=os.path.join(paths.figures, store),
+        get_limits=workspace.config.load_limits,
+        get_launch_config=partial(workspace.get_launch_config, path),
     )
     relocate = partial(workspace.renames.follow_missing, session)
     session.file.set_relocate(relocate)
@@ -82,11 +82,11 @@ def open_replay(
         workspace,
         name,
         copy,
-        NullJournal(),
-        record,
-        figures,
-        lambda: limits_of_replay,
-        lambda environ, kernel: launch,
+        journal=NullJournal(),
+        record=record,
+        figures=figures,
+        get_limits=lambda: limits_of_replay,
+        get_launch_config=lambda environ, kernel: launch,
     )
 
 
@@ -95,6 +95,7 @@ def _create_session(
     workspace: Workspace,
     name: str,
     path: str,
+    *,
     journal: Journal,
     record: str,
     figures: str,
@@ -122,10 +123,10 @@ def _create_session(
         LateOutputs(file),
         journal,
         launcher,
-        get_limits,
-        get_launch_config,
-        diagnoser,
-        recover_run,
-        on_change,
-        image_diff.compare_pixels,
+        limits=get_limits,
+        get_launch_config=get_launch_config,
+        diagnosis=diagnoser,
+        recover_run=recover_run,
+        on_change=on_change,
+        compare_pixels=image_diff.compare_pixels,
     )
