@@ -13,7 +13,7 @@ import pytest
 from stepper.common import dataclass_decode
 from stepper.diagnosis import diagnoser, error_fact_types
 from stepper.diagnosis.diagnoser import Diagnoser, format_findings
-from stepper.diagnosis.error_fact_types import ErrorFacts, Finding, Lost
+from stepper.diagnosis.error_fact_types import ErrorFacts, Finding, LostColumn
 from stepper.diagnosis.in_kernel.close_matches import find_close_names, join_items
 from stepper.diagnosis.ipython_syntax import get_transformer
 from stepper.diagnosis.name_definitions import NotebookNames, list_python_changes
@@ -492,7 +492,9 @@ def test_decoder_keeps_valid_items_and_skips_unknown_keys() -> None:
     read = dataclass_decode.decode(error_fact_types.ErrorFacts, data)
     assert read.findings == (
         error_fact_types.Finding("a"),
-        error_fact_types.Finding("b", error_fact_types.Bound(4, "", 2, "y = df['y']")),
+        error_fact_types.Finding(
+            "b", error_fact_types.AssignmentLine(4, "", 2, "y = df['y']")
+        ),
     )
     assert read.program and dataclass_decode.decode_valid_items(
         error_fact_types.Finding, [5, {"text": "a"}, {}]
@@ -765,7 +767,7 @@ def test_run_that_removed_a_column_is_named(
     state.cells_by_execution_count = counts
     cell = Cell("own", 9, 9, "code", "df['Amount']")
     notebook = NotebookNames(cell, [ONE_FRAME, cell], state, Namespace(), str)
-    finding = Finding("`df` has b", lost=Lost("df", "'Amount'", **lost))
+    finding = Finding("`df` has b", lost=LostColumn("df", "'Amount'", **lost))
     assert format_findings(ErrorFacts((finding,)), notebook)[0].startswith(message)
 
 

@@ -370,7 +370,7 @@ def test_surrogates_are_shown_as_escapes() -> None:
         "J\udcf6n".encode()
     assert next(file_read_errors.explain_read_error(caught.value, [])) == (
         r"utf-8 cannot encode the character '\udcf6' in 'J\udcf6n', which is a surrogate,"
-        " as errors='surrogateescape' makes of the byte 0xf6"
+        " to which errors='surrogateescape' decodes byte 0xf6"
     )
 
 

@@ -30,10 +30,10 @@ from stepper.diagnosis import (
 from stepper.diagnosis.agent_images import SavedImages
 from stepper.diagnosis.column_definitions import explain_missing_column
 from stepper.diagnosis.error_fact_types import (
-    Bound,
+    AssignmentLine,
     ErrorFacts,
     FileFacts,
-    Lost,
+    LostColumn,
     NamespaceChanges,
 )
 from stepper.diagnosis.file_change_lines import format_file_lines
@@ -231,7 +231,7 @@ class Diagnoser:
         if fault.ename == "Timeout":
             running = describe_running_line(fault, notebook)
             if not running:
-                running = ["stepper does not know which line was running"]
+                running = ["the line that was running is unknown"]
             findings = format_findings(error, notebook)
             return running + findings[:2]
         return self._explain_message(fault, python)
@@ -461,7 +461,9 @@ def format_findings(error: ErrorFacts, notebook: NotebookNames) -> list[str]:
     return sentences
 
 
-def describe_assignment(bound: Bound, text: str, notebook: NotebookNames) -> str:
+def describe_assignment(
+    bound: AssignmentLine, text: str, notebook: NotebookNames
+) -> str:
     """Return a clause on the line that assigned the value of a finding.
 
     The clause includes the last change in place. `text` is the sentence of the finding;
@@ -489,7 +491,7 @@ def describe_assignment(bound: Bound, text: str, notebook: NotebookNames) -> str
     return clause
 
 
-def describe_lost_column(lost: Lost, notebook: NotebookNames) -> str:
+def describe_lost_column(lost: LostColumn, notebook: NotebookNames) -> str:
     """Return a clause on the run that removed a column from a DataFrame."""
     change = f"changed `{lost.name}`, which had the column {lost.label} before"
     if lost.now:

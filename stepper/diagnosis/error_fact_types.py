@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 
 @dataclass(frozen=True)
-class Bound:
+class AssignmentLine:
     """The line that last assigned a value, or that passed an argument (`argument`).
 
     The line is in `file` or, if `file` is empty, in the cell with the execution count
@@ -35,7 +35,7 @@ class Bound:
 
 
 @dataclass(frozen=True)
-class Lost:
+class LostColumn:
     """A column (`label`) that a DataFrame (`name`) lost in a run.
 
     The run is the failed run if `now` is true, else an earlier run.
@@ -53,8 +53,8 @@ class Finding:
     """A sentence on a value, with the value's last assignment and lost column."""
 
     text: str
-    bound: Bound | None = None
-    lost: Lost | None = None
+    bound: AssignmentLine | None = None
+    lost: LostColumn | None = None
 
 
 @dataclass(frozen=True)

@@ -156,8 +156,8 @@ def _restore_notebooks(paths: Paths) -> None:
         names = ", ".join(remaining)
         print_line(
             "warning",
-            f"a copy without outputs may be in the place of {names}; the notebook is"
-            " kept in .stepper/reads: move it back yourself",
+            f"{names} may be a copy without outputs. The notebook itself is in"
+            " .stepper/reads: move it back yourself",
         )
 
 

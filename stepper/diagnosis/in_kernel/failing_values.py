@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from stepper.diagnosis.in_kernel.expression_values import UserFrame
-from stepper.diagnosis.in_kernel.last_assignment import Bound, find_assignment
+from stepper.diagnosis.in_kernel.last_assignment import AssignmentLine, find_assignment
 from stepper.diagnosis.in_kernel.value_summary import (
     CALLABLE,
     describe_folder,
@@ -116,7 +116,7 @@ class Row:
     caller: UserFrame | None
 
 
-def make_finding(text: str, bound: Bound | None = None) -> Finding:
+def make_finding(text: str, bound: AssignmentLine | None = None) -> Finding:
     """Return a finding with a text and the last assignment of the described value."""
     return {"text": text, "bound": bound}
 

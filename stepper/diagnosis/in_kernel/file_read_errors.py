@@ -116,7 +116,7 @@ def describe_character(text: str, position: int, encoding: Any) -> str:
         sentence += ", which is a surrogate"
         if code in ESCAPED_BYTES:
             byte = code - FIRST_ESCAPED_BYTE
-            sentence += f", as errors='surrogateescape' makes of the byte 0x{byte:02x}"
+            sentence += f", to which errors='surrogateescape' decodes byte 0x{byte:02x}"
         return sentence
     return f"{sentence}; utf-8 can"
 

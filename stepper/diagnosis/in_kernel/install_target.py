@@ -76,11 +76,13 @@ def find_install_target(
     has_succeeded: bool,
     lacks_pip: bool,
 ) -> dict[str, Any] | None:
-    """Return facts on a command that installs packages into another interpreter.
+    """Return facts on a command that installs packages for another interpreter.
 
-    `wanted` lists the requirements, `into` is the other interpreter and `own` the
-    kernel's interpreter. `into` is empty if the kernel's interpreter lacks pip. Return
-    None if the packages are installed for the kernel, or if this is unknown.
+    `wanted` lists the requirements, `into` is the other interpreter, or a program that
+    starts it, and `own` is the kernel's interpreter. `into` is empty if the kernel's
+    interpreter lacks pip. Return None if the packages are installed for the kernel, or
+    if this is unknown. `has_succeeded` is whether the command succeeded, and
+    `lacks_pip` whether pip was not found.
     """
     for words in split_commands(command):
         installer = parse_installer(words)
@@ -91,21 +93,30 @@ def find_install_target(
         requirements = list_requirements(installer.words)
         python = find_interpreter(installer.program, installer.python)
         is_own = bool(python) and is_own_interpreter(python)
-        target = {"wanted": requirements, "into": python, "own": sys.executable}
+        target = {"wanted": requirements, "own": sys.executable}
         if lacks_pip and (is_own or not python):
             return {**target, "into": ""}
-        if python:
-            if is_own:
-                continue
-            return target
-        # If the kernel does not see the packages, the program starts another
-        # interpreter.
-        program = installer.program
-        if not program or not has_succeeded or is_own_interpreter(program):
+        if is_own:
             continue
-        if not all(map(is_installed, requirements)):
-            return {**target, "into": program}
+        other = python
+        if not python and has_succeeded:
+            other = find_other_program(installer.program, requirements)
+        if other:
+            return {**target, "into": other}
     return None
+
+
+def find_other_program(program: str, requirements: list[str]) -> str:
+    """Return the path of a program that installed packages for another interpreter.
+
+    This is known if the kernel does not see the packages. Return an empty string
+    otherwise.
+    """
+    if not program or is_own_interpreter(program):
+        return ""
+    if all(map(is_installed, requirements)):
+        return ""
+    return program
 
 
 def split_commands(command: str) -> list[list[str]]:

@@ -31,7 +31,7 @@ END_OF_FILE = 1 << 30  # a line number below all lines
 # `line` and `text`. Optional keys: `name`, the assigned expression; `argument`, true if
 # the line is a call that passed the value as an argument; `verb`, such as "set by";
 # `changed_cell`, `changed_line` etc., the line that changed the value in place.
-Bound = dict[str, Any]
+AssignmentLine = dict[str, Any]
 
 
 class Assignment(NamedTuple):
@@ -40,7 +40,7 @@ class Assignment(NamedTuple):
     For a loop, `value` is the iterated expression. A field is None if it is unknown.
     """
 
-    bound: Bound | None
+    bound: AssignmentLine | None
     value: ast.expr | None
 
 
@@ -109,7 +109,7 @@ def find_in_cells(target: str, frame: UserFrame, last_line: int) -> Assignment |
     included. Return None if no cell assigns the target.
     """
     name, _, _ = target.partition(".")
-    changed: Bound = {}
+    changed: AssignmentLine = {}
     for filename in (frame.filename, *list_earlier_cells(frame)):
         source = Source.for_filename(filename)
         if name in source.text:
@@ -144,7 +144,7 @@ def find_change_in_place(
     filename: str,
     target: str,
     lines: range,
-) -> Bound:
+) -> AssignmentLine:
     """Return the last line in a range that changes a value in place.
 
     The keys have the prefix `changed_`. Return an empty dict if there is no such line.
@@ -244,8 +244,8 @@ def get_assigned_value(target: ast.AST) -> ast.expr | None:
     return None
 
 
-def get_line(filename: str, line: int) -> Bound:
-    """Return a line of code as JSON: the keys of `Bound` that are not optional.
+def get_line(filename: str, line: int) -> AssignmentLine:
+    """Return a line of code, without the optional keys of `AssignmentLine`.
 
     A line of a cell is returned as the user wrote it.
     """

@@ -115,7 +115,7 @@ def install() -> None:
 def start_run(raw: str) -> None:
     """Start observing a run."""
     if active_runs:  # the previous run was not finished
-        finish_run(active_runs[0].raw, False)
+        finish_run(active_runs[0].raw, is_successful=False)
     run = ObservedRun(raw)
     has_pandas = "pandas" in sys.modules
     start_recording()
