@@ -581,20 +581,17 @@ def find_odd_item(value: Any, message: str) -> str:
 def group_items(value: Any) -> list[list[Item]]:
     """Return the items grouped by list or column.
 
-    The last group contains all items with a subscript.
+    The last group contains the items of all lists, dicts and arrays, because each value
+    of a dict has its own group.
     """
     groups: dict[str, list[Item]] = {}
+    subscripted: list[Item] = []
     for item in iterate_items(value):
         group = groups.setdefault(item.group, [])
         group.append(item)
-    item_lists = list(groups.values())
-    subscripted: list[Item] = []
-    for items in item_lists:
-        for item in items:
-            if "[" in item.path:
-                subscripted.append(item)
-    item_lists.append(subscripted)
-    return item_lists
+        if "[" in item.path:
+            subscripted.append(item)
+    return [*groups.values(), subscripted]
 
 
 def list_kinds(items: list[Item]) -> list[str]:

@@ -169,7 +169,7 @@ def list_swallowed_errors(errors: list[SwallowedError]) -> list[Fact]:
         if not line:
             continue
         source_lines = get_source_lines(run_state["number"])
-        # The line in the code of a magic can be inexact: then there is no handler.
+        # The code of an earlier `%%time` cell has the same file name as this cell's.
         if "except" not in source_lines[line - 1]:
             continue
         name = error.class_name
