@@ -175,13 +175,12 @@ def test_notebook_that_was_not_put_back(project):
     with mock.patch.object(doctor, "READ_SECONDS", 0):
         failed = find_failed_checks(project)
         assert list(failed) == ["notebooks"]
-        assert (
-            "while Claude Code read notebooks/a b.ipynb," in failed["notebooks"].detail
-        )
+        detail = failed["notebooks"].detail
+        assert "did not put back notebooks/a b.ipynb after a read" in detail
         assert failed["notebooks"].mend == "stepper show 'notebooks/a b.ipynb'"
         (reads / "0.json").write_text("{")
         detail = find_failed_checks(project)["notebooks"].detail
-        assert "while Claude Code read .stepper/reads/0.ipynb," in detail
+        assert "did not put back .stepper/reads/0.ipynb after a read" in detail
         (reads / "0.ipynb").unlink()
         assert find_failed_checks(project) == {}
 

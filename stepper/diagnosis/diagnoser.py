@@ -70,6 +70,7 @@ IN_PLACE_CHARACTERS = 200
 ASSIGNED_CHARACTERS = 120
 MAX_LOGGED = 400  # characters of errors in the log
 MAX_FILE_NAME = 200  # characters
+MAX_TIMEOUT_FINDINGS = 2
 JOURNAL_RESOLUTION = 0.001  # seconds: times in the journal are truncated
 RUNNING_LOOP = re.compile(r"running event loop|event loop is already running")
 
@@ -233,7 +234,7 @@ class Diagnoser:
             if not running:
                 running = ["the line that was running is unknown"]
             findings = format_findings(error, notebook)
-            return running + findings[:2]
+            return running + findings[:MAX_TIMEOUT_FINDINGS]
         return self._explain_message(fault, python)
 
     def _explain_message(self, fault: Fault, python: str) -> list[str]:

@@ -396,9 +396,9 @@ def _check_notebooks(paths: Paths) -> str:
     if replaced:
         names = ", ".join(one_line(name) for name in replaced[:MAX_EXAMPLES])
         raise StepperError(
-            f"{names} may be a copy without outputs, because stepper did not put the"
-            " notebook back after Claude Code had read it. The notebook itself is in"
-            " .stepper/reads",
+            f"stepper did not put back {names} after a read by Claude Code. A copy"
+            " without outputs may be in the notebook's place, and the notebook itself is"
+            " in .stepper/reads",
             f"stepper show {shell_quote(replaced[0])}",
         )
     patterns = _load_limits_or_defaults(paths).patterns

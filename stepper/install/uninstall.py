@@ -156,8 +156,8 @@ def _restore_notebooks(paths: Paths) -> None:
         names = ", ".join(remaining)
         print_line(
             "warning",
-            f"{names} may be a copy without outputs. The notebook itself is in"
-            " .stepper/reads: move it back yourself",
+            f"stepper did not put back {names} after a read by Claude Code. The"
+            " notebook itself is in .stepper/reads: move it back yourself",
         )
 
 
