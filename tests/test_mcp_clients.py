@@ -182,6 +182,15 @@ def test_foreign_entry_is_kept(
     assert [*path.parent.iterdir()] == [path]
 
 
+def test_file_in_another_encoding_is_kept(shop: Project, home: Path) -> None:
+    path = home / FILES["windsurf"]
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b'{"a": "caf\xe9"}')
+    refused = shop.stepper("mcp", "--config", "windsurf", "--install", check=1)
+    assert f"{path} can't be read" in refused.stderr
+    assert path.read_bytes() == b'{"a": "caf\xe9"}'
+
+
 def test_claude_desktop_config_path(
     shop: Project, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

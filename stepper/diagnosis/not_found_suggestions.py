@@ -519,7 +519,8 @@ def explain_file_error(
     """Return sentences on a missing file.
 
     The sentences contain similar paths, the missing folder and the kernel's working
-    directory. Paths are relative to it unless the cell used an absolute path.
+    directory. Similar paths are relative to this directory, unless the cell used an
+    absolute path in an existing folder.
     """
     kernel_folder = []
     if cwd:

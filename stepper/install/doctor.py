@@ -397,8 +397,8 @@ def _check_notebooks(paths: Paths) -> str:
         names = ", ".join(one_line(name) for name in replaced[:MAX_EXAMPLES])
         raise StepperError(
             f"stepper did not put back {names} after a read by Claude Code. A copy"
-            " without outputs may be in the notebook's place, and the notebook itself is"
-            " in .stepper/reads",
+            " without outputs may be in the notebook's place. The notebook itself is in"
+            " .stepper/reads",
             f"stepper show {shell_quote(replaced[0])}",
         )
     patterns = _load_limits_or_defaults(paths).patterns

@@ -101,9 +101,7 @@ def add_entry(paths: Paths, name: str) -> str:
         check_links(Path(paths.project), folder, client.file, claude=has_claude_folder)
     _write_starter(paths)
     path = client.get_path(paths)
-    before = None
-    if path.exists():
-        before = read(path).decode("utf-8")
+    before = _read_text(path)
     after = _add_to_text(client, before, paths)
     if after == before:
         return "unchanged"
@@ -113,6 +111,22 @@ def add_entry(paths: Paths, name: str) -> str:
         mode = path.stat().st_mode & 0o777
         write(_get_backup_path(path), before.encode(), mode)
     return write(path, after.encode())
+
+
+def _read_text(path: Path) -> str | None:
+    """Return the text of a client's file, or None if the file does not exist.
+
+    Raises:
+        StepperError: The file is not valid UTF-8.
+    """
+    if not path.exists():
+        return None
+    try:
+        return read(path).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise StepperError(
+            f"{path} can't be read: {error}", format_editor_command(path)
+        ) from None
 
 
 def _record_original(

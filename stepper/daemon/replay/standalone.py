@@ -76,7 +76,7 @@ class StandaloneReplays:
             kernel = kernelspec or Limits.kernel
             options = parse_arguments(Verify, {**vars(self.options), "kernel": kernel})
             result = await replay_workspace.verify_notebook(request, session, options)
-        # There is no live kernel, and no command that runs cells.
+        # The usual text mentions the live kernel, and commands that run cells.
         text = verify_report.format_verify(
             result, kernelspec or python, is_kernelspec=bool(kernelspec)
         )
