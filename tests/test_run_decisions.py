@@ -15,6 +15,7 @@ from stepper.policy.changed_cells import hash_source
 from stepper.policy.dataflow.name_effects import NameUsage
 from stepper.policy.model import (
     Cell,
+    CellEdit,
     Consent,
     Fault,
     Limits,
@@ -527,6 +528,25 @@ def test_journal_event_round_trip(kind: str) -> None:
 def test_invalid_journal_event_is_rejected(line: dict[str, object]) -> None:
     with pytest.raises((KeyError, TypeError, ValueError)):
         journal_events.parse_event(line)
+
+
+@pytest.mark.parametrize(
+    ("cell_id", "after", "source", "expected"),
+    [
+        ("id1", None, "y", "id1"),
+        ("id1", None, "x", "id0"),  # only another cell has the written source
+        ("id9", None, "x", None),
+        (None, "id0", "y", "id1"),
+        (None, None, "x", "id0"),
+        (None, "id1", "z", None),
+        (None, "id9", "z", None),  # the cell above was deleted
+    ],
+)
+def test_edited_cell(cell_id, after, source: str, expected: str | None) -> None:
+    cells = [cell(0, "x"), cell(1, "y")]
+    edit = CellEdit("a.ipynb", cell_id, after, "code", "x", source, None, "", GIVEN)
+    edited_cell = plan.find_edited_cell(cells, edit)
+    assert (edited_cell.id if edited_cell else None) == expected
 
 
 def test_cell_with_two_keys_is_found_in_the_order_of_the_plan() -> None:

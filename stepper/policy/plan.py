@@ -320,21 +320,33 @@ def find_edited_cell(cells: Sequence[Cell], edit: CellEdit) -> Cell | None:
     """Return the cell that an edit wrote, or None if the notebook does not contain it.
 
     The cell is searched by its id or, without an id, below the cell `edit.after`. If
-    the source of the found cell is not the written source, but exactly one code cell
+    the source of the cell there is not the written source, but exactly one code cell
     has the written source, return that code cell.
     """
     if edit.cell_id is not None:
         expected = find_cell(cells, edit.cell_id)
     else:
-        above = find_cell(cells, edit.after) if edit.after else None
-        index = above.index + 1 if above else 0
-        expected = cells[index] if index < len(cells) else None
+        expected = _find_inserted_cell(cells, edit.after)
     if expected is None:
         return None
     matches = [cell for cell in cells if cell.is_code and cell.source == edit.source]
     if expected not in matches and len(matches) == 1:
         return matches[0]
     return expected
+
+
+def _find_inserted_cell(cells: Sequence[Cell], after: str | None) -> Cell | None:
+    """Return the cell below the cell `after`, or the first cell for None.
+
+    Return None if one of the two cells does not exist.
+    """
+    index = 0
+    if after:
+        above = find_cell(cells, after)
+        if above is None:
+            return None
+        index = above.index + 1
+    return cells[index] if index < len(cells) else None
 
 
 def add_step(state: State, text: str, after: int | None) -> Plan:

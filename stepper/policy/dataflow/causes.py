@@ -1,4 +1,4 @@
-"""The reasons why a cell is stale or used hidden state, as values."""
+"""The reasons why a cell is stale or used hidden state."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ EARLIER_VERSION = "earlier"  # from an earlier version of the same cell
 UNRESTORED = "unrestored"  # from an undone run, because the name was not restored
 ITSELF = "itself"  # from an earlier run of the same cell
 OVERRIDDEN = "overridden"  # from a cell above, but a cell in between binds the name
-# Causes of stale cells, also in `Cause.where`.
+# Other values of `Cause.where`, for stale cells.
 MODULE = "module"  # a module that the cell used changed
 UNDONE = "undone"  # a change that the cell made was undone
-UNDONE_VALUE = "undone value"  # a change of another cell that the cell read was undone
+UNDONE_VALUE = "undone value"  # the cell read a change of another cell that was undone
 UNDONE_RUN = "undone run"  # the user or an agent undid the run of the cell
 PENDING = "pending"  # the cell that binds the name is new or changed, and has not run
 OVERWRITTEN = "overwritten"  # a name that the cell bound was bound again above it
@@ -31,23 +31,21 @@ INDIRECT = "indirect"  # the cell that binds the name is stale itself
 class Cause(NamedTuple):
     """A reason why a cell is stale or used hidden state.
 
-    `name` is a variable, and `provider_id` and `number` are the cell that bound it. If
-    the cell used hidden state, `where` is DELETED, BELOW, INACTIVE, UNBOUND, EXTERNAL,
-    EARLIER_VERSION, UNRESTORED, ITSELF or OVERRIDDEN; then `binder` is the number of
-    the cell in between. If `where` is MODULE, `name` is a changed module, and `via` the
-    module through which the cell used it. If `where` is UNDONE, the cell itself changed
-    the variable, and the change was undone. If it is UNDONE_VALUE, an undone run of
-    another cell changed the variable. If it is UNDONE_RUN, `name` is empty. If it is
-    OVERWRITTEN, the cell itself bound the
-    variable, and then a cell above it did (number 0: a deleted cell). If it is REMOVED,
-    a cell above it deleted the variable later.
+    `where` is one of the constants above, or empty if a cell above bound the variable
+    to another value after this cell had run.
     """
 
+    # A variable, or a module if `where` is MODULE. Empty if `where` is UNDONE_RUN.
     name: str
+    # The cell that bound, deleted or undid the variable, if it is known.
     provider_id: str
+    # The number of this cell; 0 if it is not known or the cell was deleted.
     number: int
     where: str = ""
+    # The module through which the cell used the changed module; empty if it did so
+    # directly.
     via: str = ""
+    # If `where` is OVERRIDDEN, the number of the cell in between.
     binder: int = 0
 
 

@@ -13,11 +13,13 @@ from stepper.policy.model import Cell
 
 @dataclass(eq=False, repr=False)
 class CellFlow:
-    """A cell, what it reads from which cell above, and its last run.
+    """A cell with the names that it reads and writes, and its last run.
 
-    `providers` are the indexes of the nearest cells above that bind the names, by name.
-    `written` are the names that the cell binds or changes in place. `record` is its
-    last run, and `is_current` says that this run had the cell's current source.
+    `record` is the last run, or None. `is_current` says that this run had the cell's
+    current source. `providers` maps each name that the cell reads to the index of the
+    nearest cell above that binds the name. `written` are the names that the cell binds
+    or changes in place. `stale`, `hidden` and `indirect` are the causes why the cell is
+    stale, used hidden state, or is indirectly stale.
     """
 
     cell: Cell
@@ -44,9 +46,9 @@ class Dependencies:
 
     @property
     def reads(self) -> dict[str, dict[str, str]]:
-        """The ids of the cells that provide the names that each cell reads.
+        """The names that each cell reads, with the ids of the cells that provide them.
 
-        The keys are cell ids and names.
+        The keys are the ids of the reading cells.
         """
         reads = {}
         for flow in self.flows:
@@ -72,7 +74,7 @@ class Dependencies:
     def indirect(self) -> list[MarkedCell]:
         """The cells that are only indirectly stale: they read from a stale cell.
 
-        Cells that are stale themselves, or that used hidden state, are left out.
+        Cells that are stale themselves, or that used hidden state, are not included.
         """
         return [
             MarkedCell(flow.cell, flow.indirect)

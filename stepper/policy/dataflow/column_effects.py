@@ -1,4 +1,7 @@
-"""Which columns of data frames a source makes and drops, as far as it names them."""
+"""Find the columns of data frames that a source makes and drops.
+
+Only columns whose labels are literals in the source are found.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ NEW_LABELS = {"reset_index": ("name", "names"), "melt": ("var_name", "value_name
 class ColumnEffect(NamedTuple):
     """A line that makes or drops a column; `effect` is MADE or DROPPED.
 
-    With `is_prefix`, the labels of the new columns begin with `label`.
+    If `is_prefix` is true, the line makes all columns whose labels start with `label`.
     """
 
     label: str
@@ -51,7 +54,7 @@ def list_column_effects(source: str) -> tuple[ColumnEffect, ...]:
 
 
 def _list_texts(node: ast.expr | None) -> list[str]:
-    """Return the texts that an expression lists: of a text, a list or a tuple."""
+    """Return the strings in an expression: a string, or a list or tuple of strings."""
     elements = [node]
     if isinstance(node, (ast.List, ast.Tuple)):
         elements = [*node.elts]
@@ -68,7 +71,7 @@ def _make_effects(
     line: int,
     effect: str,
 ) -> Iterator[ColumnEffect]:
-    """Yield an effect for each label that an expression lists."""
+    """Yield an effect for each string in an expression (see `_list_texts`)."""
     for label in _list_texts(node):
         yield ColumnEffect(label, line, effect)
 
@@ -135,7 +138,7 @@ def _list_keys(
     line: int,
     effect: str,
 ) -> Iterator[ColumnEffect]:
-    """Yield an effect for each key of a dict."""
+    """Yield an effect for each key of a dict display."""
     if isinstance(node, ast.Dict):
         for key in node.keys:
             yield from _make_effects(key, line, effect)

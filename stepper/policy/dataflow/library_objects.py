@@ -1,7 +1,8 @@
 """Random generators and database connections: objects of libraries that cells change.
 
-The methods of these objects change them, although their names do not say so. A database
-is followed as the file at its path, if the path is a literal, and as its connection.
+These objects have methods that change them, although the names of the methods do not
+suggest it. A connection is analyzed like a variable. Its database counts as the file at
+its path if the path is a literal in the source.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ import re
 from stepper.policy.dataflow.name_effects import FunctionEffects
 from stepper.policy.dataflow.outside_state import get_dotted_name, get_text, name_file
 
-# The creator of random generators (see `NameUsage.created_by`).
+# The value of `NameUsage.created_by` for random generators.
 GENERATOR = "random generator"
 GENERATOR_CLASSES = re.compile(r"(^|\.)(default_rng|Generator|RandomState|Random)$")
 # Arguments of functions that draw from a generator.
 GENERATOR_ARGUMENTS = frozenset({"random_state", "rng", "generator", "seed"})
+# Stands for all methods that draw: the method `random`.
 DRAW = "random"
 DRAW_METHODS = """
     normal integers choice choices shuffle permutation permuted uniform standard_normal
@@ -38,9 +40,10 @@ SQL_WRITE = re.compile(
 
 
 def find_creator(node: ast.Call) -> str:
-    """Return how `NameUsage.created_by` names the creator of an object of a library.
+    """Return the value of `NameUsage.created_by` for a call that creates an object.
 
-    This is GENERATOR, the name of a database file, or an empty string for others.
+    The value is GENERATOR for a random generator, the state of the database for a
+    connection (see `find_database`), or an empty string for other calls.
     """
     if GENERATOR_CLASSES.search(get_dotted_name(node.func)):
         return GENERATOR
@@ -48,9 +51,10 @@ def find_creator(node: ast.Call) -> str:
 
 
 def find_database(node: ast.Call) -> str:
-    """Return the name, as state, of the database that a call opens.
+    """Return the state that stands for the database which a call opens.
 
-    Return an empty string if the call opens none, or if its path is not a literal.
+    This is the file of the database (see `outside_state.name_file`). Return an empty
+    string if the call opens no database, or if the path is not a literal.
     """
     function = getattr(node.func, "attr", getattr(node.func, "id", ""))
     if function not in CONNECT_FUNCTIONS or not node.args:
@@ -64,7 +68,10 @@ def find_database(node: ast.Call) -> str:
 
 
 def get_library_effects(creator: str) -> FunctionEffects | None:
-    """Return the effects of an object with this creator, or None if it has none."""
+    """Return the effects of an object of a library, or None if there are none.
+
+    `creator` is a value of `NameUsage.created_by`.
+    """
     if creator == GENERATOR:
         return GENERATOR_EFFECTS
     if creator.startswith("file "):
@@ -73,7 +80,10 @@ def get_library_effects(creator: str) -> FunctionEffects | None:
 
 
 def find_connected(node: ast.expr) -> ast.expr | None:
-    """Return the object whose method opened a connection or cursor, or None."""
+    """Return the object whose method opens a connection or cursor, or None.
+
+    `node` is the call, for example `engine.connect()`, whose object is `engine`.
+    """
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
         return None
     return node.func.value if node.func.attr in CONNECTION_METHODS else None
@@ -103,7 +113,7 @@ def find_written_database(node: ast.Call) -> ast.expr | None:
 
 
 def _get_start(node: ast.expr) -> str:
-    """Return the literal text that a text or f-string starts with."""
+    """Return the literal text at the start of a string or f-string."""
     if isinstance(node, ast.JoinedStr) and node.values:
         return get_text(node.values[0])
     return get_text(node)

@@ -1,7 +1,7 @@
-"""Bindings that the kernel does not have any more.
+"""Find the bindings of cells that the kernel no longer has.
 
-A cell that binds a name is stale if it is the last cell that binds it, but another cell
-has bound or deleted the name since: for example, a cell above that ran again.
+The last cell that binds a name is stale if another cell has bound or deleted the name
+since then: for example, a cell above that ran again.
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ def add_lost_bindings(
     """Add the causes of the cells whose bindings are lost to their flows.
 
     `table` contains the bindings that the cells provide from top to bottom. `deleted`
-    are names that a cell deletes and no cell below binds, with the cell's index.
+    maps each name that a cell deletes, and that no cell below binds, to the index of
+    the cell.
     """
     search = _LostBindings(flows, history)
     live_bindings = history.table.bindings
     last_binders = {name: binding.origin for name, binding in table.bindings.items()}
     for name, index in (deleted | last_binders).items():
         if not name.isidentifier():
-            continue  # state outside the variables
+            continue  # the name of state outside the variables
         live = live_bindings.get(name)
         if live is not None:
             search.add_overwritten_name(name, index, live)
@@ -53,10 +54,10 @@ class _LostBindings:
                 self.last_runs.add(flow.record.run)
 
     def add_overwritten_name(self, name: str, index: int, live: Binding) -> None:
-        """Add the cause if the kernel's value of a name is not from a cell.
+        """Add a cause if another cell bound a name after the cell at an index.
 
-        The cell at the index is the last one that binds or deletes the name. `live` is
-        the binding in the kernel.
+        The cell is the last cell that binds or deletes the name. `live` is the binding
+        in the kernel.
         """
         flow = self.flows[index]
         origin = self.history.records.get(live.origin)
@@ -69,7 +70,10 @@ class _LostBindings:
             self._add(flow, name, origin, OVERWRITTEN)
 
     def add_removed_name(self, name: str, index: int) -> None:
-        """Add the cause if a name was deleted after a cell had bound it."""
+        """Add a cause if another cell deleted a name after the cell at an index.
+
+        The cell is the last cell that binds the name.
+        """
         flow = self.flows[index]
         changes = self.history.undo.changes.get(name)
         if not changes or flow.record is None or name not in flow.record.bound:
@@ -93,8 +97,8 @@ class _LostBindings:
     def _will_be_undone(self, other: RunRecord) -> bool:
         """Return whether a run failed and is the last run of its cell.
 
-        Its changes are undone before the next version of the cell runs. What cannot be
-        restored then makes the cells stale that bound it.
+        The changes of such a run are undone before the cell runs again. Names that
+        cannot be restored then make the cells stale that bound them.
         """
         return other.needs_retry and other.run in self.last_runs
 
@@ -105,7 +109,11 @@ class _LostBindings:
         other: RunRecord | None,
         where: str,
     ) -> None:
-        """Add a cause, unless another one concerns the same name."""
+        """Add a cause to a cell, unless the cell has a cause for the same name.
+
+        `other` is the run that bound or deleted the name. Nothing is added if the cell
+        failed or has changed, or if `other` will be undone.
+        """
         if other is None or flow.record is None:
             return
         if not flow.is_current or not flow.record.succeeded:

@@ -37,10 +37,12 @@ DEFINED = "defined"
 
 
 def _split_words(text: str) -> frozenset[str]:
+    """Return the words of a text."""
     return frozenset(text.split())
 
 
-# Methods that always change their object in place, by name and by prefix.
+# Methods that change their object in place, whether or not the returned value is used:
+# their names, and prefixes of their names.
 MUTATING_METHODS = _split_words(
     "fit partial_fit train step backward zero_grad load_state_dict pop popitem popleft"
     " setdefault next send shuffle read readline readlines seek write writelines"
@@ -98,7 +100,7 @@ class FunctionEffects:
     mutating_methods: set[str] = field(default_factory=set)
     # Methods that a function calls on notebook names, as (name, method).
     methods: set[tuple[str, str]] = field(default_factory=set)
-    # The database of a connection, as state; see `library_objects`.
+    # The state that stands for the database of a connection (see `library_objects`).
     database: str = ""
 
 
@@ -119,21 +121,22 @@ class NameUsage:
     calls: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
     # Function → the names that the cell had bound when it called the function first.
     bound_at_call: dict[str, frozenset[str]] = field(default_factory=dict)
-    # Names whose objects become a part of another object, or get another name.
+    # Names whose objects the cell puts into another object, or gives another name.
     shared: set[str] = field(default_factory=set)
     # Called methods as (name, method).
     methods: set[tuple[str, str]] = field(default_factory=set)
     # Names whose methods the cell calls, or that it passes to calls, outside functions.
     # Such a call may change the object, even if it is not in `changes`.
     passed: set[str] = field(default_factory=set)
-    # Name → the name whose call returned its value.
+    # Name → the function or class whose call returned the value, or a value of
+    # `library_objects.find_creator`.
     created_by: dict[str, str] = field(default_factory=dict)
     # Fingerprints of imports and definitions: equal if the source lines are equal.
     fingerprints: dict[str, str] = field(default_factory=dict)
     # Name that an import binds → modules: `a.b` for `import a.b`, `a:b` for
     # `from a import b`, which may be a module or a name in a module.
     modules: dict[str, set[str]] = field(default_factory=dict)
-    # The values of `modules` whose names the source reads.
+    # The modules whose names the source reads, as in `modules`.
     uses: set[str] = field(default_factory=set)
     # Whether the cell binds names that the analysis cannot list.
     star: bool = False
@@ -145,11 +148,12 @@ class NameUsage:
     # State that the source replaces → the code of each statement that does it; an empty
     # text if the value depends on variables.
     outside_binds: dict[str, list[str]] = field(default_factory=dict)
-    # Names that the source reads, but not only to assign their attributes.
+    # Names that the source reads for another purpose than to assign their attributes.
     used: set[str] = field(default_factory=set)
     # Whether the source could be parsed as Python.
     python: bool = True
-    # What `statement_flow` needs to analyze the statements one by one, and the result.
+    # For `statement_flow`, which analyzes the statements one by one: the source,
+    # IPython's input transformer, and the result of the analysis.
     source: str = ""
     transform: Callable[[str], str] | None = None
     statements: list[Any] | None = None
@@ -236,7 +240,7 @@ def list_parameters(args: ast.arguments) -> list[ast.arg]:
 
 
 def collect_names(nodes: Iterable[ast.AST | None]) -> set[str]:
-    """Return the names in expressions."""
+    """Return the names that occur in syntax trees."""
     names = set[str]()
     for node in nodes:
         if node is None:

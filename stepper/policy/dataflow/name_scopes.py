@@ -69,7 +69,7 @@ class NameRecorder:
         self.statement: ast.expr | None = None
         # The value of the assignment whose targets are being visited.
         self.assigned: ast.expr | None = None
-        # Whether the visited name is the object of an assigned attribute.
+        # Whether the object of an assigned attribute is being visited.
         self.is_target = False
         # Effects of the outermost enclosing function; None outside of functions.
         self.effects: FunctionEffects | None = None
@@ -112,8 +112,8 @@ class NameRecorder:
     def record_notebook_read(self, name: str) -> None:
         """Record that a notebook name is read.
 
-        If the name is a function of this cell, its effects are recorded, too. Inside a
-        function, the effect is recorded for calls of the function.
+        If the name is a function of this cell, the function's effects are recorded,
+        too. Inside a function, the read is added to the effects of that function.
         """
         if self.effects is not None:
             self.effects.reads.add(name)
@@ -159,7 +159,10 @@ class NameRecorder:
     def _record_binding_mention(
         self, name: str, node: Any, scope: Scope | None
     ) -> None:
-        """Record the mention of a name that is bound in a scope, or in the notebook."""
+        """Record the mention of a name that is bound.
+
+        `scope` is the scope of the name, or None for a notebook name.
+        """
         if scope is not None:
             self.record_mention(name, BIND, node, scope)
         elif all(enclosing.kind == COMPREHENSION for enclosing in self.scopes):
@@ -177,7 +180,10 @@ class NameRecorder:
         return str(hash("\n".join(definition)))
 
     def record_outside_use(self, use: OutsideUse | None, node: ast.expr) -> None:
-        """Record a use of state outside the variables, unless it is in a function."""
+        """Record how a node uses state outside the variables, if it does.
+
+        Uses inside functions are not recorded.
+        """
         if use is None or self.effects is not None:
             return
         usage = self.usage
@@ -185,9 +191,10 @@ class NameRecorder:
             codes = usage.outside_binds.setdefault(use.name, [])
             code = describe_setter(node, self.source, self.assigned)
             codes.append(code)
-        elif use.changes:
+            return
+        if use.changes:
             usage.outside_changes.add(use.name)
-        if not use.sets and use.name not in usage.outside_binds:
+        if use.name not in usage.outside_binds:
             usage.outside_reads.add(use.name)
             if use.name == PLOTS:
                 usage.outside_reads.add(INLINE_PLOTS)
@@ -195,7 +202,7 @@ class NameRecorder:
     def record_change(self, node: ast.expr | None) -> None:
         """Record that an expression changes an object in place.
 
-        The changed object is the one of the expression's first name: `x` in `x.a[0]`.
+        The change counts for the first name of the expression, such as `x` in `x.a[0]`.
         """
         name = get_root_name(node)
         if not name:
@@ -210,7 +217,7 @@ class NameRecorder:
     def record_notebook_change(self, name: str) -> None:
         """Record that the object of a notebook name changes in place.
 
-        Inside a function, the effect is recorded for calls of the function.
+        Inside a function, the change is added to the effects of that function.
         """
         if self.effects is not None:
             self.effects.reads.add(name)
@@ -223,7 +230,7 @@ class NameRecorder:
                 self.usage.changes.add(alias)
 
     def record_deletion(self, node: ast.Name) -> None:
-        """Record that a name is deleted."""
+        """Record that a name is deleted; deletions in functions only as a mention."""
         self.record_mention(node.id, DELETE, node)
         if self.find_scope(node.id) is None and self.effects is None:
             if node.id not in self.bound:

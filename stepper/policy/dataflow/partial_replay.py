@@ -1,9 +1,9 @@
-"""Plan a partial replay: a cell, the cells below, and what they need.
+"""Plan a partial replay: a cell, the cells below it, and the cells that these need.
 
-Cells above that took long and are not needed are skipped. Cells above that took less
-than QUICK_SECONDS are replayed, because they may set options or seeds, which the
-sources of other cells do not mention. With a checkpoint, values that would take long to
-compute are loaded from the live kernel instead.
+Other cells above are skipped if they took QUICK_SECONDS or longer. Quick cells are
+replayed, because they may set options or seeds, which the sources of other cells do not
+mention. With a checkpoint, values that would take long to compute are loaded from the
+live kernel instead.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ QUICK_SECONDS = 1.0
 Reads = Mapping[str, Mapping[str, str]]
 # Cell id → seconds of its last run, as far as they are known.
 Durations = Mapping[str, float]
-# Called with the id of a cell and a name. Returns whether the name has in the live
-# kernel the value that the cell gave it.
+# Called with the id of a cell and a name. Returns whether the value that the cell gave
+# the name can be loaded from the live kernel.
 IsLoadable = Callable[[str, str], bool]
 
 
@@ -34,7 +34,8 @@ IsLoadable = Callable[[str, str], bool]
 class ReplayPlan:
     """The cells that a partial replay skips, in order.
 
-    `loads` are the names to load at the place of a skipped cell, by its id.
+    `loads` maps the id of a skipped cell to the names whose values are loaded in place
+    of running the cell.
     """
 
     skipped: Sequence[Cell]
@@ -48,7 +49,10 @@ def plan_replay(
     durations: Durations,
     is_loadable: IsLoadable = lambda cell_id, name: False,
 ) -> ReplayPlan:
-    """Return the plan of a partial replay that starts at the cell `first`."""
+    """Return the plan of a partial replay that starts at the cell `first`.
+
+    By default, no value is loaded.
+    """
     return _Planner(cells, first, reads, durations, is_loadable).plan()
 
 
@@ -72,7 +76,7 @@ class _Planner:
         self.loads: dict[str, set[str]] = {}
 
     def plan(self) -> ReplayPlan:
-        """Return the plan."""
+        """Return the cells to skip and the names to load."""
         self._add_needed()
         skipped = []
         for cell in self.above:
@@ -85,7 +89,7 @@ class _Planner:
         return ReplayPlan(skipped, self.loads)
 
     def _add_needed(self) -> None:
-        """Add the cells that the replayed cells need, or the names to load."""
+        """Add the cells that the replayed cells need, or the names to load instead."""
         pending = [*self.replayed]
         while pending:
             for name, provider in self._get_reads(pending.pop()).items():
@@ -101,15 +105,17 @@ class _Planner:
             self.loads.pop(cell_id, None)
 
     def _get_reads(self, cell_id: str) -> Mapping[str, str]:
+        """Return the names that a cell reads, with the ids of the providing cells."""
         return self.reads.get(cell_id, {})
 
     def _is_quick(self, cell_id: str) -> bool:
+        """Return whether the last run of a cell took less than QUICK_SECONDS."""
         return self.durations.get(cell_id, QUICK_SECONDS) < QUICK_SECONDS
 
     def _is_complete(self, cell_id: str) -> bool:
-        """Return whether the replay provides all names that a cell reads.
+        """Return whether a cell can run: the replay provides all names that it reads.
 
-        A cell whose names are loaded does not run.
+        Return False for a cell whose values are loaded.
         """
         if cell_id in self.loads:
             return False
@@ -119,13 +125,13 @@ class _Planner:
         )
 
     def _sum_durations(self, cell_id: str) -> float:
-        """Return how long a cell and all cells that it needs take together."""
+        """Return the seconds that a cell and all cells that it needs take together."""
         needed = find_needed(self.reads, [cell_id])
         return sum(self.durations.get(other, QUICK_SECONDS) for other in needed)
 
 
 def find_needed(reads: Reads, cell_ids: Iterable[str]) -> set[str]:
-    """Return the ids of cells, and of all cells that they need."""
+    """Return the given ids, and the ids of all cells that these cells need."""
     needed = {*cell_ids}
     pending = [*needed]
     while pending:
@@ -149,19 +155,21 @@ def find_current_run(
 
 
 def has_value_of_run(history: History, record: RunRecord, name: str) -> bool:
-    """Return whether a name has in the live kernel the value that a run gave it."""
+    """Return whether a name in the live kernel still has the value that a run gave it.
+
+    Return False for modules, functions and classes, which are not saved by value.
+    """
     binding = history.table.bindings.get(name)
     if binding is None:
         return False
-    # Modules, functions and classes are not saved by value.
     return binding.kind == VALUE and binding.origin == record.run
 
 
 def are_values_intact(history: History, records: Sequence[RunRecord]) -> bool:
-    """Return whether only these runs changed values that these runs bound.
+    """Return whether no other run changed values that these runs bound.
 
-    A later change of one value may have changed another one that shares objects with
-    it. A later run that bound a name to another value changed nothing.
+    A change of one value may also have changed other values, which share objects with
+    it. A run that bound a name to another value did not change the former value.
     """
     runs = {record.run for record in records}
     for record in records:

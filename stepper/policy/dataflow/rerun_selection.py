@@ -1,4 +1,7 @@
-"""Select the cells that run again so that the kernel has the notebook's values."""
+"""Select the cells to run again, so that the kernel gets the notebook's values.
+
+These are the values that a run of all cells from the top would give.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +24,16 @@ def select_cells(
 ) -> set[str]:
     """Return the ids of the cells that must run again.
 
-    These are the stale cells, the cells that used hidden state although cells above
-    provide the values, and the cells above that provide the values of these cells, if
-    the kernel has other values. `up_to_date` are the ids of the cells that ran in the
-    kernel with their current source. With `undoes_runs`, the kernel undoes the earlier
-    runs of a cell before the cell runs again. `done` are the ids of cells that have
-    just run: if they must run again, undo was not enough.
+    These are:
+
+    - the stale cells
+    - the cells that used hidden state, if cells above can provide the values
+    - the cells above that provide values for these cells, if the kernel has others
+
+    `up_to_date` are the ids of the cells that ran in the kernel with their current
+    source. `undoes_runs` says that the kernel undoes the earlier runs of a cell before
+    the cell runs again. `done` are the ids of cells that have just run; if such a cell
+    must run again, undo is not expected to restore its values.
     """
     undone = set()
     for flow in dependencies.flows:
@@ -77,7 +84,7 @@ class _RerunSearch:
             selected |= missing
 
     def _find_missing_providers(self, selected: Indexes) -> Indexes:
-        """Return the cells that must run, too, because their values are missing."""
+        """Return the cells that must run, too, to provide values for selected cells."""
         missing = set()
         # Name → the cell whose value the kernel has after the cells above ran again.
         provided: dict[str, int] = {}
@@ -98,9 +105,10 @@ class _RerunSearch:
         return missing
 
     def _is_available(self, name: str, provider: int, reader: int) -> bool:
-        """Return whether the kernel has the value of a cell when another cell runs.
+        """Return whether the kernel has a value when the cell that reads it runs again.
 
-        `provider` and `reader` are the indexes of the two cells.
+        `provider` is the index of the cell that provides the value of the name, and
+        `reader` the index of the cell that reads the name.
         """
         flow = self.flows[provider]
         if flow.cell.id not in self.up_to_date:
@@ -112,7 +120,7 @@ class _RerunSearch:
             return True  # the cell ran, but its effect on the name is not known
         if live is None:
             return False
-        # For a cell that has just run, an equal value was not enough.
+        # If the reader has just run, an equal value was not sufficient.
         is_equal = live.version == flow.record.bound.get(name)
         if is_equal and self.flows[reader].cell.id not in self.done:
             return True
@@ -120,9 +128,10 @@ class _RerunSearch:
         return origin is not None and origin.key == flow.record.key
 
     def _predict_binding(self, name: str, reader: int) -> Binding | None:
-        """Return the binding of a name that a cell will read if it runs now.
+        """Return the binding of a name that a cell would read if it ran now.
 
-        Before a cell runs again, its own runs and later runs of cells below are undone.
+        `reader` is the index of the cell. Before a cell runs again, its own runs and
+        later runs of cells below it are undone.
         """
         live = self.history.table.bindings.get(name)
         flow = self.flows[reader]
@@ -142,5 +151,8 @@ class _RerunSearch:
         return live
 
     def _is_above(self, key: str, reader: int) -> bool:
-        """Return whether a cell is above another one; a deleted cell is not."""
+        """Return whether the cell with a key is above the cell at an index.
+
+        Return False for a deleted cell.
+        """
         return self.indexes.get(key, reader) < reader

@@ -1,4 +1,4 @@
-"""Names that are undefined if the notebook runs from top to bottom."""
+"""Find the names that are undefined if the notebook runs from top to bottom."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from stepper.policy.model import Cell
 class UnresolvedName(NamedTuple):
     """A name that a cell reads and no cell above binds.
 
-    `number` is the number of the cell that binds the name now or did before. `where` is
-    BELOW, DELETED, INACTIVE or EXTERNAL.
+    `number` is the number of the cell that binds the name, or bound it before. `where`
+    is BELOW, DELETED, INACTIVE or EXTERNAL.
     """
 
     cell: Cell
@@ -32,7 +32,7 @@ class UnresolvedName(NamedTuple):
 
     @property
     def definition(self) -> str:
-        """A predicate, such as "is defined only below, in cell 3"."""
+        """Where the name is or was defined: "is defined only below, in cell 3"."""
         if self.where == EXTERNAL:
             return "was defined by code that another client executed"
         if self.where == BELOW:
@@ -49,7 +49,7 @@ class _UndefinedNames(NamedTuple):
 
 
 def _find_undefined_names(cells: Cells, history: History) -> list[_UndefinedNames]:
-    """Return the names that are undefined if the cells run in this order."""
+    """Return, for each cell, the names that are undefined if the cells run in order."""
     table = BindingTable()
     undefined = []
     for index, cell in enumerate(cells):
@@ -62,7 +62,7 @@ def _find_undefined_names(cells: Cells, history: History) -> list[_UndefinedName
 
 
 def _find_first_binders(cells: Cells, history: History) -> dict[str, Cell]:
-    """Return the first cell that binds a name, by name."""
+    """Return the first cell that binds each name, by name."""
     binders: dict[str, Cell] = {}
     for cell in cells:
         usage = history.analyze(cell.source)
@@ -72,7 +72,10 @@ def _find_first_binders(cells: Cells, history: History) -> dict[str, Cell]:
 
 
 def _find_former_binders(cells: Cells, history: History) -> dict[str, RunRecord]:
-    """Return the last run of another cell that bound a name, by name."""
+    """Return the last run that bound each name, by name.
+
+    Only runs of other cells than `cells`, and executions of other clients, count.
+    """
     keys = {get_key(cell) for cell in cells}
     binders: dict[str, RunRecord] = {}
     for record in history.records.values():
@@ -85,7 +88,8 @@ def _find_former_binders(cells: Cells, history: History) -> dict[str, RunRecord]
 def find_unresolved_names(cells: Cells, history: History) -> list[UnresolvedName]:
     """Return the names that are undefined if the cells run from top to bottom.
 
-    Only names that a cell below, a former cell or another client bound are included.
+    Only names that a cell below, a deleted or inactive cell, or another client has
+    bound are included.
     """
     run_cells = select_runnable(cells)
     all_keys = {get_key(cell) for cell in cells}
@@ -132,7 +136,7 @@ def find_unbound_names(cells: Cells, history: History) -> list[UnboundName]:
 def describe_former_binding(
     name: str, reader_id: str, cells: Cells, history: History
 ) -> str:
-    """Return a clause about the cell that defines or defined a name.
+    """Return a text on the cell that defines or defined a name.
 
     `reader_id` is the id of a cell that failed because the name is not defined. Return
     an empty string if no cell is known to have defined the name.

@@ -63,8 +63,11 @@ async def run_edited_cell(
         cells = session.read_with_unique_ids().cells
         cell = plan.find_edited_cell(cells, edit)
         if cell is None:
+            missing = f"there is no cell {edit.cell_id!r}"
+            if edit.cell_id is None:
+                missing = "the inserted cell was not found"
             return run_report.format_not_run(
-                f"there is no cell {edit.cell_id!r} in {session.name}",
+                f"{missing} in {session.name}",
                 "Read the notebook again to see its cell ids",
             )
         if waits_in_line and edit.source and cell.source != edit.source:
