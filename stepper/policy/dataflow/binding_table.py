@@ -22,16 +22,17 @@ BUILTIN_NAMES = frozenset(vars(builtins))
 Names = Collection[str]
 # The fingerprints of values by name; an empty string for a large value.
 Fingerprints = Mapping[str, str]
-# The fingerprint of a value or, if it is unknown, the number of the run that bound it.
+# The fingerprint of a value or, if it is unknown, the origin of the binding.
 Version = int | str
 
 
 class Binding(NamedTuple):
     """The last binding of a name.
 
-    `origin` is the number of the run that bound the name. If cells are applied without
-    their runs, it is the index of the cell. `kind` is VALUE, IMPORT or DEFINED.
-    `effects` is set for functions and classes, and for objects with mutating methods.
+    `origin` is the number of the run that bound the name or changed its object. If
+    cells are applied without their runs, it is the index of the cell. `kind` is VALUE,
+    IMPORT or DEFINED. `effects` is set for functions and classes, and for objects with
+    mutating methods.
     """
 
     origin: int
@@ -43,8 +44,8 @@ class Binding(NamedTuple):
 class ResolvedUsage(NamedTuple):
     """The names that a cell uses, directly and in functions of other cells.
 
-    `changes` are the names with an object that changes in place. `binds` has the kind
-    of each binding by name. `outside_reads` and `outside_writes` are state outside the
+    `changes` are the names whose objects change in place. `binds` maps names to kinds
+    of bindings. `outside_reads` and `outside_writes` are names of state outside the
     variables (see `outside_state`).
     """
 
@@ -88,14 +89,15 @@ class BindingTable:
         reported = reported or {}
         has_report = bool(reported)
         resolved = self.resolve_usage(usage)
-        reads, changes, binds, outside_reads, _ = resolved
+        changes = resolved.changes
+        binds = resolved.binds
         if bound_before is not None:
             changes.intersection_update(bound_before)
             other_names = {*bound_before} - binds.keys() - changes
             reported = dict.fromkeys(other_names, "")
-        # The cell reads the names before it binds any.
-        providers = self._find_providers(reads)
-        for name in outside_reads & self.bindings.keys():
+        # Find the bindings that the cell reads before its own bindings are applied.
+        providers = self._find_providers(resolved.reads)
+        for name in resolved.outside_reads & self.bindings.keys():
             providers[name] = self.bindings[name]
         for name in changed:
             binding = self.bindings.get(name)
@@ -109,8 +111,8 @@ class BindingTable:
             if succeeded or name in reported:
                 fingerprint = reported.get(name, "")
                 self._apply_binding(name, kind, origin, usage, fingerprint)
-        # Names that only the kernel knows: `exec` bound them, or a function of another
-        # module changed their objects.
+        # Names that only the kernel's report contains: `exec` bound them, or a function
+        # of another module changed their objects.
         for name in reported.keys() - binds.keys() - changes:
             version = reported[name] or origin
             binding = self.bindings.get(name)
@@ -130,12 +132,13 @@ class BindingTable:
     def _apply_outside_state(self, origin: int, usage: NameUsage) -> None:
         """Apply changes of state outside the variables.
 
-        Equal code has equal effects on the same state, except on files.
+        The version of a state is a hash of the code that set it, because equal code has
+        equal effects on the same state. This does not apply to files.
         """
         versions: dict[str, Version] = {}
         for name in usage.outside_changes:
             former = self.bindings.get(name)
-            # Without a seed, random numbers differ anyway.
+            # Without a former version (a seed), random numbers differ in each run.
             if former is not None:
                 content = (former.version, usage.source)
                 versions[name] = str(hash(content))
@@ -151,10 +154,11 @@ class BindingTable:
             self.bindings[name] = Binding(origin, VALUE, version)
 
     def _is_outside(self, name: str) -> bool:
-        """Return whether a name is state outside the variables, and record attributes.
+        """Return whether a name is state outside the variables.
 
-        An attribute is, if its object is a module, a class or a function. Other objects
-        change in place.
+        An attribute such as `module.x` is state if its object is a module, a class or a
+        function; then it is added to `attributes`. For other objects, an assignment to
+        an attribute is a change in place.
         """
         root, _, attribute = name.partition(".")
         if not attribute or not root.isidentifier():
@@ -189,9 +193,10 @@ class BindingTable:
         reported: Fingerprints,
         has_report: bool,
     ) -> None:
-        """Update the binding of a name if the name's object changed in place.
+        """Update the binding of a name whose object a cell may have changed in place.
 
-        `has_report` says that the kernel reported changes of names.
+        The binding remains as it is if its value is the same as before. `has_report`
+        says that the kernel reported changes of names.
         """
         binding = self.bindings.get(name)
         if binding is None or binding.kind != VALUE:
@@ -257,6 +262,7 @@ class BindingTable:
         )
 
     def _get_effects(self, name: str) -> FunctionEffects | None:
+        """Return the effects of the object that a name is bound to, or None."""
         binding = self.bindings.get(name)
         return binding.effects if binding else None
 
@@ -273,7 +279,7 @@ class BindingTable:
             if effects:
                 changes.update(list_changed_arguments(effects, arguments))
         changes |= self._list_changed_instances(usage.methods)
-        # Names, and the names that the cell has bound before it uses them.
+        # Each name that is read, with the names that the cell has bound before.
         own_names = usage.binds.keys()
         pending = [(name, usage.bound_at_call.get(name, own_names)) for name in reads]
         while pending:
@@ -293,7 +299,10 @@ class BindingTable:
         return ResolvedUsage(reads, changes, binds, outside_reads, outside_writes)
 
     def _list_changed_instances(self, methods: set[tuple[str, str]]) -> set[str]:
-        """Return the names whose called methods change their object."""
+        """Return the names whose objects change because of called methods.
+
+        `methods` are pairs of a name and a method.
+        """
         names = set()
         for name, method in methods:
             effects = self._get_effects(name)
@@ -313,7 +322,7 @@ class BindingTable:
         return outside_reads
 
     def list_databases(self, names: Names) -> set[str]:
-        """Return the databases of those names that are connections."""
+        """Return the databases of the names that are bound to connections."""
         databases = set[str]()
         if not self.has_databases:
             return databases

@@ -127,9 +127,9 @@ class _DependencySearch:
         # The bindings that the cells provide from top to bottom.
         self.table = BindingTable()
         self.flows: list[CellFlow] = []
-        # Name → the cell that will probably bind it to another value.
+        # Name → index of the cell that will probably bind it to another value.
         self.affected: dict[str, int] = {}
-        # Name → the cell that deletes it.
+        # Name → index of the cell that deletes it.
         self.deleted: dict[str, int] = {}
         # Names whose objects a cell changes in place.
         self.changed_in_place: set[str] = set()
@@ -154,7 +154,10 @@ class _DependencySearch:
         return Dependencies(self.flows)
 
     def _apply(self, index: int, flow: CellFlow) -> Mapping[str, Binding]:
-        """Apply a cell to the table; return the bindings that it reads, by name."""
+        """Apply a cell to the table, and record the names that it reads and writes.
+
+        Return the bindings that the cell reads, by name.
+        """
         usage = flow.usage
         bound_before = None
         changed: Names = ()
@@ -183,6 +186,7 @@ class _DependencySearch:
         return above
 
     def _find_last_run(self, index: int) -> RunRecord | None:
+        """Return the last run of the cell at an index, or None if it is not known."""
         key = self.keys[index]
         if key in self.ambiguous:
             return None
@@ -199,7 +203,7 @@ class _DependencySearch:
         record: RunRecord,
         above: Mapping[str, Binding],
     ) -> None:
-        """Find why the cell at an index is stale, and why it used hidden state.
+        """Add the causes why the cell at an index is stale or used hidden state.
 
         `record` is the last run of the cell. `above` contains the bindings that the
         cells above provide for the cell, by name.
@@ -228,10 +232,11 @@ class _DependencySearch:
         record: RunRecord,
         provider: Binding | None,
     ) -> None:
-        """Compare the value that a cell read with the one that the cells above provide.
+        """Compare the value that a cell read with the value of the nearest cell above.
 
-        `record` is the last run of the cell at the index. `provider` is the binding of
-        the nearest cell above that binds the name, or None.
+        If the values differ, add a cause to the cell at the index. `record` is the last
+        run of this cell. `provider` is the binding of the nearest cell above that binds
+        the name, or None.
         """
         flow = self.flows[index]
         read = record.reads.get(name)
@@ -239,41 +244,44 @@ class _DependencySearch:
             if read:
                 self._add_hidden_cause(index, name, read, None)
             return
-        position = provider.origin
-        above = self.flows[position]
-        if not above.is_current and self.affected.get(name) == position:
+        provider_flow = self.flows[provider.origin]
+        provider_run = provider_flow.record
+        is_affected = self.affected.get(name) == provider.origin
+        if is_affected and not provider_flow.is_current:
             if read:
                 self._add_cause_of_pending_cell(index, name, read, provider)
             return
         version = None
-        if above.record is not None:
-            version = above.record.bound.get(name)
-        if read and version == read.version and self._is_same(flow, name, read, above):
-            if self.affected.get(name) == position:
-                cause = make_cause(name, above.cell, INDIRECT)
+        if provider_run is not None:
+            version = provider_run.bound.get(name)
+        is_equal = read is not None and version == read.version
+        if read and is_equal and self._is_replaceable(flow, name, read, provider_run):
+            if is_affected:
+                cause = make_cause(name, provider_flow.cell, INDIRECT)
                 flow.indirect.append(cause)
             return
-        ran_later = above.record is not None and above.record.run > record.run
+        ran_later = provider_run is not None and provider_run.run > record.run
         if ran_later and version is not None:
-            flow.stale.append(make_cause(name, above.cell))
+            flow.stale.append(make_cause(name, provider_flow.cell))
         elif read and self._is_undone(index, name, read):
             flow.stale.append(self._make_undone_cause(name, read))
         elif read:
             self._add_hidden_cause(index, name, read, provider)
 
-    def _is_same(
+    def _is_replaceable(
         self,
         flow: CellFlow,
         name: str,
         read: Binding,
-        provider: CellFlow,
+        provider_run: RunRecord | None,
     ) -> bool:
-        """Return whether an equal value is as good as the one that a cell read.
+        """Return whether an equal value can stand for the value that a cell read.
 
-        It is not if the cell made it a part of another object, and a cell changes it in
-        place: then this change has to reach the other object, too.
+        This is not possible if the cell put the object into another object, and a cell
+        changes the object in place: the change must also be visible in the other
+        object. `provider_run` is the last run of the cell that provides the value.
         """
-        if provider.record is None or read.origin == provider.record.run:
+        if provider_run is None or read.origin == provider_run.run:
             return True
         return name not in flow.usage.shared or name not in self.changed_in_place
 
@@ -284,9 +292,9 @@ class _DependencySearch:
         read: Binding,
         provider: Binding,
     ) -> None:
-        """Record that the cell which provides a name is new or changed.
+        """Add the cause that the cell which provides a name is new or changed.
 
-        Nothing is recorded if the new source binds the name to the same value.
+        No cause is added if the new source binds the name to the same value.
         """
         if isinstance(provider.version, str) and provider.version == read.version:
             return
@@ -306,7 +314,7 @@ class _DependencySearch:
         return self.history.records[read.origin].key != self.keys[index]
 
     def _make_undone_cause(self, name: str, read: Binding) -> Cause:
-        """Return the cause for a value that was undone.
+        """Return the cause that a value which a cell read was undone.
 
         If the cell that provided the value was deleted, the number of the cause is 0.
         """
@@ -315,9 +323,9 @@ class _DependencySearch:
         return Cause(name, origin.cell_id, number, UNDONE_VALUE)
 
     def _find_undone_changes(self, record: RunRecord, others: Names) -> list[Cause]:
-        """Return the causes for changes of a run that were undone.
+        """Return the causes that changes of a run were undone.
 
-        `others` are names for which the cell is stale for another reason.
+        `others` are names for which the cell already has a cause.
         """
         causes = []
         undone_names = self.history.undo.names_by_run.get(record.run, {})
@@ -333,11 +341,16 @@ class _DependencySearch:
         read: Binding,
         provider: Binding | None,
     ) -> None:
+        """Add the cause if a cell read a value that did not come from the cells above.
+
+        The arguments are those of `_find_hidden_cause`.
+        """
         cause = self._find_hidden_cause(index, name, read, provider)
         flow = self.flows[index]
         if cause is None or flow.record is None or name in flow.record.unrestored:
             return
-        # A changed object may only be a part of the value of this name.
+        # Without a read in the source, the run may only have changed an object that is
+        # a part of this value.
         is_read = name in self.table.resolve_usage(flow.usage).reads
         if is_read or cause.where in (ITSELF, OVERRIDDEN):
             flow.hidden.append(cause)
@@ -381,8 +394,8 @@ class _DependencySearch:
     def _find_binder(self, name: str, origin: RunRecord, index: int) -> RunRecord:
         """Return the run that bound a name.
 
-        The run `origin` may only have changed the name's value. In this case, follow
-        the name to the run that bound it, but only through cells above `index`.
+        If the run `origin` only changed the object of the name, search for the run that
+        bound the name. The search passes only through current cells above `index`.
         """
         while True:
             position = self.positions.get(origin.key)
@@ -404,20 +417,27 @@ class _DependencySearch:
         position: int,
         provider: Binding,
     ) -> Cause | None:
-        """Return the cause for a value of a cell that is not the nearest binder."""
+        """Return the cause if a value is not from the nearest cell that binds the name.
+
+        `position` is the index of the cell that the value is from. `provider` is the
+        binding of the nearest cell. Return None if the value is no hidden state.
+        """
         if name in PARTED_STATES:
             return None
         cell = self.cells[position]
         binder = self.flows[provider.origin]
         if position == provider.origin:
-            return None  # the last run of that cell has failed
+            return None  # the last run of this cell has failed
         if binder.record is None or name not in binder.record.bound:
             return None
         number = binder.cell.number
         return Cause(name, cell.id, cell.number, OVERRIDDEN, binder=number)
 
     def _find_affected_names(self, index: int) -> None:
-        """Record which names a cell will probably bind to other values."""
+        """Record which names a cell will probably bind to other values.
+
+        `index` is the index of the cell.
+        """
         flow = self.flows[index]
         usage = flow.usage
         names = self._list_names_with_other_value(flow)
@@ -448,7 +468,10 @@ class _DependencySearch:
         return names
 
     def _find_names_of_changed_cell(self, flow: CellFlow, names: Names) -> set[str]:
-        """Return the names that a changed cell binds to other values than before."""
+        """Return the names that a changed cell will probably bind to other values.
+
+        `names` are the names that the cell reads and that will have other values.
+        """
         source = flow.record and self.history.sources.get(flow.record.source_hash)
         unchanged: set[str] = set()
         if source is not None:

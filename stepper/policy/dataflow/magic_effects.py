@@ -1,7 +1,6 @@
 """The effects of IPython magics on names.
 
-The effects are derived from the text of a magic alone. `binds_any` is set for magics
-that may bind any name.
+The effects are derived from the text of a magic alone.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ CODE_MAGICS = (
 )
 INSPECTION_MAGICS = ("pinfo", "pinfo2", "psource", "pdoc", "pfile")
 OPTIONS = r"(?:-\w+(?:\s*\d+)?\s+)*(?:--\s+)?"
-# `$name`, `${name}` or `{name}` in a shell command.
+# `$name`, `${name}` or `{name}` in a shell command, which IPython replaces.
 EXPANSION = r"(?<!\$)\$\{?([A-Za-z_]\w*)|\{([A-Za-z_]\w*)"
 METHODS = ("run_line_magic", "run_cell_magic", "system", "getoutput")
 
@@ -32,9 +31,9 @@ METHODS = ("run_line_magic", "run_cell_magic", "system", "getoutput")
 class MagicEffects(NamedTuple):
     """The effects of one magic on names.
 
-    `code` is the Python code that the magic runs. If `discards_bindings` is set, the
-    bindings of this code are not kept. `reads` and `binds` are names that the magic
-    itself reads and binds. If `binds_any` is set, it may also bind other names.
+    `code` is the Python code that the magic runs. If `discards_bindings` is true, the
+    names that this code binds are discarded. `reads` and `binds` are names that the
+    magic itself reads and binds. If `binds_any` is true, it may also bind other names.
     """
 
     code: Sequence[str] = ()
@@ -47,7 +46,7 @@ class MagicEffects(NamedTuple):
 
 
 def analyze_magic(method: str, arguments: Sequence[object]) -> MagicEffects:
-    """Return the effects of a call of a method of IPython's shell.
+    """Return the effects of calling a method of IPython's shell.
 
     IPython's input transformer replaces `%x`, `!x`, `x?` and `%%x` with calls such as
     `get_ipython().run_line_magic("x", "")`.
@@ -91,7 +90,7 @@ def analyze_magic(method: str, arguments: Sequence[object]) -> MagicEffects:
 
 
 def _find_expanded_names(line: str) -> list[str]:
-    """Return the Python names that IPython replaces in a shell command."""
+    """Return the Python names whose values IPython inserts into a shell command."""
     names = []
     for dollar_name, brace_name in re.findall(EXPANSION, line):
         names.append(dollar_name or brace_name)

@@ -129,6 +129,7 @@ class _NameVisitor(NameRecorder):
                 self.visit(value)
 
     def visit_all(self, nodes: Iterable[Any]) -> None:
+        """Visit nodes in order; None and other values are ignored."""
         for node in nodes:
             if isinstance(node, ast.AST):
                 self.visit(node)
@@ -141,6 +142,7 @@ class _NameVisitor(NameRecorder):
         self.visit(node)
 
     def visit_name(self, node: ast.Name) -> None:
+        """Visit a name that is read, bound or deleted."""
         if isinstance(node.ctx, ast.Load):
             modules = self.usage.modules.get(node.id, ())
             self.usage.uses.update(modules)
@@ -170,7 +172,10 @@ class _NameVisitor(NameRecorder):
             self._record_namespace_read(node)
 
     def _record_attribute(self, node: ast.Attribute | ast.Subscript) -> None:
-        """Record an assignment to an attribute of what may be a module or a class."""
+        """Record an assignment to an attribute of a notebook name.
+
+        The binding table decides whether the name is a module or a class.
+        """
         if self.find_scope(get_root_name(node)) is None:
             for use in find_attribute_use(node, self.assigned):
                 self.record_outside_use(use, node)
@@ -186,12 +191,9 @@ class _NameVisitor(NameRecorder):
             self._record_text_reads([name])
 
     def _record_text_reads(self, names: Iterable[str]) -> None:
-        """Record variables that a text names, unless they are bound in this cell.
-
-        In a function, they may be local variables.
-        """
+        """Record variables whose names are in a text, unless this cell binds them."""
         if self.effects is not None:
-            return
+            return  # the names may be local variables of the function
         for name in names:
             if name not in self.bound and self.find_scope(name) is None:
                 self.usage.outside_reads.add(name)
@@ -199,6 +201,7 @@ class _NameVisitor(NameRecorder):
     def visit_assignment(
         self, node: ast.Assign | ast.AnnAssign | ast.NamedExpr
     ) -> None:
+        """Visit an assignment, an annotation or an assignment expression."""
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         first = targets[0]
         name = first.id if isinstance(first, ast.Name) else ""
@@ -225,7 +228,11 @@ class _NameVisitor(NameRecorder):
             self._record_creator(name, value)
 
     def _record_creator(self, name: str, value: ast.expr) -> None:
-        """Record what created the object of a name, and whose connection it is."""
+        """Record which call created the object of a name.
+
+        If the object is a connection or cursor of another object, both names count as
+        names of the same object.
+        """
         if not isinstance(value, ast.Call):
             return
         creator = find_creator(value) or get_root_name(value.func)
@@ -258,7 +265,7 @@ class _NameVisitor(NameRecorder):
                 aliases.update(others)
 
     def _record_shared_names(self, value: ast.expr) -> None:
-        """Record the names whose objects an assigned value contains."""
+        """Record the names in an assigned value whose objects the value contains."""
         pending = [value]
         while pending:
             node = pending.pop()
@@ -270,6 +277,7 @@ class _NameVisitor(NameRecorder):
                 pending += node.values
 
     def visit_augmented_assignment(self, node: ast.AugAssign) -> None:
+        """Visit an assignment such as `x += 1`, which may change `x` in place."""
         self.visit(node.value)
         if isinstance(node.target, ast.Name):
             self.record_read(node.target.id)
@@ -281,15 +289,18 @@ class _NameVisitor(NameRecorder):
             self.assigned = None
 
     def visit_if(self, node: ast.If) -> None:
+        """Visit an `if` statement, which binds the names that both branches bind."""
         self.visit(node.test)
-        before = set(self.bound)
+        bound_before = set(self.bound)
         self.visit_all(node.body)
-        after_body = self.bound
-        self.bound = set(before)
+        bound_in_body = self.bound
+        self.bound = set(bound_before)
         self.visit_all(node.orelse)
-        self.bound = self.bound & after_body | before
+        bound_in_both = self.bound & bound_in_body
+        self.bound = bound_in_both | bound_before
 
     def visit_for(self, node: ast.For | ast.AsyncFor) -> None:
+        """Visit a loop, whose targets may be the same objects as the iterated names."""
         self.visit(node.iter)
         self.visit(node.target)
         if self.effects is None:
@@ -329,6 +340,7 @@ class _NameVisitor(NameRecorder):
         self.visit_all(ast.iter_child_nodes(node))
 
     def visit_import(self, node: ast.Import | ast.ImportFrom) -> None:
+        """Visit an import, and record the imported modules."""
         for alias in node.names:
             name = (alias.asname or alias.name).split(".")[0]
             if isinstance(node, ast.Import):
@@ -350,6 +362,7 @@ class _NameVisitor(NameRecorder):
             self.usage.fingerprints[name] = f"{source}:{imported}"
 
     def visit_declaration(self, node: ast.Global | ast.Nonlocal) -> None:
+        """Visit `global x` or `nonlocal x`."""
         for name in node.names:
             self.record_mention(name, DECLARED, node)
 
@@ -381,7 +394,7 @@ class _NameVisitor(NameRecorder):
         self._visit_body(node, function_name, parameters, effects)
         if effects is None:
             return
-        # A call of the function also runs what its decorators return.
+        # A call of the function also calls its decorators' wrappers.
         effects.reads |= collect_names(decorators)
         effects.changed_parameters &= {*parameter_names}
         scope = self.scopes[-1] if self.scopes else None
@@ -401,7 +414,8 @@ class _NameVisitor(NameRecorder):
     ) -> None:
         """Visit the body of a function in a new scope.
 
-        `effects` receives the effects of the body, unless an outer function does.
+        The effects of the body are added to `effects` or, in a nested function, to the
+        effects of the outermost function.
         """
         is_block = isinstance(node.body, list)
         statements = node.body if is_block else [ast.Expr(node.body)]
@@ -447,6 +461,7 @@ class _NameVisitor(NameRecorder):
             class_effects.mutating_methods.add(method)
 
     def visit_class(self, node: ast.ClassDef) -> None:
+        """Visit a class definition, whose body runs at once in a new scope."""
         evaluated = [*node.decorator_list, *node.bases]
         self.visit_all(evaluated)
         self.visit_all(node.keywords)
@@ -463,6 +478,7 @@ class _NameVisitor(NameRecorder):
         self.record_binding(node.name, node, DEFINED)
 
     def visit_comprehension(self, node: Any) -> None:
+        """Visit a comprehension or generator expression in a new scope."""
         local_names = set[str]()
         for generator in node.generators:
             local_names |= collect_names([generator.target])
@@ -482,6 +498,7 @@ class _NameVisitor(NameRecorder):
         self.scopes.pop()
 
     def visit_call(self, node: ast.Call) -> None:
+        """Visit a call, and record the objects that it changes."""
         function = node.func
         if isinstance(function, ast.Attribute):
             if is_get_ipython(function.value):
@@ -545,6 +562,7 @@ class _NameVisitor(NameRecorder):
                 self.usage.passed.add(name)
 
     def _visit_method_call(self, node: ast.Call, function: ast.Attribute) -> None:
+        """Record that a method is called, or that the method changes its object."""
         is_statement = node is self.statement
         method = function.attr
         instance = function.value
@@ -554,6 +572,7 @@ class _NameVisitor(NameRecorder):
             self.record_method_call(instance.id, method)
 
     def _visit_function_call(self, node: ast.Call, name: str) -> None:
+        """Record a call of a function outside of functions, with its arguments."""
         if self.find_scope(name) is not None or self.effects is not None:
             return
         arguments = tuple(get_root_name(argument) for argument in node.args)
@@ -585,8 +604,8 @@ class _NameVisitor(NameRecorder):
     def visit_magic(self, method: str, arguments: list[Any], node: ast.Call) -> None:
         """Visit a call of an IPython magic and the code in its arguments."""
         magic = analyze_magic(method, arguments)
-        # A line magic's code is in the line of the call. The code of a cell magic is
-        # below the call, so its line numbers are kept.
+        # The code of a line magic is in the line of the call. The code of a cell magic
+        # has the line numbers of the cell.
         is_line_magic = method != "run_cell_magic"
         mentions_before = len(self.usage.mentions)
         binds_before = dict(self.usage.binds)
@@ -613,7 +632,7 @@ class _NameVisitor(NameRecorder):
 
 
 def _select_names(nodes: Iterable[ast.AST]) -> set[str]:
-    """Return the names of the nodes that are names."""
+    """Return the names among nodes; other nodes are ignored."""
     names = set[str]()
     for node in nodes:
         if isinstance(node, ast.Name):

@@ -1,8 +1,8 @@
-"""State outside the variables that a call uses: seeds, options, files, environment.
+"""State outside the variables that code uses: seeds, options, files, environment.
 
-Each kind of state has a name, which is no identifier, so that it can be followed like a
-variable. The names of random numbers, options and the environment are those that the
-kernel's undo reports. Only literal paths are known.
+The analysis treats each kind of state like a variable. Its name is not an identifier.
+For random numbers, options and the environment, the kernel's undo reports the same
+names. Only files whose paths are literals in the source are known.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ IPYTHON = "IPython settings"
 LAST_RESULT = "the last result"
 
 DISPLAY_OPTIONS = frozenset({PANDAS, NUMPY})
-# Classes that `%config` configures, and whose options change outputs.
+# Classes that `%config` can configure and whose options affect outputs → state.
 CONFIGURED = {"InlineBackend": INLINE_PLOTS, "InteractiveShell": IPYTHON}
 NO_RESULT = frozenset({"print", "display"})
 # Functions and methods that return plain values, which display options do not affect.
@@ -55,7 +55,7 @@ NO_DRAWS = re.compile(
     r"\.(default_rng|Generator|RandomState|SeedSequence|get_state|getstate|Random"
     r"|SystemRandom)$"
 )
-# Methods that read options or the environment.
+# Methods of options and the environment that only read.
 NO_SETTERS = (".get", ".copy", ".items", ".keys", ".values")
 # Functions, and prefixes of assigned attributes, that set options.
 SETTERS = {
@@ -93,9 +93,10 @@ WRITE_MODES = frozenset("wax+")
 
 
 class OutsideUse(NamedTuple):
-    """A use of state: `name` is the state, `sets` whether its value is replaced.
+    """A use of state outside the variables; `name` is the state.
 
-    If `changes` is set, the state is changed in a way that depends on its value.
+    If `sets` is true, the value of the state is replaced. If `changes` is true, the new
+    value depends on the former value. Otherwise, the state is only read.
     """
 
     name: str
@@ -104,7 +105,10 @@ class OutsideUse(NamedTuple):
 
 
 def get_dotted_name(node: ast.AST) -> str:
-    """Return the text of names with attributes, such as `np.random.seed`."""
+    """Return the text of a name with attributes, such as `np.random.seed`.
+
+    Return an empty string for other expressions.
+    """
     parts = []
     while isinstance(node, ast.Attribute):
         parts.append(node.attr)
@@ -116,12 +120,12 @@ def get_dotted_name(node: ast.AST) -> str:
 
 
 def name_file(path: str) -> str:
-    """Return the name of a file's content as state."""
+    """Return the name of the state that stands for the content of a file."""
     return f"file {path.removeprefix('./')!r}"
 
 
 def get_text(node: ast.expr | None) -> str:
-    """Return the value of a text in the source, or an empty string."""
+    """Return the value of a string literal; an empty string for other expressions."""
     value = getattr(node, "value", None)
     return value if isinstance(value, str) else ""
 
@@ -153,7 +157,10 @@ def find_call_use(node: ast.Call) -> OutsideUse | None:
 
 
 def _find_file_use(node: ast.Call, name: str) -> OutsideUse | None:
-    """Return how a call uses a file whose path is a literal."""
+    """Return how a call uses a file whose path is a literal, or None.
+
+    `name` is the dotted name of the called function.
+    """
     path = get_text(node.args[0]) if node.args else ""
     method = getattr(node.func, "attr", "")
     if method in PATH_WRITERS or method in PATH_READERS:
@@ -177,7 +184,7 @@ def _find_file_use(node: ast.Call, name: str) -> OutsideUse | None:
 
 
 def find_assignment_use(node: ast.Attribute | ast.Subscript) -> OutsideUse | None:
-    """Return how an assignment to an element, or reading it, uses state."""
+    """Return how reading or assigning an attribute or item uses state, or None."""
     is_read = isinstance(node.ctx, ast.Load)
     target: ast.AST = node
     if isinstance(node, ast.Subscript):
@@ -193,9 +200,11 @@ def find_assignment_use(node: ast.Attribute | ast.Subscript) -> OutsideUse | Non
 def find_attribute_use(
     node: ast.Attribute | ast.Subscript, value: ast.expr | None
 ) -> list[OutsideUse]:
-    """Return how an assignment of `value` uses an attribute, such as `module.x = 1`.
+    """Return how an assignment such as `module.x = 1` uses the attribute.
 
-    The binding table decides whether the object is a module or a class.
+    `value` is the assigned value, or None if it is not known. The attribute itself
+    counts as state, and is also read if its new value depends on it. The binding table
+    decides whether the object is a module or a class.
     """
     target: ast.AST = node
     if isinstance(node, ast.Subscript):
@@ -239,14 +248,14 @@ def may_show_object(node: ast.expr) -> bool:
 
 
 def _is_magic_without_result(node: ast.expr) -> bool:
-    """Return whether an expression is a magic other than `%time`, or a command."""
+    """Return whether an expression is a shell command, or a magic except `%time`."""
     if not isinstance(node, ast.Call) or getattr(node.func, "attr", "") not in MAGICS:
         return False
     return not node.args or get_text(node.args[0]) != "time"
 
 
 def has_result(node: ast.stmt) -> bool:
-    """Return whether a last statement may have a result, which `_` is then."""
+    """Return whether a statement may have a result, which IPython assigns to `_`."""
     if not isinstance(node, ast.Expr):
         return False
     function = getattr(node.value, "func", None)
@@ -258,10 +267,11 @@ def has_result(node: ast.stmt) -> bool:
 
 
 def describe_setter(node: ast.expr, source: str, value: ast.expr | None = None) -> str:
-    """Return a text that is equal if the code sets the same values.
+    """Return a text that is equal for code that sets the same state to the same value.
 
-    `value` is the assigned value if the code is not a call. Return an empty string if
-    the value, or an argument of the call, depends on variables.
+    `node` is the call, or the target of an assignment of `value`. Return an empty
+    string if the value, or an argument of the call, depends on variables. `source` is
+    the source of the cell.
     """
     if not isinstance(node, ast.Call):
         if value is not None:
@@ -277,7 +287,10 @@ def describe_setter(node: ast.expr, source: str, value: ast.expr | None = None) 
 
 
 def find_text_reads(node: ast.Call) -> list[str]:
-    """Return the variables that a text names, as in `query("x > @y")`, `eval("a")`."""
+    """Return the names that a string argument contains as code.
+
+    Examples are `query("x > @y")` and `eval("a")`.
+    """
     name = getattr(node.func, "attr", getattr(node.func, "id", ""))
     text = get_text(node.args[0]) if node.args else ""
     if not text:

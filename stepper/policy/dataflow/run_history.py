@@ -37,9 +37,10 @@ def list_reported_bindings(
     """Return the names that a run bound or changed, with their fingerprints.
 
     The fingerprint of a large value is an empty string. At most MAX_JOURNALED_NAMES
-    names are returned. `restored` are names that have another value only because they
-    were restored before the run. `changed` are names whose objects the run changed in
-    place, as far as the kernel knows.
+    names are returned. `usage` is the analysis of the run's source, and `namespace` the
+    namespace after the run. `restored` are names that have another value only because
+    they were restored before the run. `changed` are names whose objects the run changed
+    in place, according to the kernel.
     """
     fingerprints = {}
     for name, variable in namespace.variables.items():
@@ -61,9 +62,13 @@ def list_reported_bindings(
 
 
 def _list_changed_names(run: RunEnded, usage: NameUsage) -> set[str]:
-    """Return the names that a run changed in place, as only the kernel knows."""
+    """Return the names that a run changed in place, but that its source does not bind.
+
+    Only the kernel reports such changes. Return an empty set if the run may have bound
+    names that the analysis does not list.
+    """
     if usage.star or "exec" in usage.reads:
-        return set()  # the run may have bound them
+        return set()
     changed = run.bound.keys() - usage.binds.keys()
     if run.undo_reach:
         changed = {name for name in changed if run.changes.get(name) == CHANGED}
@@ -109,7 +114,8 @@ class ChangedModule(NamedTuple):
 class StarImport(NamedTuple):
     """The `from … import *` statements of a cell.
 
-    `modules` are the imported modules, `binds` the names that the cell binds otherwise.
+    `modules` are the imported modules. `binds` are the names that the cell binds in
+    other statements.
     """
 
     modules: Names
@@ -128,9 +134,10 @@ def _uses_module(imports: Names, module: str, project_modules: Names) -> bool:
             if module == source or module.startswith(f"{source}."):
                 return True
             continue
-        submodule = f"{source}.{name}"
-        is_submodule = submodule in project_modules
-        if module == (submodule if is_submodule else source):
+        imported = f"{source}.{name}"
+        if imported not in project_modules:
+            imported = source  # `name` is a name in the module
+        if module == imported:
             return True
     return False
 
@@ -183,7 +190,7 @@ class History:
 
     @property
     def version(self) -> tuple[int, int, int]:
-        """Changes whenever `catch_up` applies something to the same list of runs."""
+        """A value that changes whenever `catch_up` applies further events."""
         return self.run_count, self.external_count, self.undo_count
 
     def catch_up(
@@ -220,6 +227,7 @@ class History:
         self._apply_undone(undone)
 
     def _apply_run(self, run: RunEnded, source: str) -> None:
+        """Apply a run to the table, and add its record."""
         succeeded = run.outcome is Outcome.OK
         usage = self.analyze(source)
         before = {**self.table.bindings}
@@ -229,7 +237,8 @@ class History:
         self.undo.record_report(run)
         unrestored = self.undo.unrestored & reads.keys()
         if succeeded:
-            # A value that was computed from such a name is not better.
+            # If the run also read such a name, it computed the new value from a wrong
+            # one.
             self.undo.unrestored -= usage.binds.keys() - unrestored
         self.imports.update(usage.modules)
         if "*" in usage.modules:
@@ -263,7 +272,7 @@ class History:
     ) -> None:
         """Set names back to their bindings before the runs that a kernel undid.
 
-        Only what was undone before a run is applied, if `run_number` is given.
+        If `run_number` is given, only events before this run are applied.
         """
         for event in undone[self.undo_count :]:
             if run_number is not None and event.run > run_number:
@@ -313,7 +322,10 @@ class History:
             self.modules[name] = version
 
     def find_changed_modules(self, record: RunRecord) -> list[ChangedModule]:
-        """Return the modules that a run used and that changed after the run."""
+        """Return the modules that a run used and that changed after the run.
+
+        This includes modules that the run used through other modules.
+        """
         changed = set()
         for name, first_run in self.module_changes.items():
             if first_run > record.run:

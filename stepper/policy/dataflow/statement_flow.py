@@ -1,7 +1,7 @@
-"""Which names of a cell depend on changed values, statement by statement.
+"""Find the names of a cell that depend on changed values, statement by statement.
 
-A cell that reads one changed name does not change all names that it binds. The
-top-level statements are analyzed one by one, only for cells that read such a name.
+If a cell reads a changed name, not all names that it binds get other values. Therefore,
+the top-level statements of such a cell are analyzed one by one.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class Statement(NamedTuple):
 
 
 def list_statements(usage: NameUsage) -> list[Statement]:
-    """Return the statements of the source that a usage was made from.
+    """Return the top-level statements of the source of a usage.
 
-    They are analyzed at the first call. The list is empty if the source cannot be
-    parsed.
+    The statements are analyzed at the first call. The list is empty if the source
+    cannot be parsed.
     """
     if usage.statements is None:
         usage.statements = _analyze_statements(usage)
@@ -38,6 +38,7 @@ def list_statements(usage: NameUsage) -> list[Statement]:
 
 
 def _analyze_statements(usage: NameUsage) -> list[Statement]:
+    """Parse the source of a usage, and analyze each top-level statement."""
     tree = parse_source(usage.source, usage.transform)
     statements = []
     for node in tree.body if tree else ():
@@ -59,10 +60,10 @@ def find_affected_names(
     changed_names: Iterable[str],
     unchanged_texts: Collection[str] | None = None,
 ) -> set[str]:
-    """Return the names with possibly other values after a cell runs again.
+    """Return the names that may have other values after a cell runs again.
 
     `changed_names` are names that the cell reads and that have other values now. If
-    `unchanged_texts` is given, the other statements of the cell are new.
+    `unchanged_texts` is given, statements with other texts are new.
     """
     affected = {*changed_names}
     statement_changes = set[str]()
@@ -79,7 +80,7 @@ def find_affected_names(
         else:
             affected -= resolved.binds.keys() - resolved.changes
     if has_affected_change:
-        # Other names of the changed objects.
+        # These are other names of the changed objects.
         affected |= usage.changes - statement_changes
     return affected
 

@@ -11,8 +11,9 @@ from stepper.policy.undo_model import CHANGED
 
 
 class BindingChange(NamedTuple):
-    """A change of a name by the run `origin`; `before` is the binding before it.
+    """A change of a name by the run `origin`.
 
+    `before` is the binding before the run, or None if the name was not bound.
     `is_binding` is False if the run only changed the object in place.
     """
 
@@ -57,9 +58,10 @@ class UndoneChanges:
         self.unrestored = set()
 
     def record(self, origin: int, before: Mapping[str, Binding], binds: Names) -> None:
-        """Record the bindings that a run changed; `before` are the bindings before.
+        """Record the bindings that a run changed.
 
-        `binds` are the names that the run binds.
+        `origin` is the run, `before` has the bindings before it, and `binds` are the
+        names that it binds.
         """
         bindings = self.table.bindings
         for name in before.keys() | bindings.keys():
@@ -72,7 +74,7 @@ class UndoneChanges:
             changes.append(change)
 
     def record_report(self, run: RunEnded) -> None:
-        """Record how the kernel says that a run changed names, if it reported that."""
+        """Record how a run changed names, if the kernel has reported that."""
         if run.undo_reach:
             self.reported[run.run] = run.changes
 
@@ -99,9 +101,9 @@ class UndoneChanges:
             self._record_undone(name, rebound_by, event)
 
     def _is_bound_since(self, name: str, runs: Runs) -> bool:
-        """Return whether another run bound a name after the runs had changed it.
+        """Return whether another run bound a name after the last of some runs.
 
-        Then the object that could not be restored does not have this name any more.
+        In this case, the name no longer refers to the object that was not restored.
         """
         last_run = max(runs, default=0)
         for change in self.changes.get(name, ()):
@@ -118,10 +120,10 @@ class UndoneChanges:
                 undone_names[name] = event.cell_id
 
     def _undo(self, name: str, runs: Runs) -> set[int]:
-        """Set a name back to its binding before the first of the runs that changed it.
+        """Set a name back to its binding before the first of the undone runs.
 
-        Other runs that did not bind the name to another object do not matter. Return
-        the numbers of the runs that bound the name, even if to the same object.
+        Later runs that did not bind the name to another object are ignored. Return the
+        numbers of the undone runs that bound the name.
         """
         changes = self.changes.get(name, [])
         first = self._find_first(name, changes, runs)
@@ -143,7 +145,8 @@ class UndoneChanges:
     def _find_first(self, name: str, changes: Changes, runs: Runs) -> int | None:
         """Return the index of the first change by one of the runs, or None.
 
-        Changes before another run that may have rebound the name do not count.
+        If another run may have bound the name to another object, only changes after
+        that run count.
         """
         first = None
         index = len(changes)
