@@ -236,7 +236,7 @@ class RunningExecution:
         self.error = None
         self.result = Execution(Outcome.OK, memory=self.result.memory)
         record = facts["record"]
-        last_status_header = dict[str, Any]()
+        last_status_header: dict[str, Any] = {}
         lost_bytes = record["lost"]
         lost_output = format_count(lost_bytes, "byte") + " of output"
         loss_note = f"{lost_output} could not be recovered: {reason}"

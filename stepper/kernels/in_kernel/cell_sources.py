@@ -20,8 +20,9 @@ CONTEXT_LINES = 2  # above and below the line of a frame
 MAX_CELLS = 500
 # Execution count → cell as written. IPython's own history can be switched off.
 sources: dict[int, str] = {}
-# "number" identifies the current or last execution, "cell" is the last execution count.
-run_state: dict[str, Any] = {"number": 0, "shown": 0, "cell": 0}
+# "number" is the key of the last execution in `sources`, and "cell" is the highest
+# execution count. "earlier_error" is the id of the last exception before this run.
+run_state: dict[str, Any] = {"number": 0, "cell": 0, "earlier_error": 0}
 # The number of a scratch execution → the number of the last cell before it.
 cells_before_scratch: dict[int, int] = {}
 # Names that a function of some cell may bind by `global`.
@@ -53,8 +54,8 @@ def remember_source(number: int, raw: str) -> None:
     last_cell = run_state["cell"]
     run_state["cell"] = max(number or 0, last_cell)
     for match in GLOBAL.findall(raw):
-        names = match.replace(" ", "")
-        global_names.update(names.split(","))
+        names = [name.strip() for name in match.split(",")]
+        global_names.update(names)
     if BINDS_ANY_NAME.search(raw) and DEFINES_FUNCTION.search(raw):
         run_state["binds_any_name"] = True
     sources[number] = raw
@@ -75,10 +76,10 @@ def remember_scratch(raw: str) -> None:
     cells_before_scratch[number] = run_state["cell"]
     drop_oldest(cells_before_scratch)
     cell_files = get_cell_files()
-    for filename in list(cell_files)[-1:]:
-        # IPython assigned the execution count of the next cell.
-        assigned_number = cell_files[filename]
-        if assigned_number not in sources:
+    if cell_files:
+        filename = list(cell_files)[-1]
+        # IPython assigned the execution count of the next cell to the execution.
+        if cell_files[filename] not in sources:
             cell_files[filename] = number
     remember_source(number, raw)
 
@@ -102,22 +103,19 @@ def get_source_lines(number: int) -> list[str]:
 
 
 def find_first_line(lines: list[str]) -> int:
-    """Return the index of the first line that is not blank, or 0 if there is none."""
+    """Return the index of the first line that is not blank, or 0 if all are blank."""
     for index, text in enumerate(lines):
         if text.strip():
             return index
     return 0
 
 
-def find_cell_magic(number: int) -> tuple[int, int] | None:
-    """Return a cell's number (`number`) and the line of its cell magic.
-
-    Return None if the cell has no cell magic.
-    """
+def find_cell_magic_line(number: int) -> int | None:
+    """Return the line of a cell's cell magic, or None if the cell has no cell magic."""
     lines = get_source_lines(number)
     first = find_first_line(lines)
     if lines and lines[first].startswith("%%"):
-        return number, first + 1
+        return first + 1
     return None
 
 
@@ -148,21 +146,21 @@ def find_cell_line(filename: str, line: int) -> tuple[int, int]:
 
 
 def find_running_cell_line(filename: str, line: int) -> int | None:
-    """Return the line of the running cell as written.
+    """Return the line as written in the running cell, for a line of transformed code.
 
     Return None if the code is not part of the running cell.
     """
     running = run_state["number"]
     if filename in TIMED_FILENAMES:
-        magic = find_cell_magic(running)
-        if magic is None:
+        magic_line = find_cell_magic_line(running)
+        if magic_line is None:
             return None
         last_line = len(get_source_lines(running))
-        return min(magic[1] + line, last_line)
-    number = 0
-    if filename in get_cell_files():
-        number, line = find_cell_line(filename, line)
-    return line if number == running else None
+        return min(magic_line + line, last_line)
+    if filename not in get_cell_files():
+        return None
+    number, cell_line = find_cell_line(filename, line)
+    return cell_line if number == running else None
 
 
 def is_user_file(filename: str) -> bool:
@@ -208,21 +206,27 @@ def describe_frames(trace: TracebackType | None) -> list[dict[str, Any]]:
         function = code.co_name
         number = None
         if filename in TIMED_FILENAMES:
-            magic = find_cell_magic(run_state["number"])
-            if magic is None:
+            number = run_state["number"]
+            magic_line = find_cell_magic_line(number)
+            if magic_line is None:
                 continue  # the frame of the line magic itself is reported
             if function == "<module>":
-                facts = [
-                    fact for fact in facts if (fact["cell"], fact["line"]) != magic
-                ]
+                facts = remove_frames_at(facts, number, magic_line)
             # The lines of the body are counted from the line below the magic.
-            number = magic[0]
-            line += magic[1]
+            line += magic_line
         elif filename in get_cell_files():
             number, line = find_cell_line(filename, line)
         fact = describe_frame(number, filename, line, function)
         facts.append(fact)
     return facts
+
+
+def remove_frames_at(
+    facts: list[dict[str, Any]], number: int, line: int
+) -> list[dict[str, Any]]:
+    """Return the descriptions of frames without those at a line of a cell."""
+    position = (number, line)
+    return [fact for fact in facts if (fact["cell"], fact["line"]) != position]
 
 
 def describe_frame(

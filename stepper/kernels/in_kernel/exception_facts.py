@@ -40,7 +40,10 @@ ATTRIBUTES = (
 
 
 def find_reason(error: BaseException) -> BaseException | None:
-    """Return the exception that an exception wraps, or None if it wraps none."""
+    """Return the exception that an exception wraps, or None if there is none.
+
+    For example, `urllib.error.URLError` has the wrapped exception as `reason`.
+    """
     arguments = peek(error, "args")
     candidates = [peek(error, "reason"), peek(error, "__cause__")]
     if type(arguments) is tuple:
@@ -49,7 +52,7 @@ def find_reason(error: BaseException) -> BaseException | None:
 
 
 def collect_attributes(error: BaseException) -> dict[str, Any]:
-    """Return the attributes that help to classify an exception."""
+    """Return the attributes that help to classify an exception, as JSON."""
     values = {name: to_plain_value(peek(error, name)) for name in ATTRIBUTES}
     if is_a(error, KeyError) and error.args:
         values["key"] = to_plain_value(error.args[0])
@@ -57,7 +60,7 @@ def collect_attributes(error: BaseException) -> dict[str, Any]:
     if is_a(error, SyntaxError) and "lineno" in facts:
         filename = facts.get("filename")
         if filename in get_cell_files():
-            facts["lineno"] = find_cell_line(filename, facts["lineno"])[1]
+            _, facts["lineno"] = find_cell_line(filename, facts["lineno"])
     status = find_http_status(error, facts)
     if status is not None:
         facts["status"] = status
@@ -80,7 +83,7 @@ def find_http_status(error: BaseException, facts: dict[str, Any]) -> int | None:
 
 
 def describe_reasons(error: BaseException) -> dict[str, Any]:
-    """Return the class names and the error number of the exceptions in an exception.
+    """Return the class names and the error number of the wrapped exceptions.
 
     The result is empty if the exception wraps no other exception.
     """
@@ -106,7 +109,7 @@ def get_class_name(error: BaseException) -> str:
 
 
 def get_message(error: BaseException) -> str:
-    """Return the message of an exception. This may call its `__str__`."""
+    """Return the message of an exception, which its `__str__` may compute."""
     message = None
     if is_a(error, SyntaxError):
         message = peek(error, "msg")
@@ -117,9 +120,10 @@ def get_message(error: BaseException) -> str:
 
 
 def describe_chain(error: BaseException) -> list[list[str]]:
-    """Return the causes of an exception, nearest first, as [relation, class, message].
+    """Return the causes of an exception, nearest first.
 
-    The exceptions of an exception group come before its causes.
+    The members of an exception group come before its causes. Each entry is a list of
+    the relation to the exception, the class name and the message.
     """
     chain = []
     group = peek(error, "exceptions")
@@ -138,7 +142,7 @@ def describe_chain(error: BaseException) -> list[list[str]]:
 
 
 def find_cause(error: BaseException) -> tuple[str, Any]:
-    """Return a relation and the exception that is the cause or context of an exception.
+    """Return the cause or else the context of an exception, after the relation.
 
     The relation is "caused by" or "while handling". The returned exception is None if
     there is no cause and the context is suppressed or missing.

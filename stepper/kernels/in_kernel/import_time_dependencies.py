@@ -34,7 +34,7 @@ class Update(NamedTuple):
 def depends_at_import(
     name: str, path: str, updated: set[str], snapshots: dict[str, Any]
 ) -> bool:
-    """Return whether importing a module evaluates a name that an update changed.
+    """Return whether the import of a module uses a value that an update changed.
 
     `updated` contains the names of the updated modules, `snapshots` their namespaces
     before the update.
@@ -51,18 +51,27 @@ def depends_at_import(
     if not imported.isdisjoint(loads.used | loads.bases):
         return True
     # A function or class of the module may use the name: `TABLE = make_table()`.
+    dependents = add_dependent_definitions(tree, imported)
+    return not dependents.isdisjoint(loads.used)
+
+
+def add_dependent_definitions(tree: ast.Module, names: set[str]) -> set[str]:
+    """Return names, and the module's functions and classes that use one of them.
+
+    Functions and classes that use a name indirectly are included.
+    """
     definitions = {}
     for node in tree.body:
         if isinstance(node, DEFINITIONS):
             definitions[node.name] = list_loaded_names(ast.walk(node))
-    indirect = set(imported)
+    dependents = set(names)
     size = 0
-    while len(indirect) > size:
-        size = len(indirect)
-        for own_name, loaded_names in definitions.items():
-            if not indirect.isdisjoint(loaded_names):
-                indirect.add(own_name)
-    return not indirect.isdisjoint(loads.used)
+    while len(dependents) > size:
+        size = len(dependents)
+        for definition, loaded_names in definitions.items():
+            if not dependents.isdisjoint(loaded_names):
+                dependents.add(definition)
+    return dependents
 
 
 def list_changed_imports(tree: ast.Module, package: str, update: Update) -> set[str]:
@@ -126,7 +135,10 @@ class Loads(NamedTuple):
 
 
 def find_loads_at_import(statements: list[ast.stmt]) -> Loads:
-    """Return the names that statements load, except in the bodies of functions."""
+    """Return the names that an import of these statements loads.
+
+    The bodies of functions are not included, because an import does not run them.
+    """
     nodes = list_evaluated_nodes(statements)
     bases: list[Any] = []
     for node in nodes:
@@ -138,7 +150,7 @@ def find_loads_at_import(statements: list[ast.stmt]) -> Loads:
 
 
 def list_evaluated_nodes(trees: Iterable[ast.AST]) -> list[Any]:
-    """Return the nodes of trees that an import evaluates, except base classes."""
+    """Return the nodes of trees that an import evaluates, without base classes."""
     nodes = []
     pending: list[Any] = list(trees)
     while pending:
@@ -151,7 +163,7 @@ def list_evaluated_nodes(trees: Iterable[ast.AST]) -> list[Any]:
 def list_evaluated_children(node: Any) -> list[Any]:
     """Return the children of a node that are evaluated when the node is evaluated.
 
-    The body of a function is not included.
+    The body of a function and the bases of a class are not included.
     """
     if isinstance(node, FUNCTIONS):
         children = list(getattr(node, "decorator_list", ()))

@@ -22,12 +22,12 @@ TAIL = MAX_BYTES // 2 - 2048
 DELIMITER = b"<IDS|MSG>"
 STREAM = re.compile(rb'\{"name": ?"std(?:out|err)", ?"text": ?"')
 STREAM_END = b'"}'
-# Complete characters and escapes in a text as JSON.
+# A sequence of complete characters and escapes in a JSON string as UTF-8.
 COMPLETE = re.compile(
     rb"(?:[^\\\x80-\xff]+|[\xc0-\xdf].|[\xe0-\xef]..|[\xf0-\xff]...|\\u....|\\[^u])*",
     re.DOTALL,
 )
-# A position in such a text at which a character or an escape certainly begins.
+# A position in such a string at which a character or an escape certainly begins.
 BOUNDARY = re.compile(rb"(?<=[^\\])\\|(?<=[^\\]{5})[^\\\x80-\xbf]")
 # Messages that are always kept: they are few and small.
 ALWAYS_KEPT = (b'"status"', b'"execute_input"', b'"stepper_facts"')
@@ -44,7 +44,7 @@ last: dict[str, Any] = {
     "payload": [],
 }
 REPORTED_FIELDS = ("count", "head", "lost", "payload")
-# The last status message: the `busy` of a request comes before its execute_input.
+# The last status message. A request's `busy` status is sent before its execute_input.
 last_status: list[list[Any]] = []
 
 
@@ -76,8 +76,11 @@ def uninstall() -> None:
 
 
 def record_message(message: list[Any]) -> None:
-    """Add a message to the buffer if it belongs to the last run."""
-    # Without the signature: header, parent, metadata, content, buffers.
+    """Add a message to the buffer if it belongs to the last run.
+
+    An `execute_input` message starts a new run.
+    """
+    # The parts after the signature: header, parent, metadata, content, buffers.
     start = message.index(DELIMITER) + 2
     parts = message[start:]
     header = bytes(parts[0])
@@ -88,7 +91,7 @@ def record_message(message: list[Any]) -> None:
         last_status[:] = [parts]
     if not last["id"] or last["id"] not in parent:
         return
-    # A daemon that received as many messages has received all of them.
+    # A daemon that has received this number of messages needs no record.
     last["count"] += 1
     size = 0 if is_always_kept(parts) else sum(map(len, parts))
     if size > MAX_HEAD:
@@ -109,11 +112,11 @@ def start_run(parent: bytes) -> None:
 
     `parent` is the parent header of the run's first message, as JSON.
     """
-    # The id as written in the JSON of each parent header.
+    # The id is compared as text, so the JSON of each parent need not be parsed.
     rest = parent.partition(b'"msg_id"')[2]
-    request = rest.split(b'"', 2)[1]
+    request_id = rest.split(b'"', 2)[1]
     last.update(
-        id=request,
+        id=request_id,
         messages=[*last_status],
         count=len(last_status),
         head=0,
@@ -124,9 +127,10 @@ def start_run(parent: bytes) -> None:
 
 
 def keep_ends(parts: list[Any], size: int) -> list[Any] | None:
-    """Record the beginning of a long text, and return a message with its end.
+    """Record the beginning of a long text, and return a message with the text's end.
 
-    Return None for a message that is not text: its bytes are counted as dropped.
+    `parts` are the parts of the message, and `size` is their size in bytes. Return None
+    for a message without text, such as an image: it is dropped as a whole.
     """
     headers = parts[:3]
     content = bytes(parts[3])
@@ -145,7 +149,7 @@ def keep_ends(parts: list[Any], size: int) -> list[Any] | None:
 
 
 def drop_middle() -> None:
-    """Drop the messages after the head, oldest first, until MAX_BYTES is observed."""
+    """Drop the oldest messages after the head until the rest fits into MAX_BYTES."""
     messages = last["messages"]
     index = last["head"]
     while last["size"] > MAX_BYTES and index < len(messages):
@@ -187,21 +191,22 @@ def split_long_stream(content: bytes, room: int) -> StreamEnds:
 
 
 def is_always_kept(parts: list[Any]) -> bool:
-    """Return whether a message has a type that is never dropped."""
+    """Return whether a message has one of the types that are never dropped."""
     header = bytes(parts[0])
     return any(message_type in header for message_type in ALWAYS_KEPT)
 
 
-def get_record(request: str) -> tuple[dict[str, Any] | None, list[bytes]]:
-    """Return the record of a request and the frames of its messages.
+def get_record(request_id: str) -> tuple[dict[str, Any] | None, list[bytes]]:
+    """Return the record of a run and the frames of its messages.
 
-    The record is None if the request did not start or is not the last run.
+    `request_id` is the message id of the run's request. The record is None if this is
+    not the last request that has run.
     """
-    if not request or request.encode() != last["id"]:
+    if not request_id or request_id.encode() != last["id"]:
         return None, []
     fields = {name: last[name] for name in REPORTED_FIELDS}
     fields["counts"] = [len(parts) for parts in last["messages"]]
-    frames = list[bytes]()
+    frames: list[bytes] = []
     for parts in last["messages"]:
         frames += map(bytes, parts)
     return fields, frames

@@ -57,36 +57,36 @@ now_ns = time.time_ns
 OPEN_FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)
 records: dict[str, Any] = {}  # name → the Record of a local module
 state: dict[str, Any] = {
-    "seen": set(),
-    "since": 0,
-    "root": None,
-    "network": None,
-    "folders": {},
-    "old_objects": {},
-    "reject": None,
+    "seen": set(),  # names of the modules that were loaded at the last check
+    "since": 0,  # time of the last check in nanoseconds
+    "root": None,  # the project's folder
+    "network": None,  # whether this folder is on a network file system
+    "folders": {},  # folder → whether its modules are local
+    "old_objects": {},  # weak references, for IPython's `superreload`
+    "reject": None,  # the CellRejecter of the next cell
 }
 
 
 class Record:
-    """A local module: its file, and the hash of the loaded source (`loaded`).
+    """A local module, its file, and the hashes of the sources in memory and on disk.
 
-    `mark` contains the file's times and size, and `disk` is the hash of its current
-    content. `tried` is the hash with which a reload failed, for the reason `failure`.
-    `reported` is the hash that was reported as not loaded. `outdated` means that the
-    module uses a changed module during its import and could not be reloaded.
-    `mentions` are the modules that the source with the hash `mentions_of` imports.
+    A reload or a new import gives the module another `spec`. `mark` contains the file's
+    times and size. A `recent` file is hashed again even if its mark is the same.
+    `outdated` means that the module uses a changed module during its import and could
+    not be reloaded. `mentions` are the modules that the source with the hash
+    `mentions_of` imports.
     """
 
-    def __init__(self, path: str, spec: Any, mark: Any, loaded: str) -> None:
+    def __init__(self, path: str, spec: Any, mark: Any, source_hash: str) -> None:
         self.path = path
         self.spec = spec
         self.mark = mark
-        self.loaded_hash = loaded
-        self.disk_hash = loaded
+        self.loaded_hash = source_hash
+        self.disk_hash = source_hash
         self.recent = True
-        self.failed_hash = ""
-        self.failure: dict[str, Any] = {}
-        self.reported_hash = ""
+        self.failed_hash = ""  # of the source whose reload failed
+        self.failure: dict[str, Any] = {}  # the reason, as JSON
+        self.reported_hash = ""  # of the source that was reported as not loaded
         self.outdated = False
         self.mentions: frozenset[str] = frozenset()
         self.mentions_of = ""
@@ -100,7 +100,10 @@ class ReloadError(Exception):
 
 
 def find_project_root() -> str:
-    """Return the project's folder. The search from the working directory runs once."""
+    """Return the folder of the project that contains the working directory.
+
+    The folder is searched on the first call only.
+    """
     if state["root"] is None:
         folder = os.path.realpath(os.getcwd())
         state["root"] = search_project_root(folder)
@@ -240,24 +243,29 @@ def record_new_modules() -> None:
         module = sys.modules.get(name)
         if module is None:
             del records[name]
-        elif get_own_attributes(module).get("__spec__") is not record.spec:
+        elif get_spec(module) is not record.spec:
             add_record(name, since)
 
 
+def get_spec(module: Any) -> Any:
+    """Return the `__spec__` of a module, or None if it has none."""
+    return get_own_attributes(module).get("__spec__")
+
+
 def forget_removed_modules() -> None:
-    """Forget modules that are no longer loaded: the next import is a new one."""
+    """Forget modules that are no longer loaded, so that a new import is recorded."""
     state["seen"] &= set(sys.modules)
 
 
 def add_record(name: str, since: int) -> None:
     """Record a module if it is local.
 
-    `since` is the time in nanoseconds at which the importing cell started, or earlier.
+    `since` is a time in nanoseconds before the import, such as the start of the cell.
     """
     module: Any = sys.modules.get(name)
     module_dict = get_own_attributes(module)
     path = module_dict.get("__file__")
-    spec = module_dict.get("__spec__")
+    spec = get_spec(module)
     if name in ("__main__", "__mp_main__") or spec is None or type(path) is not str:
         return
     if not path.endswith((".py", *COMPILED)):
@@ -266,14 +274,14 @@ def add_record(name: str, since: int) -> None:
     if not is_local(path):
         return
     mark = read_mark(path)
-    loaded = hash_file(path, mark)
-    is_edited = mark is not None and max(mark[0], mark[2]) > since - RECENT_NS
-    is_suspect = is_edited and path.endswith(".py")
-    if is_suspect and not call_safely(matches_source, module, path):
-        loaded = "another"  # the file was edited after the import
-    record = Record(path, spec, mark, loaded)
-    record.disk_hash = hash_file(path, mark)
+    record = Record(path, spec, mark, hash_file(path, mark))
     records[name] = record
+    # The file may have been edited after the import.
+    is_edited = mark is not None and max(mark[0], mark[2]) > since - RECENT_NS
+    if is_edited and path.endswith(".py"):
+        is_loaded = call_safely(matches_source, module, path)
+        if not is_loaded:
+            record.loaded_hash = "another"
 
 
 def matches_source(module: Any, path: str) -> bool:
@@ -304,7 +312,11 @@ def matches_source(module: Any, path: str) -> bool:
 
 
 def read_bytecode(path: str) -> Any:
-    """Return the content of a source's bytecode file, or None if it is not valid."""
+    """Return the content of a source's bytecode file, or None.
+
+    None means that there is no such file, or that its header does not contain the
+    source's time and size.
+    """
     try:
         status = stat(path)
         with open(importlib.util.cache_from_source(path), "rb") as stream:
@@ -315,7 +327,8 @@ def read_bytecode(path: str) -> Any:
     size = status.st_size & 0xFFFFFFFF
     mtime_bytes = mtime.to_bytes(4, "little")
     size_bytes = size.to_bytes(4, "little")
-    expected = bytes(4) + mtime_bytes + size_bytes
+    flags = bytes(4)
+    expected = flags + mtime_bytes + size_bytes
     if data[4:16] == expected:
         return data
     return None
@@ -332,7 +345,7 @@ def refresh_records() -> list[str]:
         if module is None:
             del records[name]
             continue
-        if get_own_attributes(module).get("__spec__") is not record.spec:
+        if get_spec(module) is not record.spec:
             add_record(name, state["since"])
             continue
         mark = read_mark(record.path)
@@ -391,19 +404,17 @@ def update_modules(raw: str, mode: str) -> Any:
         "lost": [],
         "classes": False,
     }
-    is_interrupted = False
+    reason = "warn"
     reloader = find_autoreload()
     if reloader is not None:
+        reason = "autoreload"
         exclude_autoreloaded(names, reloader)
     elif mode == "reload":
         try:
             reload_all(names, changes)
         except KeyboardInterrupt:
-            is_interrupted = True
+            reason = "interrupted"
             reject_cell()
-    reason = "autoreload" if reloader is not None else "warn"
-    if is_interrupted:
-        reason = "interrupted"
     report_outdated(raw, names, reason, changes["old"])
     lists = ("reloaded", "dependents", "old", "lost")
     if any(changes[key] for key in lists):
@@ -412,9 +423,9 @@ def update_modules(raw: str, mode: str) -> Any:
 
 
 def exclude_autoreloaded(names: list[str], reloader: Any) -> None:
-    """Remove the modules that the user's `%autoreload` will reload from `names`.
+    """Remove from `names` the modules that the user's `%autoreload` will reload.
 
-    Their current files are recorded as loaded.
+    The current sources of these modules are recorded as loaded.
     """
     for name in list(names):
         if is_autoreloaded(reloader, name):
@@ -479,7 +490,7 @@ def get_defining_module(definition: Any) -> Any:
 
 
 def is_used(name: str, words: set[str]) -> bool:
-    """Return whether a cell with these words uses a module or one of its values."""
+    """Return whether a cell with these words uses a module or a definition from it."""
     if name.rpartition(".")[2] in words:
         return True
     for word in words & set(shell.user_ns):
@@ -500,10 +511,8 @@ def reload_all(names: list[str], changes: dict[str, Any]) -> None:
     """Reload changed modules in the order of their imports, and rebind imported names.
 
     A module that uses values of a changed module during its import is reloaded, too, so
-    that its values are the same as in a new kernel.
+    that its values are the same as in a new kernel. The results are added to `changes`.
     """
-    from stepper.kernels.in_kernel.import_time_dependencies import depends_at_import
-
     snapshots = {}
     for name in records:
         module = sys.modules[name]
@@ -512,12 +521,9 @@ def reload_all(names: list[str], changes: dict[str, Any]) -> None:
     try:
         for name in sort_by_imports(list(records)):
             record = records[name]
-            is_dependent = bool(list_imported(name) & updated) and call_safely(
-                depends_at_import, name, record.path, updated, snapshots
-            )
             is_untried = name in names and record.failed_hash != record.disk_hash
             is_reloaded = False
-            if is_untried or is_dependent:
+            if is_untried or uses_at_import(name, updated, snapshots):
                 is_reloaded = reload_record(name, changes)
             if is_reloaded or call_safely(rebind_in_module, name, snapshots):
                 updated.add(name)
@@ -528,6 +534,19 @@ def reload_all(names: list[str], changes: dict[str, Any]) -> None:
             for raw in list(sources.values()):
                 if "import" in raw:
                     call_safely(rebind_in_notebook, raw, snapshots, changes["lost"])
+
+
+def uses_at_import(name: str, updated: set[str], snapshots: dict[str, Any]) -> bool:
+    """Return whether a module uses the updated modules during its own import.
+
+    `snapshots` are the namespaces of the modules before the reload.
+    """
+    if updated.isdisjoint(list_imported(name)):
+        return False
+    from stepper.kernels.in_kernel.import_time_dependencies import depends_at_import
+
+    path = records[name].path
+    return bool(call_safely(depends_at_import, name, path, updated, snapshots))
 
 
 def reload_record(name: str, changes: dict[str, Any]) -> bool:
@@ -544,20 +563,16 @@ def reload_record(name: str, changes: dict[str, Any]) -> bool:
     record.failed_hash = ""
     record.outdated = False
     record.loaded_hash = record.disk_hash
-    record.spec = get_own_attributes(sys.modules[name]).get("__spec__")
-    reloaded = changes["reloaded"] if is_changed else changes["dependents"]
-    reloaded.append(shorten(name))
+    record.spec = get_spec(sys.modules[name])
+    key = "reloaded" if is_changed else "dependents"
+    changes[key].append(shorten(name))
     return True
 
 
 def reload_one(name: str, record: Any, changes: dict[str, Any]) -> dict[str, Any]:
     """Reload a module. Return the reason of a failure as JSON, or {} on success."""
     if record.disk_hash == "deleted":
-        path = call_safely(find_moved_source, name)
-        if path:
-            record.path = path
-            record.mark = read_mark(path)
-            record.disk_hash = hash_file(path, record.mark)
+        call_safely(update_path, name, record)
     if record.disk_hash == "deleted":
         return {"why": "deleted"}
     if record.path.endswith(COMPILED):
@@ -565,13 +580,7 @@ def reload_one(name: str, record: Any, changes: dict[str, Any]) -> dict[str, Any
     try:
         code = compile_source(record.path)
     except (OSError, SyntaxError, ValueError) as error:
-        line = getattr(error, "lineno", None)
-        message = error.msg if isinstance(error, SyntaxError) else error
-        return {
-            "why": "syntax",
-            "error": shorten(f"{type(error).__name__}: {message}"),
-            "line": line or 0,
-        }
+        return describe_compile_error(error)
     drop_bytecode(record.path, code)
     module: Any = sys.modules[name]
     has_classes = any(
@@ -581,14 +590,15 @@ def reload_one(name: str, record: Any, changes: dict[str, Any]) -> dict[str, Any
     autoreload: Any = importlib.import_module("IPython.extensions.autoreload")
 
     importlib.invalidate_caches()
-    spec = get_own_attributes(module).get("__spec__")
+    spec = get_spec(module)
     try:
         autoreload.superreload(module, reload_module, state["old_objects"])
     except Exception as error:
         cause = error.__cause__ if isinstance(error, ReloadError) else error
         if isinstance(cause, KeyboardInterrupt):
             raise cause from None
-        if get_own_attributes(module).get("__spec__") is spec:
+        # A new spec means that only the update of existing objects failed.
+        if get_spec(module) is spec:
             return {
                 "why": "raised",
                 "error": shorten(f"{type(cause).__name__}: {cause}"),
@@ -598,7 +608,27 @@ def reload_one(name: str, record: Any, changes: dict[str, Any]) -> dict[str, Any
     return {}
 
 
-def find_moved_source(name: str) -> Any:
+def describe_compile_error(error: Exception) -> dict[str, Any]:
+    """Return the reason of a failed reload as JSON, for a source that is not valid."""
+    message = error.msg if isinstance(error, SyntaxError) else error
+    line = getattr(error, "lineno", None)
+    return {
+        "why": "syntax",
+        "error": shorten(f"{type(error).__name__}: {message}"),
+        "line": line or 0,
+    }
+
+
+def update_path(name: str, record: Any) -> None:
+    """Update the record of a module whose file was deleted, if it has a new file."""
+    path = find_moved_source(name)
+    if path:
+        record.path = path
+        record.mark = read_mark(path)
+        record.disk_hash = hash_file(path, record.mark)
+
+
+def find_moved_source(name: str) -> str | None:
     """Return the new file of a module whose file was deleted, or None.
 
     For example, `a.py` may have been replaced by `a/__init__.py`.
@@ -623,7 +653,7 @@ def reload_module(module: Any) -> Any:
 
     Raise ReloadError if the module raises a BaseException that is not an Exception.
     """
-    spec = get_own_attributes(module).get("__spec__")
+    spec = get_spec(module)
     old_namespace = get_own_attributes(module).copy()
     try:
         return importlib.reload(module)
@@ -637,7 +667,7 @@ def reload_module(module: Any) -> Any:
 
 
 def find_error_line(error: Any, path: str) -> int:
-    """Return the line of a file that raised an error, or 0 if the file did not."""
+    """Return the line of a file that raised an error, or 0 for another file's error."""
     line = 0
     trace = getattr(error, "__traceback__", None)
     while trace is not None:
@@ -648,7 +678,7 @@ def find_error_line(error: Any, path: str) -> int:
 
 
 def sort_by_imports(names: list[str]) -> list[str]:
-    """Return the names of modules sorted so that a module follows its imports."""
+    """Return the names of modules in an order in which imports precede importers."""
     ordered: list[str] = []
 
     def visit(name: str, importers: tuple[str, ...]) -> None:
@@ -752,10 +782,7 @@ def rebind_names(
         if snapshot is None:
             continue
         present = get_own_attributes(sys.modules[module])
-        pairs = [(alias.name, alias.asname or alias.name) for alias in node.names]
-        if pairs[:1] == [("*", "*")]:
-            pairs = [(name, name) for name in snapshot if name[:1] != "_"]
-        for name, bound_name in pairs:
+        for name, bound_name in list_imported_names(node, snapshot):
             if name not in snapshot or bound_name not in namespace:
                 continue
             if namespace[bound_name] is not snapshot[name]:
@@ -768,8 +795,20 @@ def rebind_names(
     return has_changed
 
 
+def list_imported_names(
+    node: ast.ImportFrom, snapshot: dict[str, Any]
+) -> list[tuple[str, str]]:
+    """Return the names that a `from` statement imports, each with the name it binds.
+
+    For `import *`, these are the public names in `snapshot`, the module's namespace.
+    """
+    if node.names[0].name == "*":
+        return [(name, name) for name in snapshot if name[:1] != "_"]
+    return [(alias.name, alias.asname or alias.name) for alias in node.names]
+
+
 def list_loaded_versions() -> dict[str, str]:
-    """Return the versions of the local modules, which are hashes of loaded sources."""
+    """Return a version for each local module: a part of its loaded source's hash."""
     versions = {}
     for name, record in records.items():
         versions[shorten(name)] = f"source {record.loaded_hash[:10]}"
@@ -777,7 +816,7 @@ def list_loaded_versions() -> dict[str, str]:
 
 
 def list_local_imports() -> dict[str, list[str]]:
-    """Return the imports between local modules: module → imported modules."""
+    """Return the local modules that each local module imports, by module name."""
     imports = {}
     for name in list(records):
         imported_names = list_imported(name)

@@ -72,15 +72,15 @@ removed_labels: dict[str, dict[str, int]] = {}
 def summarize_namespace(deadline: float, known_mark: Any) -> dict[str, Any]:
     """Return the summary of the user's namespace as JSON.
 
-    The fingerprints of the values are stored for the next summary. Names that are
-    reached after the deadline are only counted. `known_mark` is the mark of the
-    environment description that the daemon already has.
+    Variables beyond MAX_NAMES, and variables that are left at the deadline, are only
+    counted. `known_mark` is the mark of the environment description that the daemon
+    already has. The values' fingerprints are stored for the next summary.
     """
-    modules = dict[str, str]()
-    functions = dict[str, str]()
-    variables = dict[str, dict[str, Any]]()
-    classes = list[str]()
-    fingerprints = dict[str, Any]()
+    modules: dict[str, str] = {}
+    functions: dict[str, str] = {}
+    variables: dict[str, dict[str, Any]] = {}
+    classes: list[str] = []
+    fingerprints: dict[str, Any] = {}
     left_out = 0
     count = 0
     for full_name, value in list_user_variables():
@@ -120,7 +120,7 @@ def summarize_namespace(deadline: float, known_mark: Any) -> dict[str, Any]:
 def get_module_name(module: Any) -> str:
     """Return the name of a module, or an empty string if it has none.
 
-    The name is read from `__dict__`, because an attribute access loads a lazy module.
+    The name is read from `__dict__`: an attribute access would load a lazy module.
     """
     module_dict = object.__getattribute__(module, "__dict__")
     name = to_plain_value(module_dict.get("__name__"))
@@ -128,7 +128,10 @@ def get_module_name(module: Any) -> str:
 
 
 def list_user_variables() -> list[tuple[str, Any]]:
-    """Return the names and values that the user's cells have bound."""
+    """Return the names and values that the user's cells have bound.
+
+    Names that begin with an underscore are left out.
+    """
     hidden = shell.user_ns_hidden
     return [
         (name, value)
@@ -141,7 +144,10 @@ def list_user_variables() -> list[tuple[str, Any]]:
 
 
 def add_size(value: Any, kind: Any, facts: dict[str, Any]) -> None:
-    """Add the length or shape and the size in bytes to the facts about a value."""
+    """Add the length or shape, and the size in bytes, to the facts about a value.
+
+    Only values of builtin classes and library objects have these facts.
+    """
     for base in get_mro(kind):
         if is_one_of(base, SIZED_TYPES):
             facts["len"] = base.__len__(value)
@@ -186,9 +192,10 @@ def sum_item_sizes(value: Any, kind: Any) -> int:
 
 
 def measure_library_object(value: Any, shape: Any) -> int | None:
-    """Return the size of a library's object in bytes, without the objects in it.
+    """Return the size of a library's object in bytes, or None if it is unknown.
 
-    Return None for a DataFrame with too many columns.
+    The size does not include Python objects in an array. It is unknown for a DataFrame
+    with too many columns.
     """
     if len(shape) == 2 and is_pandas(value, "DataFrame"):
         if shape[1] > MAX_COLUMNS:
@@ -221,7 +228,7 @@ def remember_labels() -> None:
             del removed_labels[name]
     for name, labels in current.items():
         previous_labels = frame_labels.get(name, labels)
-        if previous_labels is labels or previous_labels == labels:
+        if previous_labels == labels:
             continue
         removed = removed_labels.setdefault(name, {})
         run = run_state.get("attributed", 0)
@@ -240,7 +247,7 @@ def list_labels() -> dict[str, frozenset[str]]:
     """
     pandas = sys.modules.get("pandas")
     index_type = getattr(pandas, "Index", None)
-    labels_by_name = dict[str, frozenset[str]]()
+    labels_by_name: dict[str, frozenset[str]] = {}
     if not index_type:
         return labels_by_name
     frames = []
@@ -261,7 +268,7 @@ def summarize_values() -> dict[str, ValueSummary]:
 
     Modules, classes and functions are not included.
     """
-    summaries = dict[str, ValueSummary]()
+    summaries: dict[str, ValueSummary] = {}
     for name, value in list_user_variables():
         if len(summaries) >= MAX_NAMES:
             break
@@ -273,7 +280,7 @@ def summarize_values() -> dict[str, ValueSummary]:
 
 
 def summarize_value(value: Any) -> str:
-    """Return the shape, length, value or class of a value as a short text."""
+    """Return a short text for a value: its shape, value, length or class name."""
     kind = type(value)
     if get_top_module(kind) in ("pandas", "numpy"):
         shape = getattr(value, "shape", None)

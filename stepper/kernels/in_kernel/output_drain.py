@@ -20,6 +20,7 @@ from stepper.kernels.in_kernel.safe_inspect import clock
 MAX_SECONDS = 0.1  # for a subprocess that keeps writing
 PAUSE_SECONDS = 0.001  # between two checks of the reader thread
 IDLE_CHECKS = 3  # in a row, after which the reader counts as idle
+INT_SIZE = struct.calcsize("i")
 streams: list[Any] = [
     stream
     for stream in (sys.stdout, sys.stderr)
@@ -51,10 +52,11 @@ def drain() -> None:
 def read_state(stream: Any) -> tuple[int, int | None]:
     """Return the number of unread bytes, and the CPU time of the reader thread in ns.
 
-    The CPU time grows with each read. It is None if the system does not report it.
+    The CPU time grows with each read. If the system does not report the CPU time, None
+    is returned for it.
     """
-    buffer = fcntl.ioctl(stream._fid, termios.FIONREAD, b"1234")
-    unread: int = struct.unpack("i", buffer)[0]
+    result = fcntl.ioctl(stream._fid, termios.FIONREAD, bytes(INT_SIZE))
+    unread: int = struct.unpack("i", result)[0]
     try:
         thread_clock = time.pthread_getcpuclockid(stream.watch_fd_thread.ident)
         return unread, time.clock_gettime_ns(thread_clock)

@@ -1,7 +1,8 @@
 """The names and modules that a cell can use, for the preflight check of the next cell.
 
-Only the user's names change often. The description of the environment is sent once per
-change, with a mark. If a request contains this mark, the daemon has the description.
+Only the user's names change often. The description of the environment is sent with a
+mark, and only if it has changed: a request contains the mark of the description that
+the daemon has.
 """
 
 from __future__ import annotations
@@ -43,19 +44,17 @@ KNOWN_FINDERS = {
 }
 INITIAL_MODULES = set(sys.modules)  # modules that no cell imported
 PYTHON_VERSION = {"Python": sys.version.split()[0]}
-# The environment that was described last, its mark and description, and the installed
-# versions with the state of the folders from which they were read.
 cache: dict[str, Any] = {
-    "environment": None,
-    "mark": "",
+    "environment": None,  # that was described last
+    "mark": "",  # of its description
     "description": {},
-    "folders": None,
-    "installed": {},
+    "folders": None,  # the folders of installed packages with their modification times
+    "installed": {},  # the versions of the packages in these folders
 }
 
 
 class Environment(NamedTuple):
-    """The state of the kernel that determines which names and modules can be used."""
+    """The state of the kernel that decides which names and modules a cell can use."""
 
     modules: set[str]
     path: list[str]
@@ -80,10 +79,10 @@ def describe_loadable(known_mark: Any) -> dict[str, Any]:
 
 
 def list_loadable_names() -> list[str]:
-    """Return all names that a cell can load, except builtins.
+    """Return all names that a cell can use, except builtins.
 
-    Return an empty list if some names are unknown or there are too many: an incomplete
-    list would cause false alarms.
+    Return an empty list if some names are unknown, or if the names are too long in
+    total: an incomplete list would cause false alarms.
     """
     names = [*shell.user_ns, *global_names]
     for value in list(shell.user_ns.values()):
@@ -102,11 +101,14 @@ def list_loadable_names() -> list[str]:
 
 
 def is_history_name(name: str) -> bool:
-    """Return whether IPython uses a name for inputs and outputs, such as `_i7`.
+    """Return whether a name refers to a numbered input or output, such as `_i7`.
 
     The number of such names grows with each cell, and the preflight check ignores them.
     """
-    return name[:1] == "_" and name.lstrip("_").removeprefix("i").isdecimal()
+    if not name.startswith("_"):
+        return False
+    number = name.lstrip("_").removeprefix("i")
+    return number.isdecimal()
 
 
 def has_custom_transforms() -> bool:
@@ -193,10 +195,10 @@ def list_versions(modules: set[str], local_versions: dict[str, str]) -> dict[str
 
 
 def find_version(name: str) -> str | None:
-    """Return the version of a package, or None if it is unknown.
+    """Return the version of an installed package, or None if it is unknown.
 
-    The version is read from the module's `__dict__`, because an attribute access loads
-    a lazy module.
+    The version is read from the module's `__dict__`, because an attribute access would
+    load a lazy module.
     """
     if "." in name or name[:1] == "_":
         return None
@@ -218,7 +220,7 @@ def find_version(name: str) -> str | None:
 def list_installed_versions() -> Any:
     """Return the versions of installed packages, by package name in lower case.
 
-    The versions are taken from the names of the `.dist-info` folders.
+    The folders of packages are read only if one of them has changed.
     """
     folders = []
     for folder in sys.path:
@@ -227,20 +229,29 @@ def list_installed_versions() -> Any:
             folders.append(folder)
     stamps = [(folder, os.stat(folder).st_mtime_ns) for folder in folders]
     if stamps != cache["folders"]:
-        versions: dict[str, str] = {}
-        for folder in folders:
-            for entry in os.listdir(folder):
-                if entry.endswith(DIST_INFO):
-                    name, _, version = entry[: -len(DIST_INFO)].partition("-")
-                    versions.setdefault(name.lower(), shorten(version, MAX_VERSION))
+        versions = read_installed_versions(folders)
         cache.update(folders=stamps, installed=versions)
     return cache["installed"]
 
 
-def list_automagics() -> list[str] | None:
-    """Return the names that call a magic without `%`.
+def read_installed_versions(folders: list[str]) -> dict[str, str]:
+    """Return the versions of the packages in these folders, by name in lower case.
 
-    Return None if any name may be called without parentheses (`%autocall`).
+    The versions are part of the names of the `.dist-info` folders.
+    """
+    versions: dict[str, str] = {}
+    for folder in folders:
+        for entry in os.listdir(folder):
+            if entry.endswith(DIST_INFO):
+                name, _, version = entry[: -len(DIST_INFO)].partition("-")
+                versions.setdefault(name.lower(), shorten(version, MAX_VERSION))
+    return versions
+
+
+def list_automagics() -> list[str] | None:
+    """Return the names of the magics that can be called without `%`.
+
+    Return None if `%autocall` is on: any name can then be called without parentheses.
     """
     if shell.autocall:
         return None

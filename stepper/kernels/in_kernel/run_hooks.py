@@ -64,9 +64,10 @@ WRITES = re.compile(
 )
 MAGIC = re.compile(r"^\s*[%!]|=\s*[%!]", re.MULTILINE)
 CACHE_SIZE = shell.displayhook.cache_size
-# The loaded parts by name. "load" is the function that loads a part, and "names" are
-# the names of the parts that can be loaded.
-parts: dict[str, Any] = {"load": None, "names": ()}
+# The loaded parts by name.
+parts: dict[str, Any] = {}
+# "load" is the function that loads a part, and "names" are the names of all parts.
+part_loader: dict[str, Any] = {"load": None, "names": ()}
 
 
 def get_request() -> Any:
@@ -76,11 +77,12 @@ def get_request() -> Any:
 
 def prepare_run(info: Any) -> None:
     """Reload changed modules, and load and start the parts that a cell needs."""
-    run_state["shown"] = id(getattr(sys, "last_value", None))
+    # Magics can show an error and still succeed: `find_error` looks for a new error.
+    run_state["earlier_error"] = id(getattr(sys, "last_value", None))
     request = get_request()
     request_id = request["header"]["msg_id"]
-    if request_id == run_state.get("request"):  # a cell that runs another one
-        return
+    if request_id == run_state.get("request"):
+        return  # code that a cell executes with `run_cell`
     run_state["request"] = request_id
     if is_scratch():
         # The result of a scratch execution must not appear in `_` or `Out`.
@@ -102,7 +104,7 @@ def prepare_run(info: Any) -> None:
 
 
 def undo_before_run() -> None:
-    """Undo earlier runs before a run, if the daemon requests it."""
+    """Undo earlier runs before a run, if its request asks for this."""
     request = get_request()
     undo_request = request["metadata"].get("stepper_undo")
     is_nested = request["header"]["msg_id"] == run_state.get("request")
@@ -111,8 +113,9 @@ def undo_before_run() -> None:
 
 
 def start_undoable_run(undo_request: Any, reloaded: list[str]) -> None:
-    """Keep the state before a run, if the daemon requests it.
+    """Record the state before a run, if the run's request asks for this.
 
+    `undo_request` is the undo request in the metadata of the run's request, or None.
     `reloaded` are the modules that were reloaded for the run.
     """
     run_state["undo"] = undo_request
@@ -124,7 +127,7 @@ def start_undoable_run(undo_request: Any, reloaded: list[str]) -> None:
 
 
 def finish_undoable_run(has_failed: bool) -> Any:
-    """Return the facts on the state before a run, or None if it is not undoable."""
+    """Return the undo part's facts on a run, or None if the part is not loaded."""
     if UNDO_PART not in parts:
         return None
     if run_state.pop("undo", None):
@@ -142,22 +145,28 @@ def load_needed_parts(raw: str) -> None:
     """Load the parts of the helper that a cell with this source needs."""
     for name, words in PART_WORDS.items():
         is_needed = any(word in raw or word in sys.modules for word in words)
-        if is_needed and name in parts["names"]:
+        if is_needed and is_available(name):
             load_part(name)
-    if "file_writes" in parts["names"] and call_safely(may_write_files, raw):
+    if is_available("file_writes") and call_safely(may_write_files, raw):
         load_part("file_writes")
 
 
 def may_write_files(raw: str) -> bool:
-    """Return whether a cell may write files. Any local module may write files."""
+    """Return whether a cell may write files, itself or in a module of the project."""
     return bool(WRITES.search(raw)) or module_reload.may_import_local(raw)
 
 
+def is_available(name: str) -> bool:
+    """Return whether the helper has a part with this name."""
+    return name in part_loader["names"]
+
+
 def load_part(name: str) -> Any:
-    """Return a part of the helper. Load the part if it is not loaded."""
+    """Return a part of the helper. Load and install the part on the first call."""
     if name not in parts:
-        part = parts["load"](name)
-        call_safely(getattr(part, "install", bool))
+        part = part_loader["load"](name)
+        if hasattr(part, "install"):
+            call_safely(part.install)
         parts[name] = part
     return parts[name]
 
@@ -168,9 +177,10 @@ def is_scratch() -> bool:
 
 
 def report_run(result: Any) -> None:
-    """Publish the helper's message on a cell or scratch execution that has finished.
+    """Record a finished execution, and publish the helper's message on it.
 
-    The source and the new modules are recorded before.
+    The execution is a cell, a scratch execution, or code that a cell executes with
+    `run_cell`.
     """
     raw = result.info.raw_cell
     is_cell = result.info.store_history
@@ -179,50 +189,54 @@ def report_run(result: Any) -> None:
     elif is_scratch():
         shell.displayhook.cache_size = CACHE_SIZE
         remember_scratch(raw)
-    # Otherwise, a cell ran another one.
+    # The changes of code that a cell executes are attributed to that cell.
     is_attributable = is_cell or is_scratch()
-    has_failed = not result.success
     undo_facts = None
     if is_attributable:
-        undo_facts = finish_undoable_run(has_failed)
+        undo_facts = finish_undoable_run(has_failed=not result.success)
     run_state["attributed"] = run_state["number"] if is_attributable else 0
     call_safely(module_reload.remove_rejection)
     call_safely(module_reload.record_new_modules)
-    module_changes = run_state.pop("modules", None)
     error = find_error(result)
-    facts: dict[str, Any] = {
-        "warnings": call_part("suspicious_results", "finish_run", raw, error is None),
-        "figures": call_part("matplotlib_facts", "list_figures"),
-        "commands": call_part("shell_commands", "finish_run", raw, error),
-    }
-    if error is None and "criterion_check" in parts["names"]:
-        criterion = get_request()["metadata"].get("stepper_criterion")
-        if criterion:
-            evaluation = call_safely(evaluate_criterion, criterion)
-            if evaluation:
-                facts["criterion"] = evaluation
-    if is_scratch():
-        facts["scratch"] = True
+    facts = collect_run_facts(raw, error)
     if undo_facts:
         facts["undo"] = undo_facts
     if is_attributable:
         times = call_safely(statement_times.finish_run, error is not None)
         if times:
             facts["times"] = times
-    if module_changes:
-        facts["modules"] = module_changes
     publish_facts(error, **facts)
 
 
+def collect_run_facts(raw: str, error: BaseException | None) -> dict[str, Any]:
+    """Return the facts of the helper's parts on the run of a source, as JSON."""
+    facts: dict[str, Any] = {
+        "warnings": call_part("suspicious_results", "finish_run", raw, error is None),
+        "figures": call_part("matplotlib_facts", "list_figures"),
+        "commands": call_part("shell_commands", "finish_run", raw, error),
+    }
+    criterion = get_request()["metadata"].get("stepper_criterion")
+    if criterion and error is None and is_available("criterion_check"):
+        evaluation = call_safely(evaluate_criterion, criterion)
+        if evaluation:
+            facts["criterion"] = evaluation
+    if is_scratch():
+        facts["scratch"] = True
+    module_changes = run_state.pop("modules", None)
+    if module_changes:
+        facts["modules"] = module_changes
+    return facts
+
+
 def find_error(result: Any) -> BaseException | None:
-    """Return the exception of a cell, or an exception that a magic showed, or None.
+    """Return the exception of a run, or an exception that a magic showed, or None.
 
     A cell with %time or %%capture can show an error and still succeed.
     """
     error: BaseException | None = result.error_before_exec or result.error_in_exec
     if error is None and MAGIC.search(result.info.raw_cell):
         last = getattr(sys, "last_value", None)
-        if is_error(last) and id(last) != run_state["shown"]:
+        if is_error(last) and id(last) != run_state["earlier_error"]:
             return last
     return error
 
@@ -245,17 +259,20 @@ def describe_error(error: BaseException) -> Any:
 
 
 def diagnose_error(error: BaseException) -> Any:
-    """Return the findings on an exception, and the changed names and files."""
+    """Return the findings on an exception, and the run's changes, as JSON.
+
+    The changes are the names and files that the run has changed.
+    """
     return load_part("error_facts").collect_facts(error)
 
 
 def publish_facts(error: BaseException | None = None, **facts: Any) -> None:
-    """Publish a message with these facts, the facts on an error, and the namespace."""
+    """Publish the helper's message: these facts, the error, and the namespace."""
     began = clock()
     request = get_request()
     if error is not None:
         facts["fault"] = call_safely(describe_error, error)
-        if "error_facts" in parts["names"]:
+        if is_available("error_facts"):
             facts.update(call_safely(diagnose_error, error) or {})
     call_safely(remember_values)
     known_mark = request["metadata"].get("stepper_known")
@@ -276,7 +293,10 @@ def publish_facts(error: BaseException | None = None, **facts: Any) -> None:
 def send_message(
     facts: dict[str, Any], request: Any, frames: list[bytes] | None = None
 ) -> None:
-    """Send the helper's message on iopub, as a reply to a request."""
+    """Send a message of the helper on iopub, with a request as its parent.
+
+    `frames` are the binary buffers of the message.
+    """
     shell.kernel.session.send(
         shell.kernel.iopub_socket,
         "stepper_facts",
@@ -287,7 +307,10 @@ def send_message(
 
 
 def publish_record(request_id: str) -> None:
-    """Publish the recorded messages of a run for a daemon that missed them."""
+    """Publish the recorded messages of a run, for a daemon that has not received them.
+
+    `request_id` is the message id of the run's execute request.
+    """
     record, frames = iopub_buffer.get_record(request_id)
     send_message({"record": record}, get_request(), frames)
 
@@ -312,14 +335,14 @@ def on_post_run(result: Any) -> None:
 
 
 def list_payload() -> list[Any]:
-    """Return the payload of the execute reply, such as the text of a pager."""
+    """Return the payload of the execute reply, such as the text for a pager."""
     return list(shell.payload_manager._payload)
 
 
 def load_error_parts() -> None:
     """Load the parts that describe an error."""
     load_part("exception_facts")
-    if "error_facts" in parts["names"]:
+    if is_available("error_facts"):
         load_part("error_facts")
 
 
@@ -327,13 +350,14 @@ def install(version: str, stack_path: str, load: Any, names: list[str]) -> None:
     """Register the hooks, and create the module through which the daemon calls them.
 
     `stack_path` is the file for stack samples, or an empty string to disable them.
-    `load` loads a part, and `names` are the names of the parts.
+    `load` is a function that loads a part by its name, and `names` are the names of the
+    parts.
     """
-    parts.update(load=load, names=names)
-    # The table of the audit hook of an earlier helper: a hook cannot be removed.
+    part_loader.update(load=load, names=names)
+    # The audit hook of an earlier helper cannot be removed, so its table is used again.
     audit_handlers = getattr(sys.modules.get(HELPER), "audit_handlers", None)
     sys.modules[HELPER] = types.ModuleType(HELPER)
-    # A daemon of another version calls `end`, `recall` and `undo`: keep these names.
+    # Daemons of other versions call these functions by name: keep the names.
     vars(sys.modules[HELPER]).update(
         version=version,
         tell=publish_facts,
@@ -350,12 +374,12 @@ def install(version: str, stack_path: str, load: Any, names: list[str]) -> None:
     call_safely(remove_iopub_limit)
     call_safely(iopub_buffer.install)
     call_safely(module_reload.record_new_modules)
-    # Names that exist already were not bound by the next cell.
+    # The next cell must not be reported as the origin of names that exist already.
     call_safely(remember_existing_names)
 
 
 def remember_existing_names() -> None:
-    """Store the current values of all names, for comparison after the first cell."""
+    """Store the ids of all variables, for comparison after the first cell."""
     update_fingerprints(list_user_variables(), {})
 
 

@@ -60,8 +60,8 @@ get_qualname: Callable[[type], str] = type.__dict__["__qualname__"].__get__
 get_module: Callable[[type], Any] = type.__dict__["__module__"].__get__
 get_mro: Callable[[Any], tuple[Any, ...]] = type.__dict__["__mro__"].__get__
 get_class_dict: Callable[[Any], Any] = type.__dict__["__dict__"].__get__
-# The errors that `call_safely` suppressed in this run: their "count", and the class and
-# line of the "first" error.
+# The errors that `call_safely` has suppressed since the last report: their "count", and
+# the class and line of the "first" error.
 suppressed_errors: dict[str, Any] = {}
 
 
@@ -107,7 +107,7 @@ def is_one_of(kind: Any, kinds: Iterable[Any]) -> bool:
 
     Classes are compared by identity, because `in` would call a metaclass's `__eq__`.
     """
-    # `any` takes three times as long, and this runs for each name after each cell.
+    # The function runs for each name after each cell. `any` takes three times as long.
     for candidate in kinds:  # noqa: SIM110
         if kind is candidate:
             return True
@@ -120,7 +120,7 @@ def is_a(value: Any, kind: Any) -> bool:
 
 
 def to_plain_value(value: Any) -> Any:
-    """Return a value if it is a string, a bool or a 64-bit integer, or else None.
+    """Return a string, a bool or an integer of up to 64 bits, or None for other values.
 
     A long string is shortened.
     """
@@ -142,7 +142,7 @@ def format_class_name(kind: Any) -> str:
 
 
 def list_class_names(kind: Any) -> list[str]:
-    """Return the names of a class and its base classes, in the order of its MRO."""
+    """Return the names of a class and its base classes, in method resolution order."""
     return [format_class_name(base) for base in get_mro(kind)]
 
 
@@ -155,16 +155,13 @@ def get_top_module(kind: Any) -> str:
 
 
 def is_library_object(value: Any) -> bool:
-    """Return whether a value's class is defined in one of LIBRARIES.
-
-    Such a value is safe to inspect.
-    """
+    """Return whether a value's class is defined in one of LIBRARIES."""
     return get_top_module(type(value)) in LIBRARIES
 
 
 def is_pandas(value: Any, name: str) -> bool:
     """Return whether a value is an instance of the pandas class with this name."""
-    # A class of the user's may have a metaclass that runs code.
+    # The class of a user's object may have a metaclass that runs code.
     if not is_library_object(value):
         return False
     for kind in get_mro(type(value)):

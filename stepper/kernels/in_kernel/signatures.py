@@ -51,12 +51,16 @@ class Signature(NamedTuple):
 
 
 def format_signature(function: Any) -> str:
-    """Return the signature of a Python function, or an empty string if it is in C."""
+    """Return the signature of a Python function as text, such as `(a, b=1) -> int`.
+
+    Return an empty string for a function in C.
+    """
     function = unwrap(function)
     if type(function) is not types.FunctionType:
         return ""
     text = "(" + ", ".join(format_parameters(function)) + ")"
-    annotation = format_annotation(get_annotations(function).get("return", ()))
+    annotations = get_annotations(function)
+    annotation = format_annotation(annotations, "return")
     if annotation:
         text += " -> " + annotation
     return shorten(text)
@@ -68,7 +72,7 @@ def get_annotations(function: Any) -> dict[str, Any]:
 
 
 def format_parameters(function: Any) -> list[str]:
-    """Return the parameters of a Python function as text, with `/` and `*`."""
+    """Return the parameters of a Python function as texts, including `/` and `*`."""
     code = function.__code__
     count = code.co_argcount
     keyword_end = count + code.co_kwonlyargcount
@@ -99,8 +103,8 @@ def format_parameters(function: Any) -> list[str]:
 def format_argument(
     name: str, annotations: dict[str, Any], defaults: dict[str, Any]
 ) -> str:
-    """Return a parameter with its annotation and default value."""
-    annotation = format_annotation(annotations.get(name, ()))
+    """Return a parameter as text, with its annotation and default value."""
+    annotation = format_annotation(annotations, name)
     text = f"{name}: {annotation}" if annotation else name
     if name not in defaults:
         return text
@@ -109,7 +113,7 @@ def format_argument(
 
 
 def format_default(value: Any) -> str:
-    """Return a default value as text, or `…` for a large or an unusual value."""
+    """Return a default value as text, or `…` for a value that is large or no scalar."""
     kind = type(value)
     if kind is str:
         return repr(shorten(value, MAX_DEFAULT))
@@ -120,11 +124,15 @@ def format_default(value: Any) -> str:
     return "…"
 
 
-def format_annotation(annotation: Any) -> str:
-    """Return an annotation as text, or an empty string.
+def format_annotation(annotations: dict[str, Any], name: str) -> str:
+    """Return the annotation of a parameter, or of the result (`return`), as text.
 
-    The text is returned only if the annotation is a string, a class or None.
+    Return an empty string if there is no annotation, or if the annotation is not a
+    string, a class or None.
     """
+    if name not in annotations:
+        return ""
+    annotation = annotations[name]
     if annotation is None or type(annotation) is str:
         return shorten(str(annotation), MAX_ANNOTATION)
     if is_a(annotation, type):
@@ -133,7 +141,7 @@ def format_annotation(annotation: Any) -> str:
 
 
 def describe_callable(thing: Any) -> Signature | None:
-    """Return the signature with which a callable is called, or None if it is unknown.
+    """Return the signature of a function, method or class, or None if it is unknown.
 
     `self` and `cls` are left out if the caller does not pass them.
     """
@@ -172,7 +180,7 @@ def describe_callable(thing: Any) -> Signature | None:
 
 
 def list_parameter_names(parameters: list[str]) -> list[str]:
-    """Return the names in the result of `format_parameters`."""
+    """Return the names of parameters that `format_parameters` has formatted."""
     names = []
     for parameter in parameters:
         name = parameter.lstrip("*").split(":")[0].split("=")[0].strip()
@@ -190,7 +198,7 @@ def find_initializer(kind: Any) -> Any:
 
 
 def unwrap(function: Any) -> Any:
-    """Return the function that decorators wrapped, or the function itself."""
+    """Return the innermost function in a decorated function, or the function itself."""
     for _ in range(MAX_WRAPPERS):
         inner = getattr(function, "__dict__", {}).get("__wrapped__")
         if type(inner) is not types.FunctionType:
@@ -200,9 +208,9 @@ def unwrap(function: Any) -> Any:
 
 
 def has_standard_defaults(thing: Any) -> bool:
-    """Return whether a callable is from a package with safe default values.
+    """Return whether a callable is written in C or is from one of TRUSTED_PACKAGES.
 
-    The `__repr__` of a safe default value can be called.
+    The `__repr__` of its default values can be called safely.
     """
     if type(thing) in C_FUNCTION_TYPES:
         return True

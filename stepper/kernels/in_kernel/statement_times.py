@@ -29,27 +29,25 @@ MIN_SECONDS = 10.0  # of a run that is reported
 
 
 class Samples:
-    """The samples of the current run.
-
-    `began` is 0 if no cell runs. `has_timer` says that the output thread will look at
-    the current run.
-    """
+    """The samples of the current run."""
 
     def __init__(self) -> None:
-        self.began = 0.0
-        self.last = 0.0
-        self.thread = 0
-        self.filename = ""
+        self.began = 0.0  # 0 if no cell runs
+        self.last = 0.0  # time of the last sample
+        self.thread = 0  # id of the thread that runs the cell
+        self.filename = ""  # of the transformed cell
         self.seconds: dict[int, float] = {}  # by line of the transformed cell
-        self.has_timer = False
+        self.has_timer = False  # whether a call of `check_run` is scheduled
 
 
 samples = Samples()
 
 
 def start_run() -> None:
-    """Begin with a run, in the thread that executes it."""
-    samples.began = samples.last = clock()
+    """Start the samples of a run. The thread that executes the run calls this."""
+    now = clock()
+    samples.began = now
+    samples.last = now
     samples.thread = threading.get_ident()
     samples.filename = ""
     samples.seconds = {}
@@ -64,16 +62,19 @@ def get_loop() -> Any:
 
 
 def schedule(seconds: float) -> None:
-    """Check the run after some seconds, in the output thread."""
+    """Schedule a check of the run in the output thread."""
     get_loop().call_later(seconds, call_safely, check_run)
 
 
 def check_run() -> None:
-    """Take a sample if the run is long enough; continue until no cell runs."""
+    """Take a sample if the run is long enough, and schedule the next check.
+
+    If no cell runs, no check is scheduled.
+    """
     began = samples.began
     if not began:
         samples.has_timer = False
-        # The next run may have begun before it could see this.
+        # A run that started just before this assignment has scheduled no check.
         if not samples.began:
             return
         samples.has_timer = True
@@ -87,7 +88,7 @@ def check_run() -> None:
 
 
 def take_sample() -> None:
-    """Add the time since the last sample to the current line of the cell."""
+    """Add the seconds since the last sample to the current line of the cell."""
     now = clock()
     seconds = now - samples.last
     samples.last = now
@@ -97,7 +98,7 @@ def take_sample() -> None:
     line = 0
     while frame is not None:
         if frame.f_code.co_filename in cell_files:
-            # The last one is the outermost: the cell itself.
+            # The outermost of these frames, which is the last, is the cell itself.
             filename = frame.f_code.co_filename
             line = frame.f_lineno or 0
         frame = frame.f_back
@@ -108,10 +109,11 @@ def take_sample() -> None:
 
 
 def finish_run(has_failed: bool) -> list[list[float]]:
-    """End a run. Return the times of its statements if it was long and failed.
+    """End the samples of a run. Return the times of its statements if it failed.
 
-    Each item contains the first and the last line of a statement, as written, and the
-    seconds. The list is empty if the cell has only one statement.
+    Each item contains the first and the last line of a statement, as written, and its
+    seconds. The list is empty for a run that was short or did not fail, and for a cell
+    with only one statement.
     """
     began = samples.began
     samples.began = 0.0
@@ -122,11 +124,10 @@ def finish_run(has_failed: bool) -> list[list[float]]:
         return []
     times = []
     for first, last in ranges:
-        seconds = sum(
-            seconds
-            for line, seconds in samples.seconds.items()
-            if first <= line <= last
-        )
+        seconds = 0.0
+        for line, line_seconds in samples.seconds.items():
+            if first <= line <= last:
+                seconds += line_seconds
         if seconds:
             first_written = find_cell_line(samples.filename, first)[1]
             last_written = find_cell_line(samples.filename, last)[1]

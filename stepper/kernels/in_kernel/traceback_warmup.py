@@ -23,6 +23,7 @@ from stepper.kernels.in_kernel.safe_inspect import (
     call_safely,
     clock,
     get_own_attributes,
+    missing,
     shell,
 )
 
@@ -30,16 +31,19 @@ IDLE_SECONDS = 0.5  # after a cell, before the first step
 PAUSE_SECONDS = 0.1  # between two steps
 MODULES_PER_STEP = 300
 IPYTHON_DEPENDENCIES = ("executing", "asttokens", "pure_eval", "stack_data", "pygments")
+# "busy" is true while a cell runs, and "ended" is the time when the last cell ended.
+# "steps" is the generator of a warm-up, which started when `sys.modules` contained
+# "modules" modules.
 state: dict[str, Any] = {"busy": False, "ended": 0.0, "steps": None, "modules": 0}
 
 
 def pause() -> None:
-    """Pause the warm-up, because a cell starts."""
+    """Pause the warm-up while a cell runs."""
     state["busy"] = True
 
 
 def resume(load_parts: Callable[[], Any]) -> None:
-    """Schedule the warm-up, because a cell has finished.
+    """Schedule the warm-up after a cell, if modules were loaded since the last warm-up.
 
     `load_parts` is a function that loads the helper's parts for errors.
     """
@@ -64,9 +68,8 @@ def run_step() -> None:
     if state["busy"] or idle_seconds < IDLE_SECONDS:
         schedule(IDLE_SECONDS)
         return
-    # `next` returns its default, `state`, after the last step.
-    is_done = call_safely(next, state["steps"], state) is state
-    if is_done:
+    result = call_safely(next, state["steps"], missing)
+    if result is missing:  # after the last step
         state["steps"] = None
     else:
         schedule(PAUSE_SECONDS)
@@ -106,7 +109,7 @@ def is_from_ipython(name: str) -> bool:
 
 
 def load_highlighting() -> None:
-    """Make Pygments build its tables."""
+    """Make Pygments build its tables by highlighting a short text."""
     with suppress(ImportError):
         from pygments import highlight
         from pygments.formatters.terminal256 import Terminal256Formatter

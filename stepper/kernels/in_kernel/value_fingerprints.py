@@ -26,14 +26,15 @@ MAX_COLUMNS = 50
 MAX_CELLS = 1000  # of a DataFrame
 MAX_ARRAY = 4096  # bytes
 MAX_LENGTH = 2000  # of a string, or bits of an integer
-SAFE_SIZE = 250  # bytes of an item that is certainly below MAX_LENGTH
+SAFE_SIZE = 250  # bytes: a smaller item is certainly below MAX_LENGTH
 CONTAINERS = (list, tuple, set, frozenset, dict)
 PLAIN_DTYPES = "biufcmMSU"
 # The last format of marshal that depends only on values, not on object identities.
 MARSHAL_FORMAT = 2
 
 
-def _measure_nothing(value: Any) -> int:
+def get_zero_length(value: Any) -> int:
+    """Return 0 as the length of a value whose text is always short."""
     return 0
 
 
@@ -41,7 +42,7 @@ def _measure_nothing(value: Any) -> int:
 # The key is the id, because a lookup by class would call the metaclass.
 PLAIN_TYPES: dict[int, Callable[[Any], int]] = {
     **{id(kind): len for kind in (str, bytes)},
-    **{id(kind): _measure_nothing for kind in (float, complex, bool, type(None))},
+    **{id(kind): get_zero_length for kind in (float, complex, bool, type(None))},
     id(int): int.bit_length,
 }
 # The id and the fingerprint of a value: no object is kept alive.
@@ -55,9 +56,9 @@ def update_fingerprints(
 ) -> list[str]:
     """Store the ids and fingerprints of values, and return the changed names.
 
-    A name has changed if it refers to another object than at the last call, or if the
-    fingerprint of its object is another one. A change of an object without a
-    fingerprint is not noticed.
+    A name has changed if it refers to another object than at the last call, or if its
+    object has another fingerprint. A change of an object without a fingerprint is not
+    noticed.
     """
     current: dict[str, Binding] = {}
     for name, value in values:
@@ -142,7 +143,7 @@ def render_container(value: Any, kind: Any, remaining: list[int]) -> str:
             return ""
         data = marshal.dumps(items, MARSHAL_FORMAT)
         return f"{kind.__name__} {data.hex()}"
-    texts = list[str]()
+    texts: list[str] = []
     for item in items:
         text = render_value(item, remaining)
         if not text:
@@ -160,7 +161,7 @@ def are_plain(items: list[Any]) -> bool:
 
 
 def are_short(items: list[Any]) -> bool:
-    """Return whether all items are shorter than MAX_LENGTH. Their types are plain."""
+    """Return whether all items, whose types are plain, are shorter than MAX_LENGTH."""
     if max(map(getsizeof, items), default=0) < SAFE_SIZE:
         return True
     for item in items:
@@ -189,8 +190,9 @@ def render_array(value: Any) -> str:
 def render_frame(value: Any, kind: str) -> str:
     """Return the text of `render_value` for a DataFrame or Series.
 
-    The index and the columns are rendered as arrays. Return an empty string if one of
-    them has an unsupported dtype, such as categories or dates with time zones.
+    The index and the columns are rendered as arrays. Return an empty string if the
+    value is too large, or if the index or a column has an unsupported dtype, such as
+    categories or dates with time zones.
     """
     row_count, *column_counts = value.shape
     if row_count > MAX_ITEMS:

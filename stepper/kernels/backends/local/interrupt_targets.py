@@ -80,7 +80,7 @@ class ProcessGroup:
             os.killpg(self.leader.pid, signal.SIGINT)
             return
         self.leader.send_signal(signal.SIGINT)
-        signalled = set[int]()
+        signalled: set[int] = set()
         for _ in range(PASSES):
             for pid in set(self._iterate_pids()) - signalled:
                 if spared.isdisjoint(_list_with_ancestors(pid)):
