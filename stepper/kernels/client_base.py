@@ -149,7 +149,7 @@ class Connection:
         if not display_id:
             return
         update = {**message, "msg_type": UPDATE}
-        for widget in self.widgets.captured.values():
+        for widget in self.widgets.output_widgets.values():
             if display_id in widget.area.displays:
                 widget.area.add_message(update)
                 self.widgets.changed = True
@@ -159,7 +159,7 @@ class Connection:
 
     def sync_widgets(self) -> None:
         """Send the captured outputs of Output widgets to the kernel."""
-        for widget in self.widgets.captured.values():
+        for widget in self.widgets.output_widgets.values():
             if not widget.is_synced:
                 content = widget.take_update()
                 if self.channels.is_open:

@@ -33,8 +33,8 @@ def parse_stack_sample(stack: str, count: int | None) -> Fault | None:
     """Return a fault with the line that a running cell was executing.
 
     `stack` is in faulthandler's format, and `count` is the execution count of the cell.
-    The outermost frame in a cell belongs to the running cell; the frames of other cells
-    have other file names. Return None if no thread is executing a cell.
+    The frames of the fault are the cell's outermost and innermost frames. Return None
+    if no thread is executing a cell.
     """
     for thread in stack.split("\n\n"):
         calls = _list_cell_calls(thread)
@@ -43,7 +43,7 @@ def parse_stack_sample(stack: str, count: int | None) -> Fault | None:
         outermost = calls[-1]
         if outermost.function != "<module>":
             continue
-        # The kernel of a cell that blocks all threads has not sent its number.
+        # The count is unknown if the cell keeps ipykernel's threads from sending it.
         cell = count or 0
         frames = [Frame(cell, outermost.line, outermost.function)]
         own_calls = [call for call in calls if call.file == outermost.file]
@@ -63,7 +63,7 @@ def _list_cell_calls(thread: str) -> list[_Call]:
 
 
 def cut_middle(text: str, limit: int = MAX_TEXT) -> str:
-    """Return a text without its middle if it is longer than `limit` characters."""
+    """Return a text, without its middle if the text is longer than `limit`."""
     if len(text) <= limit:
         return text
     half = limit // 2
@@ -87,6 +87,7 @@ def clean_error(error: dict[str, Any]) -> dict[str, Any]:
 
 
 def _clean_text(value: Any) -> str:
+    """Return a value as text without escapes, shortened to MAX_TEXT characters."""
     text = cut_middle(str(value), MAX_RAW_TEXT)
     plain = ESCAPES.sub("", text)
     return cut_middle(plain)
@@ -114,13 +115,13 @@ def build_fault(
 
 def _find_line(fault: Fault, count: int | None) -> int | None:
     """Return the line of the running cell that raised an error, or None if unknown."""
-    own_cells = {count}
-    # A scratch execution has a negative number of its own.
-    scratch = min((frame.cell for frame in fault.frames), default=0)
-    if scratch < 0:
-        own_cells.add(scratch)
+    own_numbers = {count}
+    # Scratch executions are numbered -1, -2, and so on: a running one has the lowest.
+    lowest_number = min((frame.cell for frame in fault.frames), default=0)
+    if lowest_number < 0:
+        own_numbers.add(lowest_number)
     for frame in fault.frames:
-        if frame.cell in own_cells:
+        if frame.cell in own_numbers:
             return frame.line
     if "SyntaxError" in fault.mro:
         return fault.attributes.get("lineno")

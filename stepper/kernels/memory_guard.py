@@ -31,8 +31,8 @@ class MemoryGuard:
     """Checks memory use against the limit during one execution.
 
     `max_percent` is the limit, and `get_kernel_memory` returns the kernel's memory in
-    bytes. If memory use was already above the limit before the execution, `warning` is
-    a message that says so.
+    bytes. If memory use had reached the limit before the execution, `warning` is a
+    message on this, and otherwise it is empty.
     """
 
     def __init__(
@@ -58,8 +58,8 @@ class MemoryGuard:
     def describe_excess(self) -> str:
         """Return a message if the execution must be stopped, or an empty string.
 
-        Never stop an execution if the limit is 100 %: the operating system then kills a
-        process when memory runs out.
+        An execution with a limit of 100 % is never stopped: if memory runs out, the
+        operating system kills a process.
         """
         usage = self.get_usage()
         if usage.percent < self.max_percent or self.max_percent >= 100:

@@ -14,7 +14,8 @@ from stepper.common.text import ESCAPES
 from stepper.policy.configuration import wake_regex
 
 MAX_LINE = 2000  # characters of a line that are searched
-# The budget is this share of the elapsed time, and a number of seconds in advance.
+ANY_LINE = re.compile("[^\n]+")
+# A search may take this share of the time since its start, plus ADVANCE_SECONDS.
 TIME_SHARE = 0.05
 ADVANCE_SECONDS = 0.5
 
@@ -23,8 +24,8 @@ class WakeWatcher:
     """Searches output for a wake pattern.
 
     `matched_line` is the first matching line, or an empty string if no line has matched
-    yet. `skipped_characters` is the number of characters that were not searched because
-    the time limit was reached.
+    yet. `skipped_characters` is the number of characters that were not searched,
+    because the search had used its share of the time.
     """
 
     def __init__(self, pattern: str) -> None:
@@ -54,17 +55,18 @@ class WakeWatcher:
         if self.pattern.matches_longer_lines:
             end += MAX_LINE
         # The time until the first candidate is short and does not count.
-        first_candidate_at = 0.0
+        first_candidate_at = None
         for begin, line in self._find_candidates(text[:end]):
             now = time.monotonic()
-            first_candidate_at = first_candidate_at or now
+            if first_candidate_at is None:
+                first_candidate_at = now
             if now - first_candidate_at > budget:
                 self.skipped_characters += min(end, len(text)) - begin
                 break
             if self._has_required_texts(line) and self.pattern.regex.search(line):
                 self.matched_line = line
                 break
-        if first_candidate_at:
+        if first_candidate_at is not None:
             self.search_seconds += time.monotonic() - first_candidate_at
 
     def _find_candidates(self, text: str) -> Iterator[tuple[int, str]]:
@@ -72,17 +74,9 @@ class WakeWatcher:
         folded = text
         if self.ignores_case and text.isascii():
             folded = text.lower()
-        if not self.finders or (self.ignores_case and not text.isascii()):
-            # There is no text to search for, so every line is a candidate.
-            finder = re.compile("[^\n]+")
-        else:
-            # Search for the required text that is rarest.
-            counts = []
-            for texts in self.pattern.required_texts:
-                counts.append(sum(map(folded.count, texts)))
-            if not min(counts):
-                return
-            finder = self.finders[counts.index(min(counts))]
+        finder = self._select_finder(folded)
+        if finder is None:
+            return
         position = 0
         for match in finder.finditer(folded):
             if match.start() < position:
@@ -95,6 +89,23 @@ class WakeWatcher:
             else:
                 position = line_end + 1
             yield begin, text[begin : min(line_end, begin + MAX_LINE)]
+
+    def _select_finder(self, text: str) -> re.Pattern[str] | None:
+        """Return the regular expression that finds the candidates in a text.
+
+        This is the search for the required text that is rarest. Return None if a
+        required text does not occur, so no line can match.
+        """
+        has_unknown_case = self.ignores_case and not text.isascii()
+        if not self.finders or has_unknown_case:
+            return ANY_LINE
+        counts = []
+        for texts in self.pattern.required_texts:
+            counts.append(sum(map(text.count, texts)))
+        lowest = min(counts)
+        if lowest == 0:
+            return None
+        return self.finders[counts.index(lowest)]
 
     def _has_required_texts(self, line: str) -> bool:
         """Return whether a line contains all texts that a match requires, in order."""

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 # A cell may display anything, so no other decoders get its data.
 FORMATS = ("PNG", "JPEG", "GIF", "WEBP")
 MAX_PIXELS = 50_000_000
-# Another machine may round colors differently: differences up to this value (of 255)
-# do not count unless a larger share of the pixels has them.
+# Another machine may round colors differently. Differences of up to ROUNDING_ERROR (of
+# 255) are ignored if at most MAX_ROUNDED_SHARE of the pixels have them.
 ROUNDING_ERROR = 3
 MAX_ROUNDED_SHARE = 0.01
 
@@ -25,8 +25,8 @@ MAX_ROUNDED_SHARE = 0.01
 def compare_pixels(first: str, second: str) -> float | None:
     """Return the fraction of pixels in which two base64-encoded images differ.
 
-    Return 1.0 if their sizes differ, or None if an image is animated, too large or
-    cannot be decoded.
+    Return 1.0 if the images have different sizes, or None if an image is animated, too
+    large or cannot be decoded.
     """
     if first == second:
         return 0.0
@@ -37,6 +37,7 @@ def compare_pixels(first: str, second: str) -> float | None:
 
 
 def _open_image(text: str) -> Image.Image:
+    """Open a base64-encoded image."""
     from PIL import Image
 
     data = base64.b64decode(text)
@@ -73,4 +74,5 @@ def _compare_images(first: Image.Image, second: Image.Image) -> float | None:
 
 
 def _is_animated(image: Image.Image) -> bool:
+    """Return whether an image has several frames."""
     return getattr(image, "n_frames", 1) > 1

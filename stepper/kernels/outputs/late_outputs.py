@@ -1,8 +1,8 @@
-"""Outputs that arrive for a cell while it is not running, until they are written.
+"""Outputs that arrive for a cell while the cell is not running, until they are written.
 
-They are printed after the run of the cell, or update a display that the cell shows.
-When the first message for a cell arrives, its outputs are read from the notebook. After
-a write, no outputs remain in memory.
+For example, a thread prints after the end of the cell, or another cell updates a
+display of the cell. When the first message for a cell arrives, the cell's outputs are
+read from the notebook. After a write, no outputs remain in memory.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from stepper.policy.model import OmittedOutput
 
 @dataclass
 class PendingOutputs:
-    """The outputs of one cell, and counts of what was added since the last write."""
+    """The outputs of one cell, and counts of the outputs added since the last write."""
 
     area: OutputArea
     characters: int = 0
@@ -69,10 +69,10 @@ class LateOutputs:
         """Add a message for the cell `target`.
 
         `displays` maps the display ids that the cell shows to indices of its outputs.
-        `missing` counts what is missing in the outputs in the notebook, and `limit` is
-        their size limit in bytes. `waiting` are outputs of the cell's run that have not
-        been written yet, or None. Raise NotebookError, without adding anything, if the
-        notebook cannot be read.
+        `missing` counts the outputs and characters that the notebook does not contain,
+        and `limit` is the size limit of the outputs in bytes. `waiting` are outputs of
+        the cell's run that have not been written yet, or None. Raise NotebookError,
+        without adding anything, if the notebook cannot be read.
         """
         cell_outputs = self.pending.get(target)
         if cell_outputs is None:

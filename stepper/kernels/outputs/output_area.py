@@ -62,8 +62,8 @@ COUNTED_IMAGE = {"data": {"image/png": "one of too many"}}
 class RenderedOutputs(NamedTuple):
     """Outputs within the size limit, as they are written to the notebook.
 
-    `omitted` counts what is missing. `displays` maps each display id to the indices of
-    the outputs that show it.
+    `omitted` counts the outputs and characters that were left out. `displays` maps each
+    display id to the indices of the outputs that show it.
     """
 
     outputs: list[Output]
@@ -118,9 +118,9 @@ class OutputArea:
         """Return an area with the outputs of a cell, for messages after its run.
 
         `displays` maps each display id to the indices of the outputs that show it.
-        `omitted` counts what is missing in the outputs. The lines that report omissions
-        are recognized only if something is omitted, because a cell may print the same
-        lines.
+        `omitted` counts the outputs and characters that are missing in the notebook. If
+        nothing is missing, a line that looks like the report of an omission is text
+        that the cell has printed.
         """
         area = cls(limit)
         entries = []
@@ -136,8 +136,8 @@ class OutputArea:
             entry_count = len(entries)
             valid_indices = [index for index in indices if index < entry_count]
             shown = [entries[index] for index in valid_indices]
-            shown = [entry for entry in shown if "data" in entry.output]
-            area.displays[display_id] = shown
+            displayed = [entry for entry in shown if "data" in entry.output]
+            area.displays[display_id] = displayed
         area.held_bytes = area._count_held_bytes()
         return area
 
@@ -147,7 +147,7 @@ class OutputArea:
         omission = None
         if output["output_type"] == "stream":
             is_cut = bool(omitted.characters)
-            text = StreamText.from_notebook(output["text"], self.limit, is_cut)
+            text = StreamText.from_notebook(output["text"], self.limit, is_cut=is_cut)
             if omitted.outputs:
                 omission = OMITTED_OUTPUTS.fullmatch(output["text"])
         entry = Entry.from_output(output, text)
@@ -320,7 +320,7 @@ class OutputArea:
             return
         self._apply_updates()
         entries = self.entries
-        part_bytes = self.limit + OUTPUT_BYTES  # the largest entry fits in
+        part_bytes = self.limit + OUTPUT_BYTES  # enough for the largest entry
         if not self.head:
             end = count_fitting(entries, part_bytes)
             self.head = entries[:end]
@@ -332,6 +332,7 @@ class OutputArea:
         self._count_dropped(entries[:start])
         self._drop_excess_images()
         self.held_bytes = self._count_held_bytes()
+        # Large images may remain: drop outputs again only after they have doubled.
         max_bytes = MAX_HELD_FACTOR * self.limit
         doubled_bytes = 2 * self.held_bytes
         self.max_held_bytes = max(max_bytes, doubled_bytes)
@@ -352,7 +353,10 @@ class OutputArea:
         self.displays = displays
 
     def _drop_excess_images(self) -> None:
-        """Drop images that will not be saved as files."""
+        """Replace images that will not be saved as files, and repeated images.
+
+        The first MAX_SAVED_IMAGES different images are kept.
+        """
         images: dict[int, Output] = {}
         for entry in self._iterate_entries():
             image = entry.image
@@ -369,17 +373,18 @@ class OutputArea:
         return self.render().outputs
 
     def render(self) -> RenderedOutputs:
-        """Return the outputs within the size limit, the omissions and the displays."""
+        """Return the outputs within the size limit, the omissions and the displays.
+
+        Long outputs are shortened. If the outputs are still too large, those in the
+        middle are replaced by a note.
+        """
         self._apply_updates()
         held = [*self.head, *self.entries]
         omitted = self.dropped
-        # Shorten the outputs. If they are still too large, omit those in the middle.
-        for max_bytes in (self.limit, self.limit // 2):
-            entries = [entry.shorten(max_bytes) for entry in held]
-            size = sum(entry.size for entry in entries)
-            if size <= self.limit and not omitted.outputs:
-                break
-        else:
+        entries = [entry.shorten(self.limit) for entry in held]
+        if omitted.outputs or not self._fit(entries):
+            entries = [entry.shorten(self.limit // 2) for entry in held]
+        if omitted.outputs or not self._fit(entries):
             middle = self._find_middle(entries)
             for entry in entries[middle]:
                 omitted += entry.total
@@ -392,8 +397,16 @@ class OutputArea:
         outputs = [entry.output for entry in entries]
         return RenderedOutputs(outputs, omitted, self._find_displays(held))
 
+    def _fit(self, entries: list[Entry]) -> bool:
+        """Return whether the entries are within the size limit together."""
+        size = sum(entry.size for entry in entries)
+        return size <= self.limit
+
     def _find_middle(self, entries: list[Entry]) -> slice:
-        """Return the slice of entries to omit, so that the rest is within the limit."""
+        """Return the slice of entries that must be omitted to observe the limit.
+
+        If outputs were dropped before, the slice contains their position.
+        """
         half = self.limit // 2
         head_end = len(self.head)
         if head_end:
@@ -414,7 +427,7 @@ class OutputArea:
         displays = {}
         for display_id, shown in self.displays.items():
             ids = map(id, shown)
-            shown_indices = [indices[each] for each in ids if each in indices]
+            shown_indices = [indices[key] for key in ids if key in indices]
             if shown_indices:
                 displays[display_id] = shown_indices
         return displays
@@ -438,7 +451,7 @@ class OutputArea:
         return lines
 
     def list_images(self) -> list[Output]:
-        """Return the outputs that contain images, including those that were omitted."""
+        """Return the outputs that contain images, including omitted outputs."""
         self._apply_updates()
         return [entry.image for entry in self._iterate_entries() if entry.image]
 
@@ -462,7 +475,10 @@ def parse_count(text: str) -> int:
 
 
 def join_texts(output: Output) -> Output:
-    """Return a notebook's output with lists of lines joined, as in kernel messages."""
+    """Return a notebook's output in the form of kernel messages: texts as one string.
+
+    In a notebook file, a text may be a list of lines.
+    """
     if output.get("output_type") == "stream":
         text = join_content(output.get("text", ""))
         return output | {"text": text}
@@ -478,13 +494,13 @@ def sum_omitted(entries: Iterable[Entry], start: OmittedOutput) -> OmittedOutput
 
 
 def count_fitting(entries: list[Entry], max_bytes: int) -> int:
-    """Return how many of the first entries have at most `max_bytes` bytes together."""
+    """Return the number of first entries whose total size is at most `max_bytes`."""
     totals = list(accumulate(entry.size for entry in entries))
     return bisect_right(totals, max_bytes)
 
 
 def coerce_to_dict(value: Any) -> dict[str, Any]:
-    """Return a JSON object unchanged, and an empty dict for any other value."""
+    """Return a dict unchanged, and an empty dict for any other value."""
     if isinstance(value, dict):
         return value
     return {}

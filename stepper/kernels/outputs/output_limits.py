@@ -27,6 +27,7 @@ LINE_BYTES = 9  # of a line without its text
 # Above this number of characters, escape sequences are not counted: that would block
 # the daemon for too long.
 MAX_ENCODED = 8 << 20
+MAX_CHARACTER_BYTES = 6  # of an escaped character
 Output = dict[str, Any]  # as in nbformat
 
 
@@ -36,8 +37,8 @@ class Entry:
 
     `size` is the size of the output in the notebook, in bytes. `text` is the growing
     text of a stream. `image` is the complete output if it contains an image, even if
-    the output is too large for the notebook. `removed` counts what is missing in
-    outputs other than streams.
+    the output is too large for the notebook. `removed` counts what was removed from an
+    output that is not a stream.
     """
 
     output: Output
@@ -64,13 +65,15 @@ class Entry:
         """What will be missing in the notebook if the whole entry is dropped."""
         if self.removed.outputs:
             return self.removed
+        characters = self.omitted.characters + self._count_characters()
+        return OmittedOutput(characters, 1, self.size)
+
+    def _count_characters(self) -> int:
+        """Return the number of characters in a stream or an error, 0 for a display."""
         if self.text is not None:
-            characters = self.text.head_size + self.text.tail_size
-        else:
-            characters = 0
-            for text in get_error_texts(self.output):
-                characters += len(OMITTED_CHARACTERS.sub("", text))
-        return OmittedOutput(self.omitted.characters + characters, 1, self.size)
+            return self.text.head_size + self.text.tail_size
+        texts = get_error_texts(self.output)
+        return sum(len(OMITTED_CHARACTERS.sub("", text)) for text in texts)
 
     @property
     def held_bytes(self) -> int:
@@ -84,7 +87,7 @@ class Entry:
         """Return an entry for the notebook with at most `limit` bytes."""
         if self.text is not None:
             return self._shorten_stream(self.text, limit)
-        # A shortened output already says what was removed.
+        # An output that was shortened before reports what was removed.
         if self.size <= limit or self.removed:
             return self
         if "data" in self.output:
@@ -107,9 +110,9 @@ class Entry:
         return Entry(output, size, text)
 
     def _replace_display(self) -> Entry:
-        """Return an entry with a line that replaces the display.
+        """Return an entry with a note in place of the display.
 
-        The line lists the MIME types of the display and their sizes.
+        The note lists the MIME types of the display and their sizes.
         """
         descriptions = []
         total = 0
@@ -124,10 +127,10 @@ class Entry:
     def _shorten_error(self, limit: int) -> Entry:
         """Return the entry of an error with a shortened message and traceback."""
         texts = get_error_texts(self.output)
-        # A character takes at most 6 bytes.
-        message = BoundedText(limit // 24)
+        max_characters = limit // MAX_CHARACTER_BYTES
+        message = BoundedText(max_characters // 4)
         message.add(texts[0])
-        traceback = BoundedText(limit // 12)
+        traceback = BoundedText(max_characters // 2)
         traceback.add(texts[1])
         output = {
             **self.output,
@@ -146,8 +149,9 @@ def get_error_texts(output: Output) -> list[str]:
     """
     if output["output_type"] != "error":
         return []
-    parts = (output.get("evalue"), output.get("traceback"))
-    return [join_content(part, "\n") for part in parts]
+    message = join_content(output.get("evalue"), "\n")
+    traceback = join_content(output.get("traceback"), "\n")
+    return [message, traceback]
 
 
 def measure_output(output: Output) -> int:

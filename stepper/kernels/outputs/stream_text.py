@@ -23,8 +23,8 @@ BACKSPACES = re.compile(r"(\x08*)([^\x08]*)")
 # How much of the text can be redrawn.
 MAX_LINE = 1 << 16  # average number of characters of a line
 MAX_ROWS = 100
-# Characters of one message, with and without cursor movements, above which nothing is
-# redrawn. Such a text is not a progress bar, and to draw it would block the daemon.
+# A message with more characters is not a progress bar, and drawing it would block the
+# daemon. The first limit is for texts with cursor movements.
 MAX_CURSOR_TEXT = 1 << 18
 MAX_REDRAWN_TEXT = 1 << 23
 # How much of the end of the text is searched for the last lines.
@@ -51,11 +51,11 @@ class BoundedText:
         self.omitted_characters = 0
 
     @classmethod
-    def from_notebook(cls: type[Same], value: str, limit: int, is_cut: bool) -> Same:
-        """Return a text that is stored in the notebook.
+    def from_notebook(cls: type[Same], value: str, limit: int, *, is_cut: bool) -> Same:
+        """Return the text of a stream in the notebook.
 
-        `is_cut` means that characters may be omitted, and that a line in the text says
-        how many.
+        `is_cut` is true if characters may have been omitted. A line of the text then
+        contains their number.
         """
         text = cls(limit)
         omission = None
@@ -117,14 +117,14 @@ class BoundedText:
         shorter = type(self)(limit)
         for piece in self.head:
             shorter.add(piece)
-        # Once this is above 0, nothing more is added to the head.
+        # If the count is above 0, the following pieces are not added to the head.
         shorter.omitted_characters += self.omitted_characters
         for piece in self.tail:
             shorter.add(piece)
         return shorter
 
     def render(self) -> str:
-        """Return the text, with a line that says how many characters were omitted."""
+        """Return the text, with a line that reports how many characters are omitted."""
         pieces = [*self.head]
         if self.omitted_characters:
             count = format_count(self.omitted_characters, "character")
@@ -136,8 +136,8 @@ class BoundedText:
 class StreamText(BoundedText):
     """The text of stdout or stderr.
 
-    `is_bar` means that the last line is a progress bar, which was redrawn and may be
-    redrawn again.
+    `is_bar` is true if the last line is a progress bar: the line was redrawn, and it
+    may be redrawn again.
     """
 
     def __init__(self, limit: int) -> None:
@@ -170,10 +170,10 @@ class StreamText(BoundedText):
         super().add(text)
 
     def _redraw(self, text: str) -> str:
-        """Remove the last lines, draw the text over them and return the result."""
+        """Remove the last lines, and return them with a text drawn over them."""
         row_count = self.rows_up + 1
-        for rise in CURSOR_UP.findall(text):
-            row_count += int(rise or 1)
+        for line_count in CURSOR_UP.findall(text):
+            row_count += int(line_count or 1)
         row_count = min(row_count, MAX_ROWS)
         rows = self._pop_lines(row_count)
         last_row = len(rows) - 1
@@ -216,7 +216,7 @@ class StreamText(BoundedText):
 
     def _pop_lines(self, count: int) -> list[str]:
         """Remove up to `count` lines from the end of the text and return them."""
-        pieces = deque[str]()
+        pieces: deque[str] = deque()
         size = 0
         missing = count
         parts: list[MutableSequence[str]] = [self.tail]

@@ -28,15 +28,15 @@ MODEL_FIELDS = ("model_name", "model_module", "model_module_version")
 class OutputWidget:
     """An Output widget and the outputs that it has captured.
 
-    `comm` is the id of the widget's comm, and `limit` the size limit of the outputs in
-    bytes.
+    `comm_id` is the id of the widget's comm, and `limit` the size limit of the outputs
+    in bytes.
     """
 
-    def __init__(self, comm: str, limit: int) -> None:
-        self.comm = comm
+    def __init__(self, comm_id: str, limit: int) -> None:
+        self.comm_id = comm_id
         self.limit = limit
         self.area = OutputArea(limit)
-        self.request = ""  # id of the request whose outputs are captured
+        self.request_id = ""  # of the request whose outputs are captured
         self.parent: Message = {}
         self.is_synced = True  # whether the kernel knows the outputs
 
@@ -49,12 +49,12 @@ class OutputWidget:
     def take_update(self) -> Message:
         """Return the content of a comm message that sends the outputs to the kernel.
 
-        The outputs are then marked as synced.
+        The outputs are marked as synced.
         """
         self.is_synced = True
         state = {"outputs": self.area.get_outputs()}
         return {
-            "comm_id": self.comm,
+            "comm_id": self.comm_id,
             "data": {"method": "update", "state": state, "buffer_paths": []},
         }
 
@@ -63,39 +63,42 @@ class Widgets:
     """The widgets of one kernel."""
 
     def __init__(self) -> None:
+        # These dicts have the ids of comms as keys.
         self.states: dict[str, State] = {}
         self.buffers: dict[str, Buffers] = {}
-        self.captured: dict[str, OutputWidget] = {}
+        self.output_widgets: dict[str, OutputWidget] = {}
+        self.dropped_sizes: dict[str, int] = {}  # of dropped models, in bytes
         # Output widgets that capture the outputs of a request, the latest at the end.
         self.capturing: list[OutputWidget] = []
-        # Dropped model → its size in bytes.
-        self.dropped: dict[str, int] = {}
         self.changed = False
         self.limits = Limits()
         # Bytes received since the sizes of the states were measured.
         self.received_bytes = 0
 
     def handle_comm(self, message: Message) -> None:
-        """Update the widgets from a comm message. Other comm messages are ignored."""
+        """Update the state of a widget from a comm message.
+
+        Messages without a state, such as those of other comms, are ignored.
+        """
         content = message["content"]
         data = content.get("data")
-        comm = content.get("comm_id")
+        comm_id = content.get("comm_id")
         state = None
         if isinstance(data, dict):
             state = data.get("state")
-        if not isinstance(comm, str) or not isinstance(state, dict):
+        if not isinstance(comm_id, str) or not isinstance(state, dict):
             return
-        if comm in self.dropped:
+        if comm_id in self.dropped_sizes:
             return
         self.changed = True
-        known_state = self.states.setdefault(comm, {})
+        known_state = self.states.setdefault(comm_id, {})
         known_state.update(state)
         paths = data.get("buffer_paths") or []
-        self._add_buffers(comm, paths, message["buffers"])
+        self._add_buffers(comm_id, paths, message["buffers"])
         if message["msg_type"] == "comm_open" and is_output_model(state):
             max_bytes = self.limits.max_output_bytes
-            self.captured[comm] = OutputWidget(comm, max_bytes)
-        widget = self.captured.get(comm)
+            self.output_widgets[comm_id] = OutputWidget(comm_id, max_bytes)
+        widget = self.output_widgets.get(comm_id)
         if widget is not None:
             self._update_output(widget, state, data.get("method"))
         self.received_bytes += message["size"]
@@ -103,18 +106,21 @@ class Widgets:
         if self.received_bytes > max_bytes:
             self._drop_largest()
 
-    def _add_buffers(self, comm: str, paths: list[Any], buffers: list[bytes]) -> None:
-        """Store the binary values of a state at the paths that the message names."""
+    def _add_buffers(
+        self, comm_id: str, paths: list[Any], buffers: list[bytes]
+    ) -> None:
+        """Store the binary values of a state, each at its path in the state."""
         for path, buffer in zip(paths, buffers, strict=False):
             encoded = base64.b64encode(buffer).decode()
             value = {"data": encoded, "encoding": "base64", "path": path}
-            comm_buffers = self.buffers.setdefault(comm, {})
+            comm_buffers = self.buffers.setdefault(comm_id, {})
             comm_buffers[tuple(path)] = value
 
     def _update_output(self, widget: OutputWidget, state: State, method: Any) -> None:
         """Apply the outputs or the request id that the kernel set in an Output widget.
 
-        `method` is the method in the message; outputs in an "echo_update" are ignored.
+        `method` is the method of the comm message. An "echo_update" only confirms the
+        outputs that this client has sent, so its outputs are ignored.
         """
         outputs = state.get("outputs")
         if isinstance(outputs, list) and method != "echo_update":
@@ -122,51 +128,51 @@ class Widgets:
                 outputs, {}, NOTHING_OMITTED, widget.limit
             )
         if "msg_id" in state:
-            widget.request = str(state["msg_id"] or "")
+            widget.request_id = str(state["msg_id"] or "")
             if widget in self.capturing:
                 self.capturing.remove(widget)
             self.capturing.append(widget)
 
-    def capture(self, request: str | None, message: Message) -> bool:
+    def capture(self, request_id: str | None, message: Message) -> bool:
         """Add an output message to the Output widget that captures its request.
 
         Return whether a widget has captured the message.
         """
         for widget in reversed(self.capturing):
-            if widget.request and widget.request == request:
+            if widget.request_id and widget.request_id == request_id:
                 widget.add_message(message)
                 self.changed = True
                 return True
         return False
 
     def take_state(self) -> WidgetState | None:
-        """Return the state for the notebook, or None if unchanged since the last call.
+        """Return the state for the notebook, or None if the state has not changed.
 
-        If the state is above its size limit, the largest models are dropped.
+        Changes since the last call count. If the state is above its size limit, the
+        largest models are dropped.
         """
         if not self.changed:
             return None
         self.changed = False
-        for comm, widget in self.captured.items():
-            state = self.states.get(comm)
+        for comm_id, widget in self.output_widgets.items():
+            state = self.states.get(comm_id)
             if state is not None:
                 state["outputs"] = widget.area.get_outputs()
         self._drop_largest()
-        states = {comm: self._serialize(comm) for comm in self.states}
-        dropped_sizes = self.dropped.values()
+        states = {comm_id: self._serialize(comm_id) for comm_id in self.states}
         return WidgetState(
             states,
             self.limits.max_widget_state_bytes,
-            len(dropped_sizes),
-            sum(dropped_sizes),
+            len(self.dropped_sizes),
+            sum(self.dropped_sizes.values()),
         )
 
-    def _serialize(self, comm: str) -> State:
+    def _serialize(self, comm_id: str) -> State:
         """Return the model of a widget in the format of the notebook's metadata."""
-        state = self.states[comm]
+        state = self.states[comm_id]
         model: State = {name: state.get(f"_{name}") for name in MODEL_FIELDS}
         model["state"] = state
-        buffers = self.buffers.get(comm)
+        buffers = self.buffers.get(comm_id)
         if buffers:
             model["buffers"] = list(buffers.values())
         return model
@@ -176,23 +182,23 @@ class Widgets:
         self.received_bytes = 0
         max_bytes = self.limits.max_widget_state_bytes
         sizes = {}
-        for comm in self.states:
-            text = dump_json(self._serialize(comm), 5)
-            sizes[comm] = len(text)
+        for comm_id in self.states:
+            text = dump_json(self._serialize(comm_id), depth=5)
+            sizes[comm_id] = len(text)
         total = sum(sizes.values())
         largest_first = sorted(sizes, key=sizes.__getitem__, reverse=True)
-        for comm in largest_first:
+        for comm_id in largest_first:
             if total <= max_bytes:
                 break
-            size = sizes[comm]
+            size = sizes[comm_id]
             total -= size
-            self.dropped[comm] = size
-            del self.states[comm]
-            self.buffers.pop(comm, None)
+            self.dropped_sizes[comm_id] = size
+            del self.states[comm_id]
+            self.buffers.pop(comm_id, None)
 
 
 def is_output_model(state: State) -> bool:
-    """Return whether the state of a new model is the state of an Output widget."""
+    """Return whether a model's state is the state of an Output widget."""
     module = state.get("_model_module")
     name = state.get("_model_name")
     return (module, name) == OUTPUT
