@@ -94,9 +94,9 @@ def get_backend(kind: str) -> KernelBackend:
 
 
 def _load_entry_point(kind: str) -> KernelBackend:
-    """Return the backend that another package provides.
+    """Return the backend of a kind that another package provides.
 
-    Raise KernelError if it is not installed or cannot be imported.
+    Raise KernelError if the backend is not installed or cannot be imported.
     """
     entry_point = _find_entry_points().get(kind)
     if entry_point is None:
@@ -125,7 +125,7 @@ def _find_entry_points() -> dict[str, importlib.metadata.EntryPoint]:
 
     Only packages in stepper's environment are searched.
     """
-    # Not the working folder, which may contain untrusted files.
+    # The working folder is left out, because it may contain untrusted files.
     folders = [folder for folder in sys.path if os.path.isabs(folder)]
     backends: dict[str, importlib.metadata.EntryPoint] = {}
     for distribution in importlib.metadata.distributions(path=folders):
@@ -156,17 +156,25 @@ def parse_backends(section: Any) -> dict[str, BackendConfig]:
 
 
 def _has_only_built_in_kinds(section: Any) -> bool:
+    """Return whether all backends in the section `kernels:` are of built-in kinds.
+
+    Then, the entry points of other packages need not be searched.
+    """
     if not isinstance(section, dict):
         return True
-    definitions = [each for each in section.values() if isinstance(each, dict)]
-    kinds = {kind for definition in definitions for kind in definition}
-    return kinds <= {*CONFIGURABLE}
+    for definition in section.values():
+        if (
+            isinstance(definition, dict)
+            and not definition.keys() <= CONFIGURABLE.keys()
+        ):
+            return False
+    return True
 
 
 def _create_parser(kind: str) -> SettingsParser:
     """Return a function that parses the settings of a backend.
 
-    If the backend itself fails, the parser returns a backend that cannot be used, and
+    If the backend itself fails, the function returns settings with a `problem`, so that
     the rest of the configuration remains valid.
     """
     from stepper.policy.configuration.kernel_config import (
@@ -208,6 +216,7 @@ def report_errors(
 
 
 def _format_error(error: Exception) -> str:
+    """Return the class and the message of an exception in one line."""
     return one_line(f"{type(error).__name__}: {error}", 300)
 
 
@@ -218,9 +227,10 @@ def check_usable(backend: BackendConfig) -> None:
 
 
 def list_kernelspecs(environ: Environ, python: str) -> list[str]:
-    """Return the names of the kernelspecs that an interpreter's user can start.
+    """Return the names of the installed kernelspecs.
 
-    `environ` and the environment of `python` determine which folders are searched.
+    The folders of the environment variables `environ` and of the interpreter `python`
+    are searched.
     """
     from stepper.kernels.backends.kernelspec import kernelspecs
 
@@ -266,7 +276,7 @@ async def remove_orphans(
 
     An error in one kind of backend is logged and does not affect the others.
     """
-    by_kind = defaultdict[str, list["BackendConfig"]](list)
+    by_kind: dict[str, list[BackendConfig]] = defaultdict(list)
     for backend in backends:
         if not backend.problem:
             by_kind[backend.kind].append(backend)

@@ -168,11 +168,11 @@ class KernelClient(Connection):
 
         The execution is interrupted after `timeout` seconds or at the memory limit. A
         `scratch` execution is not added to the history. `request` is the message id to
-        use, if any. `criterion` is an expression that the helper evaluates afterwards.
-        `wake` is a pattern; the first printed line that matches is stored in the
-        partial output. `undo` is what the helper undoes before the execution, and keeps
-        to be able to undo it. Raise KernelError if the kernel cannot be reached for too
-        long.
+        use; by default, a new one is created. `criterion` is an expression that the
+        helper evaluates afterwards. `wake` is a pattern: the first printed line that
+        matches is stored in the partial output. `undo` asks the helper to undo earlier
+        runs, and to record the state before this one. Raise KernelError if the kernel
+        cannot be reached for too long.
         """
         self.widgets.limits = limits
         metadata: dict[str, Any] = {"stepper_modules": limits.local_modules}
@@ -193,39 +193,41 @@ class KernelClient(Connection):
                         request=request,
                         metadata=metadata,
                     )
-                    if not running.was_aborted:
-                        result.language_info = self.language_info
-                        return result
-                    # Another client's execution failed, which aborts all requests that
-                    # were waiting behind it.
-                    running = RunningExecution(self, timeout, limits, wake)
                 except ConnectionLostError:
                     seconds = running.deadline - time.monotonic()
-                    recalled = await self.await_earlier_request(
+                    recovered = await self.await_earlier_request(
                         running.msg_id, seconds, limits, wake, running
                     )
-                    if recalled is not None:
-                        recalled.reconnected = True
-                        return recalled
-                    # The request never arrived.
+                    if recovered is not None:
+                        recovered.reconnected = True
+                        return recovered
+                    # The request never arrived, so it is sent again.
                     running = RunningExecution(self, seconds, limits, wake)
+                    continue
+                if not running.was_aborted:
+                    result.language_info = self.language_info
+                    return result
+                # A failed execution of another client aborts the requests that are
+                # waiting behind it. The request is sent again.
+                running = RunningExecution(self, timeout, limits, wake)
         finally:
             self.partial_output = None
             self.process.reset_oom_count()
 
     def _get_default_undo_memory(self, limits: Limits) -> int:
         """Return the number of bytes that before-images may use by default."""
-        if not self.total_memory:  # the files are read once, not in each step
+        if not self.total_memory:
             self.total_memory = self.process.get_memory_usage().total
-        if self.total_memory <= 1:  # unknown on another machine
+        if self.total_memory <= 1:  # the memory of a remote machine is unknown
             return MAX_UNDO_MEMORY
         allowed = self.total_memory * limits.max_memory_percent / 100
         return min(MAX_UNDO_MEMORY, int(allowed / 10))
 
     async def undo(self, request: RestoreRequest) -> UndoFacts | None:
-        """Undo earlier runs; return the facts, or None if the result is unknown.
+        """Undo earlier runs, and return the facts on the undo.
 
-        Raise KernelError if the kernel does not reply.
+        Return None if the kernel has no helper or is executing another client's code,
+        or if the result is unknown. Raise KernelError if the kernel does not reply.
         """
         if not self.has_helper or self.external_executions.running_since:
             return None
@@ -236,10 +238,11 @@ class KernelClient(Connection):
     async def _run(
         self, running: RunningExecution, code: str, **options: Any
     ) -> Execution:
-        """Run an execution, and mark the kernel as busy meanwhile.
+        """Run an execution, and mark the kernel as busy until the end.
 
         `options` are the keyword arguments of `RunningExecution.run`. If the connection
-        is lost, store the reason of an interrupt in `pending_interrupt`.
+        is lost after an interrupt, the interrupt's reason is stored in
+        `pending_interrupt`.
         """
         self.is_busy = True
         self.interrupt_reason = ""
@@ -254,10 +257,10 @@ class KernelClient(Connection):
     async def _execute_silently(
         self, code: str, seconds: float, metadata: Mapping[str, Any] = {}
     ) -> Execution:
-        """Execute stepper's own code, with a time limit and without history.
+        """Execute stepper's own code without history, for at most `seconds`.
 
-        Execute it again if the connection is lost. Raise KernelUnreachableError if the
-        connection cannot be restored.
+        The code is executed again if the connection is lost. Raise
+        KernelUnreachableError if the connection cannot be restored.
         """
         await self.wait_until_reachable()
         while True:
@@ -270,12 +273,13 @@ class KernelClient(Connection):
 
         Do nothing if the kernel is busy or dead.
         """
-        if not self.is_busy and self.process.death is None:
-            self.channels.open()
-            for message in self.channels.iopub.take_messages():
-                self.handle_message(message)
-            self._probe_external_execution()
-            self.sync_widgets()
+        if self.is_busy or self.process.death is not None:
+            return
+        self.channels.open()
+        for message in self.channels.iopub.take_messages():
+            self.handle_message(message)
+        self._probe_external_execution()
+        self.sync_widgets()
 
     def _probe_external_execution(self) -> None:
         """Detect the end of another client's execution if its idle status was lost.
@@ -336,18 +340,19 @@ class KernelClient(Connection):
         """Wait for an execution of an earlier connection, and return its result.
 
         `request` is the message id of the execution, which is interrupted after
-        `seconds`. `lost` is the execution if this daemon started it. The messages that
-        were missed are taken from the helper's record. Without a helper, only the
-        received messages are known. Return None if the execution never started. Raise
-        KernelError if the kernel does not reply.
+        `seconds`. `wake` is its wake pattern, if any. `lost` is the execution if this
+        daemon started it. The messages that were missed are taken from the helper's
+        record. If the kernel has no helper, the result contains only the messages that
+        were received. Return None if the execution never started. Raise KernelError if
+        the kernel does not reply.
         """
         patience = PATIENCE_SECONDS
         if lost:
             patience += max(0.0, seconds)
         await self.wait_until_reachable(patience)
         self.channels.open()
-        # Wait until the execution has finished. If it was interrupted while the kernel
-        # could not be reached, interrupt it now.
+        # Interrupt the execution now if the user interrupted it while the kernel could
+        # not be reached.
         pending_interrupt = self.pending_interrupt
         self.pending_interrupt = ""
         seconds = 0.0 if pending_interrupt else max(0.0, seconds)
@@ -379,7 +384,7 @@ class KernelClient(Connection):
         self.widgets.limits = limits
         if not record:  # another client's execution has replaced the record
             return await self._finish_without_record(completed, earlier, limits)
-        if completed and self.channels.count_received(request) == record["count"]:
+        if completed and received == record["count"]:
             return await completed.finish()
         reason = CONNECTION_LOST if lost else NO_DAEMON
         return await running.finish_from_record(request, facts, reason)
@@ -390,9 +395,9 @@ class KernelClient(Connection):
         """Wait until an earlier execution has finished or the kernel has died.
 
         `running` is an empty request, which the kernel handles after the earlier
-        execution. Return its result. If the kernel has died, the result contains the
-        outputs of the earlier execution. If the kernel cannot be reached, store
-        `pending_interrupt` again and raise KernelUnreachableError.
+        execution. Return the result of this request. If the kernel has died, the result
+        contains the outputs of the earlier execution. If the kernel cannot be reached,
+        store `pending_interrupt` again and raise KernelUnreachableError.
         """
         self.partial_output = earlier.area
         try:
@@ -407,7 +412,7 @@ class KernelClient(Connection):
         return result
 
     async def _fetch_record(self, request: str) -> dict[str, Any]:
-        """Fetch the helper's record of a request, and return the message with it.
+        """Return the content of the helper's message with the record of a request.
 
         Also update the helper and the stored environment. Raise KernelError if the
         kernel does not return the message.
@@ -425,7 +430,7 @@ class KernelClient(Connection):
         return reply.diagnosis_data
 
     async def _reconnect(self) -> None:
-        """Wait until the kernel replies, even if the connection is lost meanwhile.
+        """Wait until the kernel replies, even if the connection is lost again.
 
         Raise KernelError if the kernel dies, does not reply, or cannot be reached for
         too long.

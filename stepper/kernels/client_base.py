@@ -41,7 +41,8 @@ POLL_SECONDS = 0.02
 log = logging.getLogger("stepper")
 
 
-def _ignore_message(message: dict[str, Any], late: bool) -> bool:
+def _ignore_message(message: dict[str, Any], is_late: bool) -> bool:
+    """Ignore a message for a cell, until the session sets `Connection.on_display`."""
     return False
 
 
@@ -72,9 +73,10 @@ class Connection:
         # The reason of an interrupt that may not have reached the kernel, because the
         # connection was lost.
         self.pending_interrupt = ""
-        # Called with each message for a cell that is not running, and whether the
-        # message is late. A display of the running cell that updates other cells is not
-        # late. Returns whether the message was handled.
+        # This function is called with each message for a cell that is not running. The
+        # second argument is false for a display of the running cell that updates other
+        # cells, and true for late messages. The result tells whether the message was
+        # handled.
         self.on_display: Callable[[dict[str, Any], bool], bool] = _ignore_message
         self.received_ids: deque[str] = deque(maxlen=MAX_RECEIVED)
         self.widgets = Widgets()
@@ -120,9 +122,9 @@ class Connection:
     def decode_namespace(self, content: dict[str, Any]) -> Namespace:
         """Return the namespace in a message of the helper, including the environment.
 
-        The helper sends the environment only when it has changed, so the last one is
-        stored. Raise KeyError, TypeError, ValueError or RecursionError if the content
-        is not valid.
+        The helper sends the environment only when the environment has changed, so the
+        last one is stored. Raise KeyError, TypeError, ValueError or RecursionError if
+        the content is not valid.
         """
         environment = content.pop("lasting", None) or {}
         if len(environment) > 1:
@@ -137,7 +139,7 @@ class Connection:
         return replace(namespace, names=names, lasting=current)
 
     def record_malformed_message(self, error: Exception) -> None:
-        """Log and count a malformed message, which any cell may send."""
+        """Log and count a malformed message. Any cell may send such messages."""
         log.warning("received a malformed kernel message: %s", error)
         self.channels.iopub.unreadable_count += 1
 

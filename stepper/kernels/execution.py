@@ -34,8 +34,8 @@ from stepper.policy.model import Death, Fault, Limits, Outcome
 from stepper.policy.reloaded_modules import ModuleChanges
 from stepper.policy.undo_model import UndoFacts
 
-# Between two checks for death, deadline and memory. A check may be late by the same
-# time again.
+# Between two checks for death, deadline and memory. The time between two checks may be
+# twice as long.
 CHECK_SECONDS = 0.12
 MEMORY_GRACE_SECONDS = 1.0  # short, because memory may still grow
 # How long to wait for the last message without receiving any: for the idle status after
@@ -48,6 +48,8 @@ BACKLOG_SECONDS = 60.0
 # execution that has finished meanwhile must be read first.
 RECONNECT_SECONDS = 2.0
 MAX_SILENT_OUTPUT = 10_000  # bytes of output of stepper's own code
+# Exceptions that are raised if facts in a message of the helper are not valid.
+INVALID_FACTS = (*MALFORMED_MESSAGE, LookupError, RecursionError)
 
 NO_DAEMON = "the stepper daemon was not running"
 CONNECTION_LOST = "the connection was lost, or the server drops output above its limits"
@@ -59,7 +61,7 @@ OUTPUT_NOT_RECORDED = (
     "output that was printed while the stepper daemon was not running is missing: the "
     "kernel has no record of the run"
 )
-# Reason of an interrupt → outcome. Any other reason names who interrupted.
+# Reason of an interrupt → outcome. Any other reason is the source of the interrupt.
 INTERRUPT_OUTCOMES = {"deadline": Outcome.TIMEOUT, "memory": Outcome.MEMORY}
 
 
@@ -144,6 +146,7 @@ class RunningExecution:
     async def run(
         self,
         code: str,
+        *,
         silent: bool = False,
         history: bool = False,
         request: str = "",
@@ -163,17 +166,17 @@ class RunningExecution:
             "store_history": history,
             "user_expressions": {},
             "allow_stdin": False,
-            # Otherwise, a failure aborts the requests that are waiting behind it.
+            # A failure must not abort the requests that are waiting behind it.
             "stop_on_error": False,
         }
+        # The helper sends the environment only if its mark has changed.
         environment = self.kernel.environment
-        known_mark = None
-        if environment:
-            known_mark = environment.mark
+        known_mark = environment.mark if environment else None
         channels = self.kernel.channels
         process = self.kernel.process
         disconnect_count = process.disconnect_count
-        if self.earlier is None:  # otherwise, the execution started earlier
+        # An empty request that waits for an earlier execution starts no processes.
+        if self.earlier is None:
             process.prepare_run()
         self.msg_id = channels.send(
             "execute_request",
@@ -196,9 +199,9 @@ class RunningExecution:
     async def _receive_all(self, disconnect_count: int) -> None:
         """Handle messages until the execution is finished.
 
-        Return early if the limits require it (see `enforce_limits`), or if the
-        connection was lost. `disconnect_count` is the count of the process at the start
-        of the execution: if the count has changed, the connection was lost.
+        Return early at a limit (see `enforce_limits`), or if the connection was lost.
+        `disconnect_count` is the process's count at the start of the execution. Another
+        count means that the connection was lost.
         """
         process = self.kernel.process
         iopub = self.kernel.channels.iopub
@@ -350,19 +353,19 @@ class RunningExecution:
     ) -> None:
         """Store the facts that the helper reports about this execution.
 
-        A cell may forge this message, so invalid content is ignored.
+        Facts that are not valid are ignored, because a cell may forge the message.
         """
         self.result.diagnosis_data = content
         if "record" in content:
             self.result.diagnosis_data = {**content, "frames": message["buffers"]}
-        with contextlib.suppress(*MALFORMED_MESSAGE, LookupError, RecursionError):
+        with contextlib.suppress(*INVALID_FACTS):
             self.result.namespace = self.kernel.decode_namespace(content["namespace"])
         if "undo" in content:
-            with contextlib.suppress(*MALFORMED_MESSAGE, LookupError, RecursionError):
+            with contextlib.suppress(*INVALID_FACTS):
                 facts = content["undo"]
                 self.result.undo = dataclass_decode.decode(UndoFacts, facts)
         if "modules" in content:
-            with contextlib.suppress(*MALFORMED_MESSAGE, LookupError, RecursionError):
+            with contextlib.suppress(*INVALID_FACTS):
                 modules = dataclass_decode.decode(ModuleChanges, content["modules"])
                 self.result.module_changes = modules
 
@@ -394,7 +397,7 @@ class RunningExecution:
         return self.result.death is not None
 
     def _is_last_message_lost(self, now: float, is_quiet: bool) -> bool:
-        """Return whether the reply or the idle status is considered lost."""
+        """Return whether the reply or the idle status will not arrive any more."""
         is_silent = now - self.received_at > REPLY_SECONDS
         if self.reply is not None:
             is_lost = is_quiet and is_silent
@@ -416,8 +419,8 @@ class RunningExecution:
     def _handle_unreachable(self, now: float) -> None:
         """Postpone the deadline while the kernel cannot be reached.
 
-        The execution continues in the kernel meanwhile. Raise KernelUnreachableError if
-        the kernel cannot be reached for too long.
+        The execution may continue in the kernel. Raise KernelUnreachableError if the
+        kernel cannot be reached for too long.
         """
         kernel = self.kernel
         self.unreachable_since = self.unreachable_since or now
@@ -451,7 +454,7 @@ class RunningExecution:
         is_half_over = now > self.interrupted_at + grace / 2
         if is_half_over and not self.has_repeated_interrupt:
             # Code that catches every exception, such as a destructor, may have caught
-            # the first one.
+            # the first KeyboardInterrupt.
             self.has_repeated_interrupt = True
             await kernel.interrupt(kernel.interrupt_reason)
         if now > self.interrupted_at + grace:
@@ -459,10 +462,7 @@ class RunningExecution:
             self.result.death = Death(reason, kernel.process.read_log_tail())
 
     async def finish(self) -> Execution:
-        """Complete the result and return it.
-
-        If the kernel is dead or must be killed, shut it down.
-        """
+        """Complete the result and return it. Shut down a kernel that has died."""
         result = self.result
         reply = self.reply or {}
         payload = reply.get("payload") or []
@@ -487,8 +487,10 @@ class RunningExecution:
         try:
             await self.kernel.shutdown()
         except KernelError as error:
-            texts = (error.message, error.hint)
-            self.result.notes.append(": ".join(filter(None, texts)))
+            note = error.message
+            if error.hint:
+                note += f": {error.hint}"
+            self.result.notes.append(note)
 
     def _add_outputs(self) -> None:
         """Add the outputs, the fault and the widgets to the result."""
@@ -512,7 +514,7 @@ class RunningExecution:
     async def _wait_for_exit(self, payload: list[dict[str, Any]]) -> None:
         """Wait for the kernel to exit if the cell called exit() or quit().
 
-        The kernel replies `ok` before it exits. `payload` is the payload of the reply.
+        `payload` is the payload of the reply, which the kernel sends before it exits.
         """
         if any(item.get("source") == "ask_exit" for item in payload):
             death = await self.kernel.wait_death()
@@ -564,7 +566,7 @@ class RunningExecution:
 def _build_message(
     message_type: str, content: dict[str, Any], header: Mapping[str, Any] = {}
 ) -> dict[str, Any]:
-    """Return a message with the fields of a message that the kernel has sent."""
+    """Return a message like those that the kernel sends."""
     return {
         "msg_type": message_type,
         "header": header,

@@ -20,7 +20,8 @@ from stepper.session.protocols import ExternalExecution
 SESSION_PREFIX = "stepper-"
 MAX_CODE = 2000  # characters of the code and of an error
 Listener = Callable[[ExternalExecution], None]
-# Executions that are tracked. The end of one may be lost, so the oldest is dropped.
+# Executions that are tracked. The oldest are dropped, because their idle status may be
+# lost.
 MAX_EXECUTIONS = 100
 
 
@@ -40,11 +41,12 @@ class ExternalExecutions:
         self.get_own_session = get_own_session
         self.decode_namespace = decode_namespace
         self.on_finished: Listener = lambda execution: None
-        # Request → when it started, including silent executions.
+        # Message id of the request → start time. Silent executions are included.
         self.busy: dict[str, float] = {}
+        # Message id of the request → execution whose code is known.
         self.executions: dict[str, ExternalExecution] = {}
-        # Finished requests, whose threads may continue to print.
-        self.finished = deque[str](maxlen=MAX_EXECUTIONS)
+        # Message ids of finished requests, whose threads may continue to print.
+        self.finished: deque[str] = deque(maxlen=MAX_EXECUTIONS)
 
     @property
     def running_since(self) -> float:
@@ -137,6 +139,7 @@ def _build_execution(message: Message) -> ExternalExecution:
 
 
 def _drop_oldest(executions: dict[str, Any]) -> None:
+    """Remove the oldest entries of a dict if there are more than MAX_EXECUTIONS."""
     while len(executions) > MAX_EXECUTIONS:
         oldest = next(iter(executions))
         del executions[oldest]

@@ -4,8 +4,8 @@ The helper consists of the modules in `kernels/in_kernel/` and of parts from oth
 packages. Its sources are sent in the metadata of one silent request, because IPython's
 transformation of 200 kB of code would take 0.1 s. The modules have their own builtins
 and import function and are not in `sys.modules`. The helper therefore does not appear
-in the user's namespace, `dir()`, `%who` or the history, and cells cannot redefine what
-it uses.
+in the user's namespace, `dir()`, `%who` or the history, and cells cannot redefine the
+names that the helper uses.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from stepper.kernels.message_decoding import read_message
 MESSAGE_TYPE = "stepper_facts"
 HELPER_PACKAGES = ("stepper.kernels.in_kernel", "stepper.kernels.in_kernel.undo")
 
-# `dataclasses` looks up a module by its name, so that all have the name of one in
-# sys.modules. If the same version is installed, its state is kept.
+# All modules have the name of a module in `sys.modules`, because `dataclasses` looks up
+# the module of a class by its name. A helper of the same version keeps its state.
 INSTALLER = """
 import sys, types
 from IPython import get_ipython
@@ -62,9 +62,9 @@ INSTALL = (
 )
 HELPER = "__import__('sys').modules['_stepper_helper']"
 PUBLISH_FACTS = f"{HELPER}.tell()"
-# The messages of a request, which the helper has recorded.
+# Publishes the recorded messages of the request with this message id.
 PUBLISH_RECORD = HELPER + ".recall({!r})"
-# A message on the runs that the helper undoes (`undo_model.RestoreRequest` as JSON).
+# Undoes runs and publishes the result. The argument is a RestoreRequest as JSON.
 UNDO = HELPER + ".undo({!r})"
 
 
@@ -81,7 +81,7 @@ def build_metadata(parts: Mapping[str, str], stack_path: str) -> dict[str, Any]:
 
 @functools.cache
 def _read_sources(packages: tuple[str, ...]) -> tuple[dict[str, str], str]:
-    """Return the sources of all modules in the packages by name, and a hash of them."""
+    """Return the sources of the modules in the packages by name, and their hash."""
     paths = [path for package in packages for path in files(package).iterdir()]
     sources = {}
     for path in sorted(paths, key=str):
@@ -92,9 +92,10 @@ def _read_sources(packages: tuple[str, ...]) -> tuple[dict[str, str], str]:
 
 
 def iterate_recorded_messages(facts: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the messages in the helper's record, without those that cannot be decoded.
+    """Yield the messages in the helper's record.
 
-    `facts` is the content of the helper's message that contains the record.
+    `facts` is the content of the helper's message that contains the record. Messages
+    that cannot be decoded are left out.
     """
     frames = iter(facts.get("frames") or [])
     record = facts.get("record") or {}

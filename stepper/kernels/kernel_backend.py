@@ -3,8 +3,8 @@
 stepper's own backends are in `backends/`. Other packages register a backend as an entry
 point in the group `stepper.kernel_backends`. The name of the entry point is the
 backend's key in the configuration. The entry point refers to a class, which is called
-without arguments. Methods that return a value in KernelBackend are optional for
-subclasses.
+without arguments. A subclass of KernelBackend need not implement the methods that have
+a default result: `get_metadata`, `remove_orphans` and `kill_recorded_kernel`.
 """
 
 from __future__ import annotations

@@ -112,9 +112,9 @@ class KernelProcess(Protocol):
 class RemoteProcess:
     """A base class for kernels that are not processes of this machine.
 
-    It does not measure memory and takes no stack samples. Subclasses implement the
-    other members of KernelProcess. `machine_name` is the name of the kernel's machine
-    in messages.
+    Memory is not measured, and stacks are not sampled. Subclasses implement the other
+    members of KernelProcess. `machine_name` is the name of the kernel's machine in
+    messages.
     """
 
     stack_path = ""

@@ -66,7 +66,7 @@ def _decode_frames(frames: list[bytes]) -> Message:
     is_nested = isinstance(data, dict) and not all(
         isinstance(value, str) for value in data.values()
     )
-    # orjson would have converted long integers to floats.
+    # orjson converts long integers to floats, so the content is decoded again.
     if is_nested and LONG_INTEGER.search(raw_content):
         content = json.loads(raw_content.decode("utf-8", "replace"))
     return {
@@ -80,7 +80,7 @@ def _decode_frames(frames: list[bytes]) -> Message:
 
 
 def split_message(message: Message, frames: list[bytes]) -> Iterator[Message]:
-    """Yield a decoded message, split into several if it is a large stream message."""
+    """Yield a decoded message, or several messages for a large stream message."""
     if message["msg_type"] != "stream" or len(frames[3]) <= LARGE:
         yield message
         return

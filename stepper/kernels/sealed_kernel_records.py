@@ -37,9 +37,9 @@ def write(path: str, record: Record) -> None:
 
 
 def save(path: str, record: Record) -> None:
-    """Write a kernel's record like `write`, with an error for the user.
+    """Write a kernel's record with its seal, like `write`.
 
-    Raise KernelError if the record cannot be written.
+    Raise KernelError, with a message for the user, if the record cannot be written.
     """
     try:
         write(path, record)
@@ -63,6 +63,7 @@ def is_sealed(path: str, record: Record) -> bool:
 
 
 def _remove_seal(record: Record) -> dict[str, Any]:
+    """Return a copy of a record without its seal."""
     return {name: value for name, value in record.items() if name != SEAL}
 
 
@@ -71,8 +72,8 @@ def _compute_seal(path: str, content: Record) -> str:
 
     Raise OSError if the key cannot be read or created.
     """
-    sealed = [os.path.realpath(path), content]
-    text = json.dumps(sealed, sort_keys=True)
+    protected = [os.path.realpath(path), content]
+    text = json.dumps(protected, sort_keys=True)
     data = text.encode("utf-8", "surrogatepass")
     return hmac.new(_get_or_create_key(), data, "sha256").hexdigest()
 

@@ -31,7 +31,7 @@ HEARTBEAT_TIMEOUT_SECONDS = 3.0
 HEARTBEAT_PAUSE_SECONDS = 0.5
 BURST_SECONDS = 0.05  # of messages, before the daemon serves other requests
 log = logging.getLogger("stepper")
-# One for all kernels, because each context has its own threads and descriptors.
+# The context of all kernels: each context has its own threads and descriptors.
 context = zmq.Context()
 context.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
 
@@ -75,21 +75,24 @@ class Inbox:
 
     def stop_waiting(self) -> None:
         """Make `wait` return, after its time limit or before the socket is closed."""
-        # Only once: the number of a closed socket may be used for another file.
+        # The number of a closed descriptor may be used for another file.
         if self.descriptor is not None:
             asyncio.get_running_loop().remove_reader(self.descriptor)
             self.descriptor = None
         self._resolve(False)
 
     def _on_readable(self) -> None:
+        """Make `wait` return if a message has arrived."""
         if self._has_message():
             self._resolve(True)
 
     def _resolve(self, has_message: bool) -> None:
+        """Set the result of `wait`, if a caller is waiting."""
         if self.waiter is not None and not self.waiter.done():
             self.waiter.set_result(has_message)
 
     def _has_message(self) -> bool:
+        """Return whether a message can be received without waiting."""
         return bool(int(self.socket.get(zmq.EVENTS)) & zmq.POLLIN)
 
     def take_messages(self) -> Iterator[Message]:
@@ -144,7 +147,7 @@ class Channels:
         self.is_open = False
         self.connection = connection
         self.heartbeat: zmq.Socket[bytes] | None = None
-        # When the last ping was sent, and the first one since the last echo.
+        # Times of the last ping, and of the first ping since the last echo (0 if none).
         self.pinged_at = 0.0
         self.unanswered_since = 0.0
         self.client: KernelClient = BlockingKernelClient(context=context)
@@ -204,17 +207,22 @@ class Channels:
         if self.unanswered_since:
             pause = HEARTBEAT_TIMEOUT_SECONDS
         if now > self.pinged_at + pause:
-            # A socket whose ping was lost cannot send another one.
-            if self.heartbeat is None or self.unanswered_since:
-                if self.heartbeat is not None:
-                    self.heartbeat.close(linger=0)
-                self.heartbeat = self.client.connect_hb()
-            self.heartbeat.send(b"ping", zmq.NOBLOCK)
-            self.pinged_at = now
-            self.unanswered_since = self.unanswered_since or now
+            self._send_ping(now)
         if not self.unanswered_since:
             return True
         return now < self.unanswered_since + HEARTBEAT_TIMEOUT_SECONDS
+
+    def _send_ping(self, now: float) -> None:
+        """Send a heartbeat ping, and store the time `now` of the ping."""
+        if self.heartbeat is not None and self.unanswered_since:
+            # A socket whose ping was lost cannot send another ping.
+            self.heartbeat.close(linger=0)
+            self.heartbeat = None
+        if self.heartbeat is None:
+            self.heartbeat = self.client.connect_hb()
+        self.heartbeat.send(b"ping", zmq.NOBLOCK)
+        self.pinged_at = now
+        self.unanswered_since = self.unanswered_since or now
 
     def count_received(self, request: str) -> int:
         """Return 0: messages over ZeroMQ are not counted."""
