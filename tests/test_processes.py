@@ -23,6 +23,7 @@ from stepper.kernels.backends.local.process_identity import (
     find_kernel_processes,
     kill_kernel_processes,
 )
+from stepper.kernels.kernel_process import describe_exit
 from tests.conftest import Notebook, Project, mark_nightly
 
 # Child processes in the cell's process group, in other groups and sessions, orphaned,
@@ -544,6 +545,20 @@ def test_special_pids_are_never_signalled(pid: int, born: str) -> None:
     identity = Identity(pid, born, 0.0)
     assert not identity.is_running()
     identity.send_signal(signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        ("raise SystemExit(3)", "exit code 3"),
+        ("import os; os.kill(os.getpid(), 9)", "SIGKILL"),
+        # A real-time signal, for which Python has no name.
+        ("import os; os.kill(os.getpid(), 40)", "signal 40"),
+    ],
+)
+def test_exit_of_a_process_is_described(code: str, reason: str) -> None:
+    process = subprocess.run([sys.executable, "-c", code], check=False)
+    assert describe_exit(process.returncode) == reason
 
 
 @pytest.mark.parametrize(

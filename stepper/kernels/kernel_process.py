@@ -6,6 +6,7 @@ the channels, interrupts, memory use, and to find out whether the kernel has die
 
 from __future__ import annotations
 
+import signal
 from typing import Protocol
 
 from stepper.kernels.kernel_channels import KernelChannels
@@ -107,6 +108,20 @@ class KernelProcess(Protocol):
 
     def remove_record(self) -> None:
         """Remove the record of a dead kernel."""
+
+
+def describe_exit(exit_code: int) -> str:
+    """Return how a process has exited, such as "exit code 1" or "SIGKILL".
+
+    A negative exit code is the number of the signal that killed the process.
+    """
+    if exit_code >= 0:
+        return f"exit code {exit_code}"
+    number = -exit_code
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # most real-time signals have no name
+        return f"signal {number}"
 
 
 class RemoteProcess:

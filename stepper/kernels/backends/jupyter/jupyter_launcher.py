@@ -74,7 +74,7 @@ class JupyterLauncher:
         try:
             await self.cancel_request()
         except KernelError as error:
-            # If the server is the same, the request below also fails and is reported.
+            # If the server is the same, the request below fails with the same error.
             log.warning("%s", error.message)
         server = Server(settings, lambda: {**self.get_environ(), **config.environ})
         kernel_id = ""
@@ -87,7 +87,8 @@ class JupyterLauncher:
             "kernel": kernel_id,
             "session": uuid.uuid4().hex,
         }
-        # Recorded first: if the response is lost, the kernel is found by its session.
+        # The record is written before the request: if the response is lost, the kernel
+        # is found by its session.
         sealed_kernel_records.save(self.record, data)
         try:
             data["kernel"] = await self._request_kernel(server, data)
@@ -162,8 +163,8 @@ class JupyterLauncher:
     async def _find_session_kernel(self, server: Server, session: str) -> str:
         """Return the id of the kernel of a session, or an empty string if it has none.
 
-        This is necessary if the response to the start request was lost. If the server
-        does not list sessions, request the session again. Raise KernelError if the
+        The id is unknown if the response to the start request was lost. If the server
+        does not list sessions, the session is requested again. Raise KernelError if the
         server cannot be reached.
         """
         try:
@@ -205,7 +206,10 @@ class JupyterLauncher:
         process.remove_record()
 
     def _read_record(self) -> JupyterProcess | None:
-        """Return the process of the recorded kernel, or None without a valid record."""
+        """Return the process of the recorded kernel.
+
+        Return None if there is no record, or if the record is not valid.
+        """
         try:
             data = json.loads(secure_files.read(self.record))
             if data.get("kind") != KIND:
@@ -281,9 +285,8 @@ async def get_metadata(
     missing = f"kernelspec {name!r}"
     if settings.kernel_id:
         response = await server.request(f"/api/kernels/{settings.kernel_id}")
-        is_found = isinstance(response.body, dict)
         name = ""
-        if is_found:
+        if isinstance(response.body, dict):
             name = str(response.body.get("name"))
         missing = f"kernel {settings.kernel_id} with an installed kernelspec"
     response = await server.request("/api/kernelspecs")

@@ -28,15 +28,16 @@ from stepper.session.protocols import KernelDescription
 # iopub.
 CHECK_SECONDS = 30.0
 RESPONSE_SECONDS = 5.0  # time limit of this request, for which callers wait
-# Requests to delete a kernel: right after a restart, the first answer can be an error.
+# A request to delete a kernel may fail right after a restart of the kernel.
 MAX_DELETE_REQUESTS = 3
 DELETE_PAUSE_SECONDS = 0.2
 
 
 class JupyterProcess(RemoteProcess):
-    """A kernel on a server. It may still be running if the connection is lost.
+    """A kernel on a server, which keeps running if the connection is lost.
 
-    `data` is the content of the kernel's record, and `record` its path.
+    `data` is the content of the kernel's record, and `record` its path. `is_owned` is
+    false for a running kernel to which the configuration attaches stepper.
     """
 
     def __init__(self, data: Mapping[str, Any], server: Server, record: str) -> None:
@@ -44,7 +45,7 @@ class JupyterProcess(RemoteProcess):
         self.server = server
         self.machine_name = server.name
         self.record = record
-        self.is_ours = not server.settings.kernel_id
+        self.is_owned = not server.settings.kernel_id
         self.channels = WebsocketChannels(
             server, self.id, str(data["session"]), str(data.get("life", ""))
         )
@@ -75,7 +76,7 @@ class JupyterProcess(RemoteProcess):
         return KernelDescription(
             f"{self.server.settings.kernel} ({name})",
             limitation=limitation,
-            is_external=not self.is_ours,
+            is_external=not self.is_owned,
             location=f"kernel {self.id[:6]} on {name}",
             problem=self.unreachable_reason,
             url=self.server.settings.url,
@@ -91,7 +92,7 @@ class JupyterProcess(RemoteProcess):
 
         Raise KernelError if the kernel may still be running.
         """
-        if not self.is_ours:
+        if not self.is_owned:
             self.may_be_running = False
             self.death = self.death or Death("stepper disconnected from the kernel")
             return
@@ -138,16 +139,20 @@ class JupyterProcess(RemoteProcess):
         is_reconnecting = channels.is_open and channels.websocket is None
         if not is_reconnecting and now > self.checked_at + CHECK_SECONDS:
             self.checked_at = now
-            try:
-                loss = await self.server.explain_loss(self.id, RESPONSE_SECONDS)
-                channels.record_loss(loss)
-            except KernelError as error:
-                channels.unreachable_reason = (
-                    "" if channels.websocket else error.message
-                )
+            await self._check_server()
         if channels.loss:
             self.death = Death(channels.loss, cause=channels.cause)
         return self.death
+
+    async def _check_server(self) -> None:
+        """Ask the server whether it still has the kernel, and record the answer."""
+        try:
+            loss = await self.server.explain_loss(self.id, RESPONSE_SECONDS)
+            self.channels.record_loss(loss)
+        except KernelError as error:
+            # With an open websocket, the kernel can be reached.
+            reason = "" if self.channels.websocket else error.message
+            self.channels.unreachable_reason = reason
 
     def read_log_tail(self) -> str:
         """Return an empty string: the kernel's stderr is in the log of the server."""

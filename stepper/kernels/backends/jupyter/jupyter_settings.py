@@ -42,7 +42,7 @@ class JupyterSettings:
     kernel: str = "python3"  # name of a kernelspec of the server
     # The id of a running kernel, to which stepper attaches without owning the kernel.
     kernel_id: str = ""
-    # At most one of these three says where the token is.
+    # At most one of these three is set. It names the source of the token.
     token_env: str = ""
     token_file: str = ""
     token_command: str = ""
@@ -52,20 +52,24 @@ class JupyterSettings:
 
 
 def _is_url(value: Any) -> bool:
+    """Return whether a value is an HTTP URL with a host."""
     if not kernel_config.is_text(value) or " " in value:
         return False
     try:
         parts = urlsplit(value)
-        has_port = parts.port != 0
-    except ValueError:  # an invalid port
+        port = parts.port
+    except ValueError:  # the port is not a number
         return False
-    return parts.scheme in ("http", "https") and bool(parts.hostname) and has_port
+    if port == 0 or not parts.hostname:
+        return False
+    return parts.scheme in ("http", "https")
 
 
 _is_header_mapping = kernel_config.make_mapping_check(HEADER)
 
 
 def _is_ascii_header_mapping(value: Any) -> bool:
+    """Return whether a value maps header names to ASCII strings."""
     return _is_header_mapping(value) and all(text.isascii() for text in value.values())
 
 
@@ -110,7 +114,8 @@ def parse_settings(values: Any, path: KeyPath) -> JupyterSettings:
 def _check_secrets(values: Mapping[str, Any], path: KeyPath) -> None:
     """Raise BackendConfigError if the configuration contains a secret.
 
-    Also raise it if the URL has a query or if several keys name a token.
+    The error is also raised if the URL has a query or fragment, or if several keys name
+    a token.
     """
     token_keys = [key for key in TOKEN_KEYS if key in values]
     if len(token_keys) > 1:
@@ -130,6 +135,7 @@ def _check_secrets(values: Mapping[str, Any], path: KeyPath) -> None:
 
 
 def _build_secret_error(path: KeyPath, secret: str) -> BackendConfigError:
+    """Return the error for a key whose value contains a secret."""
     reason = f"must not contain {secret}: others can read this file"
     return BackendConfigError(path, reason, TOKEN_HINT)
 

@@ -55,7 +55,7 @@ class Response:
 
     def __init__(self, response: HTTPResponse) -> None:
         self.code = response.code
-        # Without the query, which may contain a secret.
+        # The query is left out, because it may contain a secret.
         self.redirect_path = urlsplit(response.headers.get("Location", "")).path
         self.body: Any = None
         self.is_json = False
@@ -102,7 +102,7 @@ class Server:
         self.get_environ = get_environ
         self.base = settings.url.rstrip("/")
         self.client = SimpleAsyncHTTPClient(force_instance=True)
-        self.token = ""  # until the server refuses it
+        self.token = ""  # empty until it is read, and after the server refuses it
 
     @property
     def name(self) -> str:
@@ -124,7 +124,7 @@ class Server:
         """
         response = await self._send(path, method, body, seconds)
         if response.code in REFUSED and self.token:
-            self.token = ""  # read it again
+            self.token = ""  # the second attempt reads the token again
             response = await self._send(path, method, body, seconds)
         await self._check_response(response)
         return response
@@ -154,7 +154,7 @@ class Server:
         seconds: float = REQUEST_SECONDS,
         base: str = "",
     ) -> Response:
-        """Send a request once and return the response with any status code.
+        """Send a request once, and return the response even if it is an error.
 
         Raise NoAnswerError if there is no response, and KernelError if the server
         cannot be reached.
@@ -251,7 +251,10 @@ class Server:
             )
 
     def _describe_token(self) -> tuple[str, str]:
-        """Return a name for the token in messages, and a hint on how to set it."""
+        """Return a description of the token for messages, and a hint on how to set it.
+
+        The hint is empty if the token comes from a file or from the output of a command.
+        """
         settings = self.settings
         for key in TOKEN_KEYS:
             if getattr(settings, key):
@@ -266,7 +269,8 @@ class Server:
     ) -> KernelError:
         """Return the error for the status 403.
 
-        A server may also send this status for an unknown token.
+        A server may also send this status for an unknown token. `token` and `hint` are
+        the results of `_describe_token`.
         """
         code = (await self._send("/api/me")).code
         if code in REFUSED:
@@ -309,26 +313,32 @@ class Server:
             )
         if has_json:
             return
-        # The hub responded. If the server is the user's own, the hub knows its state.
         user, _, server_name = unquote(path).partition("/")
         servers = user_model.get("servers")
         if owner == user and isinstance(servers, dict):
-            if server_name not in servers:
-                raise StoppedError(
-                    f"{self.name} is not running (reported by its hub)",
-                    f"start the server at {hub}/hub/spawn/{path}",
-                )
-            pending = servers[server_name].get("pending")
-            if pending:
-                action = one_line(str(pending), 40)
-                raise KernelError(
-                    f"{self.name} is not ready; its hub reports: {action}"
-                )
+            start_url = f"{hub}/hub/spawn/{path}"
+            self._check_server_model(servers.get(server_name), start_url)
         raise KernelError(
             f"the hub does not give access to {self.name}: the server is not running,"
             f" or {token} is not valid for it",
             f"your servers are listed at {hub}/hub/home",
         )
+
+    def _check_server_model(self, model: Any, start_url: str) -> None:
+        """Raise KernelError if the hub reports that the server does not run or starts.
+
+        `model` is the hub's description of the server, or None if the server is not
+        running. `start_url` is the page that starts the server.
+        """
+        if model is None:
+            raise StoppedError(
+                f"{self.name} is not running (reported by its hub)",
+                f"start the server at {start_url}",
+            )
+        pending = model.get("pending")
+        if pending:
+            action = one_line(str(pending), 40)
+            raise KernelError(f"{self.name} is not ready; its hub reports: {action}")
 
     async def _get_token(self) -> str:
         """Return the token, or an empty string if none is configured.

@@ -114,12 +114,12 @@ class WebsocketChannels:
         self.session = session
         self.kernel_session = kernel_session
         self.is_open = False
-        self.loss = ""  # how the server lost the kernel
-        self.cause = ""  # the cause of the death, if it is known
+        self.loss = ""  # why the server no longer has the kernel
+        self.cause = ""  # the cause of the kernel's death, if it is known
         # Whether the current websocket has received a message of the kernel's process.
         self.has_kernel_message = False
         self.unreachable_reason = ""  # why the kernel cannot be reached
-        # How often the connection was lost: messages may be missing then.
+        # How often the connection was lost. Messages may be missing after each loss.
         self.disconnect_count = 0
         self.iopub = Inbox()
         self.shell = Inbox()
@@ -230,9 +230,10 @@ class WebsocketChannels:
                 self.disconnect_count += 1
                 self.websocket.close()
                 self.websocket = None
-                # Not reported yet: the first attempt to reconnect usually succeeds.
+                # The loss is not reported yet, because the first attempt to reconnect
+                # usually succeeds.
                 self.unreachable_reason = ""
-            # Later attempts would fill the log with the same message.
+            # Only the first attempts are logged, because the message is the same.
             if attempts < len(RETRY_SECONDS):
                 log.info(
                     "kernel %s is not connected: %s",
@@ -343,19 +344,26 @@ class WebsocketChannels:
         if message_type == "kernel_info_reply":
             if content.get("implementation") == "ipython":
                 self.kernel_session = self.kernel_session or str(session)
-        elif message_type == "status":
-            state = content.get("execution_state")
-            own_sessions = (self.kernel_session, self.session)
-            if state == "restarting":
-                self.loss = self.loss or KERNEL_RESTARTED
-            elif state == "dead":
-                self.loss = self.loss or "the kernel's process died"
-            elif self.kernel_session and not self.loss and session not in own_sessions:
-                self.loss = "the server started another kernel instead"
-                # The server would have reported a death first.
-                self.cause = ENDED_OUTSIDE if self.has_kernel_message else ""
+        elif message_type == "status" and not self.loss:
+            self._update_loss(content.get("execution_state"), session)
         if self.kernel_session and session == self.kernel_session:
             self.has_kernel_message = True
+
+    def _update_loss(self, state: Any, session: Any) -> None:
+        """Record the loss of the kernel, if a status message reports it.
+
+        `state` is the execution state in the message, and `session` the session id of
+        the message's sender.
+        """
+        own_sessions = (self.kernel_session, self.session)
+        if state == "restarting":
+            self.loss = KERNEL_RESTARTED
+        elif state == "dead":
+            self.loss = "the kernel's process died"
+        elif self.kernel_session and session not in own_sessions:
+            self.loss = "the server started another kernel instead"
+            # The server reports the death of a kernel, so this kernel has not died.
+            self.cause = ENDED_OUTSIDE if self.has_kernel_message else ""
 
     def _count_message(self, request: Any) -> None:
         """Count an iopub message of a request.

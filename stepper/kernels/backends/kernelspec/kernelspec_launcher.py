@@ -45,29 +45,33 @@ class KernelspecLauncher:
 
     def __init__(self, record: str, runtime: str, parts: Mapping[str, str]) -> None:
         self.record = record
-        self.local = LocalKernelspecLauncher(record, runtime, parts)
+        self.local_launcher = LocalKernelspecLauncher(record, runtime, parts)
         self.runtime = runtime
         self.parts = parts
-        # Created when it is needed: jupyter_client's kernel manager is slow to import.
-        self.provisioner: ProvisionerLauncher | None = None
+        # Set by `_get_provisioner_launcher`.
+        self.provisioner_launcher: ProvisionerLauncher | None = None
 
     def _get_provisioner_launcher(self) -> ProvisionerLauncher:
-        """Return the launcher for provisioners, creating it at the first call."""
-        if self.provisioner is None:
+        """Return the launcher for provisioners.
+
+        The launcher is created on the first call, because jupyter_client's kernel
+        manager is slow to import.
+        """
+        if self.provisioner_launcher is None:
             from stepper.kernels.backends.kernelspec.provisioner_launcher import (
                 ProvisionerLauncher,
             )
 
-            self.provisioner = ProvisionerLauncher(
+            self.provisioner_launcher = ProvisionerLauncher(
                 self.record, self.runtime, self.parts
             )
-        return self.provisioner
+        return self.provisioner_launcher
 
     @property
     def queue_status(self) -> QueueStatus | None:
         """The queue status of a provisioner's start, or None if there is none."""
-        if self.provisioner:
-            return self.provisioner.queue_status
+        if self.provisioner_launcher:
+            return self.provisioner_launcher.queue_status
         return None
 
     async def start(self, config: LaunchConfig) -> Kernel:
@@ -85,7 +89,7 @@ class KernelspecLauncher:
         if kernelspec.provisioner:
             launcher = self._get_provisioner_launcher()
             return await launcher.start(config, kernelspec)
-        return await self.local.start(config)
+        return await self.local_launcher.start(config)
 
     async def attach(self) -> Kernel | Death | None:
         """Return the kernel that a provisioner of an earlier daemon started.
@@ -118,12 +122,13 @@ class LocalKernelspecLauncher(LocalLauncher):
     """Starts the kernel of a kernelspec as a local process."""
 
     def _build_command(
-        self, config: LaunchConfig, kernel_id: str, needs_bundled_ipykernel: bool
+        self, config: LaunchConfig, kernel_id: str, bundled_ipykernel: str
     ) -> KernelCommand:
         """Return the command that starts the kernel of the kernelspec.
 
         The kernel uses TCP ports, because few kernels of other languages support Unix
-        sockets. Raise KernelError if the kernelspec is not installed.
+        sockets. `bundled_ipykernel` is not used. Raise KernelError if the kernelspec is
+        not installed.
         """
         assert config.backend is not None
         settings: KernelspecSettings = config.backend.settings

@@ -3,8 +3,8 @@
 The folders are those that Jupyter searches in the kernel's environment, in the same
 order: JUPYTER_PATH, the user's folder, the project's environment and the system
 folders. A virtual environment precedes the user's folder. stepper's own environment is
-not searched. jupyter_client's KernelSpecManager is not used, because it
-imports traitlets and searches the environment in which it runs.
+not searched. jupyter_client's KernelSpecManager is not used, because it imports
+traitlets and searches the environment in which it runs.
 """
 
 from __future__ import annotations
@@ -66,17 +66,20 @@ class Kernelspec:
         return command
 
     def build_environ(self, environ: Mapping[str, str]) -> dict[str, str]:
-        """Return the kernel's environment.
+        """Return the environment of the kernel's process.
 
-        In the variables that the kernelspec sets, `${NAME}` is replaced from `environ`.
+        The variables in `environ` are extended by the variables of the kernelspec, in
+        which `${NAME}` is replaced by the value of NAME in `environ`.
         """
-        own = {
-            name: ENVIRONMENT_VARIABLE.sub(
-                lambda match: environ.get(match[1], match[0]), value
-            )
+
+        def get_value(match: re.Match[str]) -> str:
+            return environ.get(match[1], match[0])
+
+        own_variables = {
+            name: ENVIRONMENT_VARIABLE.sub(get_value, value)
             for name, value in self.env.items()
         }
-        return {**environ, **own}
+        return {**environ, **own_variables}
 
 
 def list_folders(environ: Mapping[str, str], python: str) -> list[Path]:
@@ -137,7 +140,7 @@ def list_installed(environ: Mapping[str, str], python: str) -> dict[str, Kernels
 def find_kernelspec(name: str, environ: Mapping[str, str], python: str) -> Kernelspec:
     """Return the installed kernelspec with a name.
 
-    Raise KernelError if it is not installed.
+    Raise KernelError if the kernelspec is not installed.
     """
     specs = list_installed(environ, python)
     spec = specs.get(name.lower())

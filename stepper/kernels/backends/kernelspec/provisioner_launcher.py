@@ -78,7 +78,8 @@ class ProvisionerLauncher:
         provisioner_manager.check_provisioner(kernelspec)
         self.provisioner_name = kernelspec.provisioner
         data = _create_record(config, kernelspec)
-        # Recorded first: the next daemon then stops the kernel of an unfinished start.
+        # The record is written before the start: if this daemon exits during the start,
+        # the next daemon stops the kernel.
         sealed_kernel_records.save(self.record, data)
         kernel_id = data["kernel"]
         spec = provisioner_manager.read_spec(kernelspec, config.python)
@@ -88,13 +89,13 @@ class ProvisionerLauncher:
             await self._launch_and_record(manager, config, data)
         except BaseException as error:
             await self._abandon(manager, data)
-            if isinstance(error, Exception) and not isinstance(error, KernelError):
-                reason = one_line(f"{type(error).__name__}: {error}", 500)
-                raise KernelStartError(
-                    f"the provisioner {kernelspec.provisioner} did not start the"
-                    f" kernel: {reason}"
-                ) from error
-            raise
+            if isinstance(error, KernelError) or not isinstance(error, Exception):
+                raise
+            reason = one_line(f"{type(error).__name__}: {error}", 500)
+            raise KernelStartError(
+                f"the provisioner {kernelspec.provisioner} did not start the kernel:"
+                f" {reason}"
+            ) from error
         process = ProvisionerProcess(data, manager, self.record)
         kernel = KernelClient(process, self.parts, self.runtime)
         try:
@@ -108,7 +109,7 @@ class ProvisionerLauncher:
     async def _launch_and_record(
         self, manager: AsyncKernelManager, config: LaunchConfig, data: dict[str, Any]
     ) -> None:
-        """Start the kernel; add its connection and provisioner to the record."""
+        """Start the kernel, and add its connection and provisioner to the record."""
         await self._launch(manager, config, data["kernel"])
         provisioner = manager.provisioner
         assert provisioner is not None
@@ -136,7 +137,7 @@ class ProvisionerLauncher:
                 manager.start_kernel(
                     cwd=config.cwd,
                     env=environ,
-                    # The kernel survives the daemon.
+                    # An independent kernel keeps running when the daemon exits.
                     independent=not config.exits_with_daemon,
                     stdout=stderr,
                     stderr=stderr,
@@ -182,7 +183,7 @@ class ProvisionerLauncher:
     def _read_record(self) -> dict[str, Any]:
         """Return the content of the record.
 
-        Raise OSError or ValueError if it cannot be read.
+        Raise OSError or ValueError if the record cannot be read.
         """
         data = json.loads(secure_files.read(self.record))
         if not isinstance(data, dict):
@@ -265,8 +266,8 @@ class ProvisionerLauncher:
         """Stop the recorded kernel and remove its record.
 
         Raise KernelError if the kernel may still be running. The record of a started
-        kernel then remains, and the next call tries again; if that fails too, the
-        record is removed without an error.
+        kernel then remains, and the next call tries again. If the second attempt fails,
+        the record is removed without an error.
         """
         try:
             data = self._read_record()

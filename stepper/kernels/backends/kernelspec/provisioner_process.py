@@ -26,14 +26,14 @@ from stepper.kernels import sealed_kernel_records
 from stepper.kernels.backends.kernelspec import provisioner_manager
 from stepper.kernels.backends.local import process_identity
 from stepper.kernels.error_parsing import ESCAPES
-from stepper.kernels.kernel_process import RemoteProcess
+from stepper.kernels.kernel_process import RemoteProcess, describe_exit
 from stepper.kernels.zmq_channels import Channels
 from stepper.policy.model import Death
 from stepper.session.protocols import KernelDescription
 
 log = logging.getLogger("stepper")
 POLL_SECONDS = 0.5  # between two queries of the provisioner
-QUERY_SECONDS = 0.2  # how long to wait for its answer
+QUERY_SECONDS = 0.2  # how long to wait for the provisioner's answer
 KILL_SECONDS = 20.0  # for the provisioner to stop the kernel
 SHUTDOWN_SECONDS = 5.0  # for a kernel to exit after a shutdown request
 SILENT_SECONDS = 5.0  # without a heartbeat, the kernel counts as dead
@@ -63,7 +63,7 @@ class ProvisionerProcess(RemoteProcess):
         self.unreachable_reason = ""
         self.may_be_running = False  # `kill` failed
         self.problem = ""  # why the provisioner does not know the state
-        self.querying: asyncio.Task[None] | None = None
+        self.query_task: asyncio.Task[None] | None = None
         self.queried_at = float("-inf")
         self.heartbeat_at = time.monotonic()
 
@@ -86,7 +86,10 @@ class ProvisionerProcess(RemoteProcess):
         )
 
     async def interrupt(self) -> None:
-        """Interrupt the kernel by a signal or a message, as its kernelspec requires."""
+        """Interrupt the kernel by a signal or a message, as its kernelspec requires.
+
+        If the provisioner cannot send the signal, a message is sent.
+        """
         spec = self.manager.kernel_spec
         needs_message = spec is not None and spec.interrupt_mode == "message"
         if needs_message or not self.has_process:
@@ -106,12 +109,12 @@ class ProvisionerProcess(RemoteProcess):
     async def poll(self) -> Death | None:
         """Return how the kernel died, or None if it is not known to be dead."""
         needs_query = time.monotonic() > self.queried_at + POLL_SECONDS
-        if self.death is None and self.querying is None and needs_query:
-            self.querying = asyncio.create_task(self._update_state())
-        if self.querying is not None:
-            await asyncio.wait({self.querying}, timeout=QUERY_SECONDS)
-            if self.querying.done():
-                self.querying = None
+        if self.death is None and self.query_task is None and needs_query:
+            self.query_task = asyncio.create_task(self._update_state())
+        if self.query_task is not None:
+            await asyncio.wait({self.query_task}, timeout=QUERY_SECONDS)
+            if self.query_task.done():
+                self.query_task = None
         return self.death
 
     async def _update_state(self) -> None:
@@ -138,9 +141,8 @@ class ProvisionerProcess(RemoteProcess):
         if exit_code is None or self.death is not None:
             return
         reason = f"exit code {exit_code}"
-        if isinstance(exit_code, int) and exit_code < 0:
-            with contextlib.suppress(ValueError):
-                reason = signal.Signals(-exit_code).name
+        if isinstance(exit_code, int):  # provisioners may return other values
+            reason = describe_exit(exit_code)
         self.death = Death(
             f"{reason} (provisioner {self.provisioner_name})", self.read_log_tail()
         )
@@ -174,8 +176,7 @@ class ProvisionerProcess(RemoteProcess):
             reason = f": no response within {KILL_SECONDS:g} s"
         except Exception as error:
             reason = one_line(f": {type(error).__name__}: {error}", 300)
-        # Also kill processes of this machine that the provisioner does not know. They
-        # are found by an environment variable.
+        # The provisioner may not know all of the kernel's processes on this machine.
         await asyncio.to_thread(process_identity.kill_kernel_processes, self.id)
         self.may_be_running = not (is_stopped or was_dead)
         if not self.may_be_running:
@@ -210,9 +211,9 @@ class ProvisionerProcess(RemoteProcess):
     async def _request_shutdown(self) -> bool:
         """Send a shutdown request to the kernel, and return whether the kernel replied.
 
-        This is necessary if the provisioner does not know the process. If the kernel
-        has processes on this machine, return True without a request, because the caller
-        kills these processes.
+        The request is necessary if the provisioner does not know the process. If the
+        kernel has processes on this machine, return True without a request, because the
+        caller kills these processes.
         """
         if process_identity.find_kernel_processes(self.id):
             return True

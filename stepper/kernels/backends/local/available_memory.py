@@ -55,22 +55,29 @@ def list_cgroup_usages(
     for group in _list_groups(pid, root, proc):
         # ValueError: the limit is "max". OSError: the group is not in this namespace.
         with contextlib.suppress(OSError, ValueError):
-            total = int(_read(group.maximum))
-            if not 0 < total < UNLIMITED:
-                continue
-            used = int(_read(group.current))
-            lines = _read(group.stat).splitlines()
-            stat = dict(line.split(" ", 1) for line in lines)
-            cached = int(stat.get(group.cache, 0))
-            usages.append(
-                MemoryUsage(total, max(0, used - cached), "the kernel's cgroup")
-            )
+            usage = _read_usage(group)
+            if 0 < usage.total < UNLIMITED:
+                usages.append(usage)
     return usages
 
 
+def _read_usage(group: _Group) -> MemoryUsage:
+    """Return the memory usage of a cgroup.
+
+    Raise OSError or ValueError if a file of the cgroup cannot be read, or if the cgroup
+    has no limit.
+    """
+    total = int(_read(group.maximum))
+    used = int(_read(group.current))
+    lines = _read(group.stat).splitlines()
+    stat = dict(line.split(" ", 1) for line in lines)
+    cached = int(stat.get(group.cache, 0))
+    return MemoryUsage(total, max(0, used - cached), "the kernel's cgroup")
+
+
 def _read(path: Path) -> str:
-    """Return the content of a system file. Unbuffered reading is faster."""
-    with open(path, "rb", 0) as stream:
+    """Return the content of a system file."""
+    with open(path, "rb", buffering=0) as stream:  # reading without a buffer is faster
         return stream.read().decode(errors="surrogateescape")
 
 
@@ -105,7 +112,7 @@ def _parse_groups(text: str, root: Path) -> Sequence[_Group]:
             continue
         mount = root if is_unified else root / "memory"
         maximum, current, cache, kills = V2 if is_unified else V1
-        # In a namespace the path may lead out of the mount ("/../other"), or not exist.
+        # In a namespace, the path may lead out of the mount ("/../other").
         group = mount / path.lstrip("/")
         if ".." in Path(path).parts:
             group = mount
@@ -142,7 +149,11 @@ class OomKills:
         self.reset()
 
     def _count(self) -> int:
-        """Return the number of kills so far, or 0 if the number is not available."""
+        """Return the number of kills so far, or 0 if the number is unknown.
+
+        The kills are those in the innermost cgroup that counts them, or else on the
+        machine.
+        """
         for path in self.counters:
             with contextlib.suppress(OSError, ValueError):
                 for line in _read(path).splitlines():

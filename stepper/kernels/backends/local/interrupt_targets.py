@@ -22,7 +22,8 @@ import psutil
 from stepper.common import secure_files
 from stepper.kernels.backends.local.process_identity import Identity
 
-PASSES = 3  # over the group: it may fork while it is being interrupted
+# The group is searched several times, because its processes may fork meanwhile.
+PASSES = 3
 PASS_SECONDS = 0.005
 
 
@@ -47,7 +48,7 @@ class ProcessGroup:
             return []
 
     def record_earlier_processes(self) -> None:
-        """Record the current processes of the group; the next interrupt spares them."""
+        """Record the current processes of the group, to spare them at an interrupt."""
         pids = set(self._iterate_pids())
         earlier_pids = {process.pid for process in self.earlier}
         if pids == earlier_pids and all(
@@ -104,9 +105,9 @@ def _list_with_ancestors(pid: int) -> Iterable[int]:
 
 
 def _list_all_pids() -> Iterable[int]:
-    """Return the pids of this machine.
+    """Return the pids of all processes of this machine.
 
-    On Linux, /proc is read directly, because psutil also sorts the pids.
+    On Linux, /proc is read directly: psutil would also sort the pids.
     """
     try:
         return (int(name) for name in os.listdir("/proc") if name.isdecimal())

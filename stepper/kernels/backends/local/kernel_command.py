@@ -27,14 +27,14 @@ START = (
     "import sys; sys.path[:1] = filter(None, sys.path[:1]); {}import runpy;"
     " runpy.run_module('ipykernel_launcher', run_name='__main__', alter_sys=True)"
 )
-# The last folder on the path: the project's own versions of packages come first.
+# Adds the last folder of the path, so that the project's own packages come first.
 ADD_BUNDLED_IPYKERNEL = "sys.path.append({!r} + '%d.%d' % sys.version_info[:2]); "
 PARENT_PID = "JPY_PARENT_PID"  # an ipykernel exits with this process
-# Variables that belong to another Python, to another kernel, or to a test run, in which
-# ipykernel would not capture the output of child processes.
+# These variables belong to another Python, to another kernel, or to a test run. In a
+# test run, ipykernel does not capture the output of child processes.
 REMOVED_VARIABLES = ("PYTHONEXECUTABLE", PARENT_PID, "PYTEST_CURRENT_TEST")
-# Without a history file: its lock blocks kernels on network file systems, and an
-# agent's cells do not belong in the user's history.
+# The history is kept in memory: the lock of a history file blocks kernels on network
+# file systems, and an agent's cells do not belong in the user's history.
 ARGUMENTS = ("--HistoryManager.hist_file=:memory:", "-f")
 
 
@@ -94,9 +94,10 @@ def start_process(
 ) -> tuple[Popen[bytes], dict[str, Any]]:
     """Start a kernel's process, and return the process and its connection.
 
-    Also write the connection file. The process leads its own session, so it keeps
-    running when the daemon exits. If memory runs out, the system kills it first. Raise
-    OSError if the file cannot be written or the process cannot be started.
+    Also write the connection file. The process leads its own session, so the process
+    keeps running when the daemon exits. If memory runs out, the system kills the
+    process first. Raise OSError if the file cannot be written or the process cannot be
+    started.
     """
     connection = {
         **command.connection,

@@ -18,7 +18,7 @@ class KernelFiles:
         self.record = Path(record)
         self.stderr = self.record.with_suffix(".stderr")
         self.stack = self.record.with_suffix(".stack")
-        # The processes that existed before the last cell.
+        # Lists the processes that existed before the last cell.
         self.earlier = self.record.with_suffix(".earlier")
 
     def write_record(self, record: Mapping[str, Any]) -> None:
@@ -43,7 +43,7 @@ def get_socket_path(runtime: str, kernel_id: str) -> str:
 
 def remove_sockets(runtime: str, kernel_id: str) -> None:
     """Remove the sockets and the connection file of a kernel that has exited."""
-    # Also remove the temporary files of a daemon that was killed.
+    # The pattern includes temporary files that a killed daemon has left behind.
     pattern = f"*k{kernel_id[:8]}*"
     folder = Path(runtime)
     for path in folder.glob(pattern):

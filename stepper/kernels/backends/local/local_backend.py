@@ -1,6 +1,6 @@
 """The backend `local`: the project's interpreter as a local process.
 
-It always exists, so it cannot be defined in the configuration and has no settings.
+The backend always exists, so it cannot be defined in the configuration.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         KeyPath,
     )
 
-# Errors of reading a record that someone else may have written.
+# Exceptions that are raised if a record cannot be read or is not valid.
 RECORD_ERRORS = (OSError, ValueError, KeyError, TypeError, AttributeError)
 
 
@@ -69,16 +69,14 @@ class LocalBackend(KernelBackend):
             kill_kernel_processes,
         )
 
-        was_running = False
-        try:
+        killed_count = 0
+        with contextlib.suppress(*RECORD_ERRORS):
             data = json.loads(secure_files.read(record))
             identity = None
             if "provisioner" in data:
                 identity = Identity.from_record(data["provisioner"])
-            was_running = kill_kernel_processes(str(data["kernel"]), identity) > 0
-        except RECORD_ERRORS:
-            pass
+            killed_count = kill_kernel_processes(str(data["kernel"]), identity)
         # An OSError means that a link leads to files that are not stepper's.
         with contextlib.suppress(OSError):
             KernelFiles(record).remove()
-        return was_running
+        return killed_count > 0

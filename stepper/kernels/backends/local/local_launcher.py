@@ -86,8 +86,8 @@ class LocalLauncher:
         """
         started_at = time.monotonic()
         kernel_id = uuid.uuid4().hex
-        command = self._build_command(config, kernel_id, bool(install_command))
-        # Start the process and connect to it later: importing the client takes time.
+        bundled_ipykernel = config.bundled_ipykernel if install_command else ""
+        command = self._build_command(config, kernel_id, bundled_ipykernel)
         with self._create_files(kernel_id) as stderr:
             try:
                 child, connection = kernel_command.start_process(
@@ -99,25 +99,27 @@ class LocalLauncher:
                     "python": command.argv[0],
                     "connection": connection,
                     "lacks": install_command,
+                    "provisioner": asdict(identity),
                 }
                 if command.interrupt_mode:
                     data["interrupt"] = command.interrupt_mode
-                data["provisioner"] = asdict(identity)
+                # The import of the client takes time, in which the kernel starts.
                 kernel = self._create_client(data, identity, child)
-            except BaseException as error:
+            except OSError as error:
                 await self._kill_and_remove_files(kernel_id)
-                if isinstance(error, OSError):
-                    program = error.filename or config.python
-                    raise KernelError(
-                        f"the kernel could not be started: {program}: {error.strerror}",
-                        getattr(error, "hint", ""),
-                    ) from error
+                program = error.filename or config.python
+                raise KernelError(
+                    f"the kernel could not be started: {program}: {error.strerror}",
+                    getattr(error, "hint", ""),
+                ) from error
+            except BaseException:
+                await self._kill_and_remove_files(kernel_id)
                 raise
         seconds = time.monotonic() - started_at
         log.info("kernel start: process %d launched after %.2f s", child.pid, seconds)
         try:
             await kernel.connect(START_SECONDS)
-            os.truncate(self.files.stderr, 0)  # removes ipykernel's intro
+            os.truncate(self.files.stderr, 0)  # removes ipykernel's first messages
             self.files.write_record(data)
             # Like their folder, the sockets are private.
             name = Path(connection["ip"]).name
@@ -129,12 +131,13 @@ class LocalLauncher:
         return kernel
 
     def _build_command(
-        self, config: LaunchConfig, kernel_id: str, needs_bundled_ipykernel: bool
+        self, config: LaunchConfig, kernel_id: str, bundled_ipykernel: str
     ) -> KernelCommand:
-        """Return the command that starts the kernel."""
-        bundled_ipykernel = ""
-        if needs_bundled_ipykernel:
-            bundled_ipykernel = config.bundled_ipykernel
+        """Return the command that starts the kernel.
+
+        `bundled_ipykernel` is the path of stepper's copies of ipykernel, or an empty
+        string if the environment's own ipykernel is used.
+        """
         return kernel_command.build_ipykernel_command(
             config, kernel_id, self.runtime, bundled_ipykernel
         )
@@ -142,12 +145,13 @@ class LocalLauncher:
     def _create_files(self, kernel_id: str) -> IO[bytes]:
         """Create the record and the files of the kernel, and return the stderr file.
 
-        If the daemon is killed now, the next daemon finds the processes by the kernel's
-        id. Raise KernelError if a file cannot be written.
+        The record contains only the kernel's id, by which the next daemon finds the
+        processes if this daemon is killed. Raise KernelError if a file cannot be
+        written.
         """
         try:
             self.files.write_record({"kernel": kernel_id})
-            # Append mode: the daemon truncates the file when it grows.
+            # The kernel must append, because the daemon truncates a large file.
             path = self.files.stderr
             stderr = open(path, "ab", opener=secure_files.open_private)  # noqa: SIM115
             stderr.truncate(0)
@@ -199,9 +203,9 @@ class LocalLauncher:
             return bool(connection["ip"] == path)
         if (connection["transport"], connection["ip"]) != ("tcp", "127.0.0.1"):
             return False
-        return not identity.is_running() or process_identity.belongs_to_kernel(
-            identity.pid, kernel_id
-        )
+        if not identity.is_running():
+            return True
+        return process_identity.belongs_to_kernel(identity.pid, kernel_id)
 
     async def attach(self) -> KernelClient | Death | None:
         """Return the kernel that an earlier daemon started.

@@ -22,6 +22,7 @@ from stepper.kernels.backends.local.interrupt_targets import ProcessGroup
 from stepper.kernels.backends.local.kernel_files import KernelFiles
 from stepper.kernels.backends.local.process_identity import Identity
 from stepper.kernels.error_parsing import ESCAPES
+from stepper.kernels.kernel_process import describe_exit
 from stepper.kernels.memory_guard import MemoryUsage
 from stepper.kernels.process_tree import TABLE
 from stepper.kernels.zmq_channels import Channels
@@ -36,7 +37,7 @@ OUTER_CALLS = re.compile(
     r"((?:^  File .*\n){4})(?:^  File .*\n)+(?:\s*^Extension modules:.*\n?)?",
     re.MULTILINE,
 )
-# Stands for the unknown exit code of a process that is not a child.
+# Used as the exit code of a process that is not a child: its exit code is unknown.
 UNKNOWN_EXIT_CODE = 1 << 16
 SAMPLE_SECONDS = 0.5
 SAMPLE_CHARACTERS = 100_000
@@ -125,10 +126,8 @@ class LocalProcess:
             reason, cause = OUT_OF_MEMORY
         elif exit_code == UNKNOWN_EXIT_CODE:
             reason = "the kernel's process no longer exists"
-        elif exit_code < 0:
-            reason = signal.Signals(-exit_code).name
         else:
-            reason = f"exit code {exit_code}"
+            reason = describe_exit(exit_code)
         self.death = Death(reason, self.read_log_tail(), cause)
         await asyncio.to_thread(process_identity.kill_kernel_processes, self.id)
         return self.death
@@ -174,7 +173,7 @@ class LocalProcess:
         return text.strip()[-STDERR_CHARACTERS:]
 
     def suggest_fix(self, death: Death) -> str:
-        """Return the command that installs ipykernel if it is missing.
+        """Return the command that installs ipykernel, if the kernel died without it.
 
         Otherwise, return an empty string.
         """
@@ -190,7 +189,7 @@ class LocalProcess:
             return pip
         if shutil.which("uv"):
             return f"uv pip install --python {self.python} ipykernel"
-        # Without a packages folder, it is not known whether pip exists.
+        # If no packages folder exists, nothing is known about pip.
         if not folders:
             return pip
         return f"{self.python} -m ensurepip && {pip}"
@@ -206,7 +205,7 @@ class LocalProcess:
         return total
 
     def get_memory_usage(self) -> MemoryUsage:
-        """Return the memory usage of the machine or the kernel's most used cgroup."""
+        """Return the memory usage of the machine or of the kernel's fullest cgroup."""
         return get_memory_usage(self.identity.pid)
 
     def reset_oom_count(self) -> None:

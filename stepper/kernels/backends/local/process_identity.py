@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import psutil
 
-# The kernel's id, in the environment of a kernel and of all that it starts.
+# The variable with the kernel's id, in the environment of all processes of a kernel.
 MARKER = "STEPPER_KERNEL"
 PROC = Path("/proc")
 CLEAR_SECONDS = 5.0  # for processes that keep forking
@@ -130,10 +130,38 @@ def find_kernel_processes(
     (the kernel's own process), and all descendants. Descendants with the id of another
     kernel are excluded, and so is the current process, which a cell may have started.
     """
-    processes: dict[int, psutil.Process] = {}
+    scan = _scan_processes(kernel_id)
+    processes = dict(scan.marked)
+    if root is not None and root.is_running():
+        with contextlib.suppress(psutil.Error):
+            processes.setdefault(root.pid, psutil.Process(root.pid))
+    # Add the descendants of these processes.
+    pending = list(processes)
+    while pending:
+        for child in scan.children.get(pending.pop(), ()):
+            if child.pid not in processes and child.pid not in scan.excluded:
+                processes[child.pid] = child
+                pending.append(child.pid)
+    return list(processes.values())
+
+
+class _Scan(NamedTuple):
+    """The processes of this machine, as seen by the search for one kernel's processes.
+
+    `marked` are the user's processes with the kernel's id, by pid. `excluded` are the
+    pids that do not belong to the kernel, and `children` the children of each pid.
+    """
+
+    marked: dict[int, psutil.Process]
+    excluded: set[int]
+    children: dict[int, list[psutil.Process]]
+
+
+def _scan_processes(kernel_id: str) -> _Scan:
+    """Read the processes of this machine, to find the processes of a kernel."""
+    marked: dict[int, psutil.Process] = {}
     excluded = {os.getpid()}
-    children = defaultdict[int, list[psutil.Process]](list)
-    # Find the processes with the kernel's id, and the children of every process.
+    children: dict[int, list[psutil.Process]] = defaultdict(list)
     for pid in psutil.pids():
         with contextlib.suppress(psutil.Error):  # the process has exited
             process = psutil.Process(pid)
@@ -143,20 +171,9 @@ def find_kernel_processes(
             marker = _get_marker(process)
             if marker not in ("", kernel_id):
                 excluded.add(pid)
-                continue
-            if marker and pid not in excluded and _is_own(process):
-                processes[pid] = process
-    if root is not None and root.is_running():
-        with contextlib.suppress(psutil.Error):
-            processes.setdefault(root.pid, psutil.Process(root.pid))
-    # Add the descendants of these processes.
-    pending = list(processes)
-    while pending:
-        for child in children[pending.pop()]:
-            if child.pid not in processes and child.pid not in excluded:
-                processes[child.pid] = child
-                pending.append(child.pid)
-    return list(processes.values())
+            elif marker and pid not in excluded and _is_own(process):
+                marked[pid] = process
+    return _Scan(marked, excluded, children)
 
 
 def belongs_to_kernel(pid: int, kernel_id: str) -> bool:
@@ -193,13 +210,14 @@ def kill_kernel_processes(
     """
     deadline = time.monotonic() + seconds
     killed: set[psutil.Process] = set()
-    # Processes may fork while they are being killed: two searches must find none.
+    # Processes may fork while they are being killed, so search until two searches in a
+    # row find no process.
     empty_count = 0
     while empty_count < 2 and time.monotonic() < deadline:
         processes = find_kernel_processes(kernel_id, root)
         empty_count = 0 if processes else empty_count + 1
         for process in processes:
-            # psutil does not signal a reused pid.
+            # If the pid was reused, psutil does not send the signal.
             with contextlib.suppress(psutil.Error):
                 process.kill()
                 killed.add(process)

@@ -25,17 +25,17 @@ START = (
     "import sys; sys.path[:1] = filter(None, sys.path[:1]); import runpy;"
     " runpy.run_module('ipykernel_launcher', run_name='__main__', alter_sys=True)"
 )
+CONNECTION_SUFFIX = ".json"
+STDERR_SUFFIX = ".stderr"
+STACK_SUFFIX = ".stack"  # of the file for stack samples
+SUFFIXES = (CONNECTION_SUFFIX, STDERR_SUFFIX, STACK_SUFFIX)
 STDERR_SIZE = 8000  # bytes of the kernel's stderr that are returned
-END_SECONDS = 5.0
+END_SECONDS = 5.0  # how long to try to kill a kernel
 
 
-def list_files(kernel_id: str) -> list[str]:
-    """Return the paths of a kernel's connection file, stderr file and stack file."""
-    folder = get_kernel_folder()
-    return [
-        os.path.join(folder, kernel_id + suffix)
-        for suffix in (".json", ".stderr", ".stack")
-    ]
+def get_path(kernel_id: str, suffix: str) -> str:
+    """Return the path of a kernel's file with one of SUFFIXES."""
+    return os.path.join(get_kernel_folder(), kernel_id + suffix)
 
 
 def get_kernel_folder() -> str:
@@ -88,7 +88,10 @@ def start_kernel(request: dict[str, Any]) -> dict[str, Any]:
     if not os.path.isdir(folder):
         return {"error": "the folder " + folder + " does not exist"}
     create_kernel_folder()
-    connection_file, stderr_file, stack_file = list_files(request["kernel"])
+    kernel_id = request["kernel"]
+    connection_file = get_path(kernel_id, CONNECTION_SUFFIX)
+    stderr_file = get_path(kernel_id, STDERR_SUFFIX)
+    stack_file = get_path(kernel_id, STACK_SUFFIX)
     names = [channel + "_port" for channel in CHANNELS]
     ports = dict(zip(names, find_free_ports(len(CHANNELS))))  # noqa: B905
     connection = dict(
@@ -98,7 +101,7 @@ def start_kernel(request: dict[str, Any]) -> dict[str, Any]:
         key=request["key"],
         signature_scheme="hmac-sha256",
     )
-    # Encrypted if possible, because other users of the host can connect to the ports.
+    # Other users of the host can connect to the ports.
     encrypts = supports_curve(spec.origin)
     if encrypts:
         connection.update(request["curve"])
@@ -106,9 +109,7 @@ def start_kernel(request: dict[str, Any]) -> dict[str, Any]:
     write_private(stderr_file, "")
     write_private(stack_file, "")
     return {
-        "pid": launch_ipykernel(
-            request["kernel"], connection_file, stderr_file, folder
-        ),
+        "pid": launch_ipykernel(kernel_id, connection_file, stderr_file, folder),
         "ports": ports,
         "python": sys.executable,
         "stack": stack_file,
@@ -177,7 +178,7 @@ def is_running(request: dict[str, Any]) -> bool:
     )
     line = result.stdout.decode("utf-8", "replace").strip()
     is_zombie = line.startswith("Z")
-    return request["kernel"] + ".json" in line and not is_zombie
+    return request["kernel"] + CONNECTION_SUFFIX in line and not is_zombie
 
 
 def query_kernel(request: dict[str, Any]) -> dict[str, Any]:
@@ -189,17 +190,17 @@ def query_kernel(request: dict[str, Any]) -> dict[str, Any]:
     alive = is_running(request)
     stderr = ""
     if not alive:
-        stderr_file = list_files(request["kernel"])[1]
+        stderr_file = get_path(request["kernel"], STDERR_SUFFIX)
         with contextlib.suppress(OSError), open(stderr_file, "rb") as stream:
             stderr = stream.read()[-STDERR_SIZE:].decode("utf-8", "replace")
     return {"alive": alive, "stderr": stderr, "boot": get_boot_id()}
 
 
 def describe_python(request: dict[str, Any]) -> dict[str, Any]:
-    """Return the path and version of Python, and what is known about ipykernel.
+    """Return the path and version of Python, and the version of ipykernel.
 
     The version of ipykernel is an empty string if ipykernel is missing. `installer` is
-    the result of `find_installer`.
+    the result of `find_installer`. The request contains nothing that is needed.
     """
     from importlib import metadata
 
@@ -243,7 +244,8 @@ def kill_kernel(request: dict[str, Any]) -> dict[str, Any]:
         time.sleep(0.02)
     has_exited = not is_running(request)
     if has_exited:
-        for path in list_files(request["kernel"]):
+        for suffix in SUFFIXES:
+            path = get_path(request["kernel"], suffix)
             if os.path.exists(path):
                 os.unlink(path)
     return {"has_exited": has_exited}

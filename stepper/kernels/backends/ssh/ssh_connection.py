@@ -23,9 +23,9 @@ from stepper.kernels.backends.ssh import ssh_errors
 from stepper.kernels.backends.ssh.ssh_errors import SshError, explain_error
 from stepper.kernels.backends.ssh.ssh_settings import SshSettings
 
-# Reads one line of shell commands from standard input and executes them. They read the
-# request with the program from the following line. The request does not appear in the
-# list of processes, and every login shell accepts this command.
+# Reads one line of shell commands from standard input and executes them. The commands
+# start Python, which reads the request and the program from the next line. The request
+# does not appear in the list of processes, and every login shell accepts this command.
 SHELL = """exec sh -c 'IFS= read -r line; eval "$(printf %b "$line")"'"""
 READ_REQUEST = (
     "import sys, json; request = json.loads(sys.stdin.readline());"
@@ -48,7 +48,8 @@ OPTIONS = {
 REQUEST_SECONDS = 20.0
 CONNECT_SECONDS = 15.0
 RESUME_SECONDS = 5.0
-RETRY_SECONDS = (1.0, 15.0)  # before the first retry, and at most before the others
+# The pause before the first attempt to reconnect, and the longest pause.
+RETRY_SECONDS = (1.0, 15.0)
 OUTPUT_SIZE = 8000  # bytes of ssh's error output that are stored
 SSH_ERROR = 255  # the exit code of ssh if ssh itself fails
 RESPONSE_PREFIX = "stepper:"  # of the line that `remote_launcher` prints
@@ -67,15 +68,15 @@ class SshConnection:
         self.control = control
         self.sockets = sockets
         self.master: asyncio.subprocess.Process | None = None
-        self.ports: list[int] = []  # of the host
+        self.ports: list[int] = []  # ports of the host that are forwarded
         self.is_connected = False
         self.disconnect_count = 0  # lost and restored connections
-        self.error_output = b""  # the end of what ssh printed
+        self.error_output = b""  # the end of ssh's error output
         self.outage = NO_ERROR  # why the connection cannot be restored
-        self.reconnecting: asyncio.Task[None] | None = None
+        self.reconnect_task: asyncio.Task[None] | None = None
         self.next_retry = 0.0
         self.retry_seconds = RETRY_SECONDS[0]
-        self.reading: asyncio.Task[None] | None = None
+        self.error_reader: asyncio.Task[None] | None = None
 
     @property
     def is_up(self) -> bool:
@@ -106,7 +107,7 @@ class SshConnection:
             stderr=asyncio.subprocess.PIPE,
             start_new_session=True,
         )
-        self.reading = asyncio.create_task(self._read_errors(self.master))
+        self.error_reader = asyncio.create_task(self._read_errors(self.master))
         deadline = time.monotonic() + CONNECT_SECONDS
         while not Path(self.control).exists():
             has_exited = self.master.returncode is not None
@@ -126,20 +127,20 @@ class SshConnection:
     async def resume(self, ports: list[int]) -> None:
         """Restore the connection of an earlier daemon.
 
-        Wait up to RESUME_SECONDS. Afterwards, `is_up` shows whether the connection is
-        restored; if not, further attempts are made in the background.
+        Wait up to RESUME_SECONDS. If the connection is not restored by then (see
+        `is_up`), further attempts are made in the background.
         """
         self.ports = ports
         self.restore_if_lost()
-        if self.reconnecting is not None:
-            await asyncio.wait([self.reconnecting], timeout=RESUME_SECONDS)
+        if self.reconnect_task is not None:
+            await asyncio.wait([self.reconnect_task], timeout=RESUME_SECONDS)
 
     def restore_if_lost(self) -> None:
         """Restore the connection in the background if it is lost."""
-        if not self.ports or self.is_up or self.reconnecting is not None:
+        if not self.ports or self.is_up or self.reconnect_task is not None:
             return
         if time.monotonic() > self.next_retry:
-            self.reconnecting = asyncio.create_task(self._reconnect())
+            self.reconnect_task = asyncio.create_task(self._reconnect())
 
     async def _reconnect(self) -> None:
         """Open the connection again, or record why this failed and when to retry."""
@@ -151,7 +152,7 @@ class SshConnection:
             self.next_retry = time.monotonic() + self.retry_seconds
             self.retry_seconds = min(2 * self.retry_seconds, RETRY_SECONDS[1])
         finally:
-            self.reconnecting = None
+            self.reconnect_task = None
 
     @property
     def outage_text(self) -> str:
@@ -201,7 +202,9 @@ class SshConnection:
             response = _parse_response(output)
         except ValueError:
             is_ssh_error = process.returncode == SSH_ERROR
-            error = explain_error(errors or output, self.settings, is_ssh_error)
+            error = explain_error(
+                errors or output, self.settings, is_ssh_error=is_ssh_error
+            )
             if is_ssh_error:
                 raise KernelUnreachableError(error.message, error.hint) from None
             raise KernelError(error.message, error.hint) from None
@@ -221,11 +224,11 @@ class SshConnection:
     def close(self) -> None:
         """Kill the master and remove its sockets."""
         self.ports = []
-        if self.reconnecting is not None:
-            self.reconnecting.cancel()
+        if self.reconnect_task is not None:
+            self.reconnect_task.cancel()
         self.kill_master()
-        # The daemon may exit before the process is reaped, and asyncio would close its
-        # pipes too late.
+        # If the daemon exits before the process is reaped, asyncio closes the pipes of
+        # the process too late.
         if self.master is not None:
             self.master._transport.close()  # type: ignore[attr-defined]
         self._remove_sockets()
@@ -290,12 +293,15 @@ class SshConnection:
             self.error_output = (self.error_output + data)[-OUTPUT_SIZE:]
 
     async def _create_error(self) -> KernelError:
-        """Return the error for a connection that could not be opened."""
+        """Return the error for a connection that could not be opened.
+
+        The error describes the last line of ssh's error output.
+        """
         exit_code = None
         if self.master is not None:
             exit_code = self.master.returncode
-        if exit_code is not None and self.reading is not None:
-            await self.reading
+        if exit_code is not None and self.error_reader is not None:
+            await self.error_reader
         output = self.error_output
         if not output:
             reason = "ssh did not forward the kernel's ports"
@@ -311,9 +317,9 @@ class SshConnection:
 def _parse_response(output: bytes) -> dict[str, Any]:
     """Return the response in the output of the remote launcher.
 
-    The response follows RESPONSE_PREFIX in the last line that contains the prefix. A
-    shell profile may print something before, and the response itself may contain the
-    prefix. Raise ValueError if there is no response.
+    The response follows RESPONSE_PREFIX in the last line with this prefix. A shell
+    profile may have printed a text before the prefix. Raise ValueError if there is no
+    response.
     """
     for line in reversed(output.decode("utf-8", "replace").split("\n")):
         _, prefix, text = line.partition(RESPONSE_PREFIX)

@@ -25,10 +25,12 @@ class SshError(NamedTuple):
     hint: str
 
 
-def explain_error(output: bytes, settings: SshSettings, is_ssh_error: bool) -> SshError:
+def explain_error(
+    output: bytes, settings: SshSettings, *, is_ssh_error: bool
+) -> SshError:
     """Return an explanation of an error of ssh, or of the command on the host.
 
-    `output` is the error output. `is_ssh_error` means that ssh itself failed.
+    `output` is the error output. `is_ssh_error` is true if ssh itself failed.
     """
     text = output.decode("utf-8", "replace").replace("\r", "")
     host = settings.host

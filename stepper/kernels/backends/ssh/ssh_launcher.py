@@ -91,7 +91,7 @@ class SshLauncher:
             "boot": response["boot"],
             "ports": ports,
         }
-        # The next daemon finds the kernel even if this one exits now.
+        # If this daemon exits now, the next daemon finds the kernel.
         sealed_kernel_records.write(self.record, data)
         process = SshProcess(data, link, self.record)
         kernel = KernelClient(process, self.parts, self.runtime)
@@ -107,8 +107,8 @@ class SshLauncher:
     async def cancel_request(self) -> None:
         """Kill the recorded kernel and remove its record.
 
-        Raise KernelError if the first attempt to kill the kernel fails. If a second
-        attempt fails, remove the record anyway.
+        Raise KernelError if the first attempt to kill the kernel fails. If the second
+        attempt also fails, the record is removed without an error.
         """
         try:
             data = json.loads(secure_files.read(self.record))

@@ -25,14 +25,14 @@ from stepper.session.protocols import KernelDescription
 # The pause between two checks of a process without a heartbeat. Each check executes a
 # command on the host.
 CHECK_SECONDS = 2.0
-# The time limit of a check. After it, the connection is opened again.
+# The time limit of a check. If it is exceeded, the connection is opened again.
 RESPONSE_SECONDS = 8.0
 SILENT_SECONDS = 4.0  # without heartbeat or response, the kernel is unreachable
 STDERR_CHARACTERS = 2000
 
 
 class SshProcess(RemoteProcess):
-    """A kernel on a remote host. It may still be running if the connection is lost.
+    """A kernel on a remote host, which keeps running if the connection is lost.
 
     `data` is the content of the kernel's record, and `record` its path. `link` is the
     connection to the host.
@@ -45,6 +45,7 @@ class SshProcess(RemoteProcess):
         self.link = link
         self.record = record
         self.data = data
+        # Identifies the process in requests to `remote_launcher`.
         self.remote_process = {"kernel": self.id, "pid": int(data["pid"])}
         self.python = str(data["python"])
         self.host = link.settings.host
@@ -57,7 +58,7 @@ class SshProcess(RemoteProcess):
         self.death: Death | None = None
         self.may_be_running = False  # `kill` failed
         self.stderr = ""
-        self.checking: asyncio.Task[None] | None = None
+        self.check_task: asyncio.Task[None] | None = None
         self.checked_at = time.monotonic()
         self.last_sign_at = self.checked_at
         self.was_up = False
@@ -78,9 +79,13 @@ class SshProcess(RemoteProcess):
             return ""
         if self.link.is_up and silent_seconds < SILENT_SECONDS:
             return ""
-        down = f"the connection to {self.host} has been down for {silent_seconds:.0f} s"
-        unknown = "stepper does not know whether the kernel is still running"
-        return "; ".join(filter(None, [down, unknown, self.link.outage_text]))
+        reason = (
+            f"the connection to {self.host} has been down for {silent_seconds:.0f} s;"
+            " stepper does not know whether the kernel is still running"
+        )
+        if self.link.outage_text:
+            reason += f"; {self.link.outage_text}"
+        return reason
 
     def describe(self) -> KernelDescription:
         """Return the kernel's interpreter, host and connection problems."""
@@ -156,17 +161,18 @@ class SshProcess(RemoteProcess):
         is_up = self.link.is_up
         if is_up and not self.was_up:
             self.last_sign_at = now
+        is_check_due = now > self.checked_at + CHECK_SECONDS
         if is_up and is_open and self.channels.probe_heartbeat():
             self.last_sign_at = now
-        elif is_up and self.checking is None and now > self.checked_at + CHECK_SECONDS:
-            self.checking = asyncio.create_task(self._update_state())
+        elif is_up and self.check_task is None and is_check_due:
+            self.check_task = asyncio.create_task(self._update_state())
         self.was_up = is_up
         return self.death
 
     async def _update_state(self) -> None:
         """Ask the host whether the process is running, and record its death if not.
 
-        A connection that does not respond is opened again.
+        If the host does not respond, the connection is closed and later opened again.
         """
         try:
             response = await self.link.send_request(
@@ -178,7 +184,7 @@ class SshProcess(RemoteProcess):
         except KernelError:  # for example, the interpreter was removed
             return
         finally:
-            self.checking = None
+            self.check_task = None
             self.checked_at = time.monotonic()
         self.last_sign_at = self.checked_at
         if response["alive"] or self.death is not None:
@@ -200,7 +206,7 @@ class SshProcess(RemoteProcess):
         return self.stderr
 
     def remove_record(self) -> None:
-        """Remove the record unless the kernel may still be running; then disconnect."""
+        """Disconnect, and remove the record unless the kernel may still be running."""
         if not self.may_be_running:
             secure_files.remove(self.record)
         self.link.close()
