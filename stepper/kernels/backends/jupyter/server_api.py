@@ -253,7 +253,7 @@ class Server:
     def _describe_token(self) -> tuple[str, str]:
         """Return a description of the token for messages, and a hint on how to set it.
 
-        The hint is empty if the token comes from a file or from the output of a command.
+        The hint is empty if the token comes from a file or from a command.
         """
         settings = self.settings
         for key in TOKEN_KEYS:

@@ -20,7 +20,7 @@ from stepper.common import secure_files
 from stepper.common.errors import KernelError
 from stepper.kernels.backends.slurm.slurm_settings import SlurmSettings
 
-# The default walltime: a job must end even if no daemon knows it any more.
+# The default walltime. A job must end even if no daemon remembers it.
 DEFAULT_MINUTES = 480
 
 # ipykernel's launcher, imported from the interpreter's own folders and not from the
@@ -29,7 +29,8 @@ START = (
     "import sys; sys.path[:1] = filter(None, sys.path[:1]); import runpy;"
     " runpy.run_module('ipykernel_launcher', run_name='__main__', alter_sys=True)"
 )
-# `module` is a function of login shells. A job has it only if it was exported.
+# `module` is a function of login shells. A job has the function only if the shell has
+# exported it.
 DEFINE_MODULE = """\
 if ! type module >/dev/null 2>&1; then
   for file in /etc/profile.d/*lmod*.sh /etc/profile.d/*modules*.sh; do
@@ -37,7 +38,9 @@ if ! type module >/dev/null 2>&1; then
   done
 fi
 """
-# Runs srun in a session of its own, so that it and the step survive the daemon.
+# Runs srun in the background, so that srun and the step keep running when the daemon
+# exits. When srun exits, an empty file `.ended` is created next to the output, unless
+# the output was removed.
 DETACHED_COMMAND = (
     'out=$1; shift; { "$@"; [ -e "$out" ] && : >"$out.ended"; }'
     ' >"$out" 2>&1 </dev/null &'
@@ -47,9 +50,9 @@ JOB_PREFIXES = ("SLURM_", "SLURMD_")
 
 
 def get_folder(settings: SlurmSettings, record: str) -> str:
-    """Return the folder for the files of jobs, which only the user can read.
+    """Return the path of the folder for the files of jobs.
 
-    It is in the folder named in the settings, or else next to the kernel's record.
+    Its parent is the folder in the settings, or else the folder of the kernel's record.
     """
     parent = os.path.dirname(record)
     if settings.folder:
@@ -94,7 +97,7 @@ def remove_files(file: Path) -> None:
 
 
 def build_script(settings: SlurmSettings, python: str, file: Path, cwd: str) -> str:
-    """Return the batch script. Its last command replaces the shell with the kernel.
+    """Return the batch script, whose last command replaces the shell with the kernel.
 
     `file` is the path of the future connection file, `cwd` the kernel's working folder.
     """
@@ -120,9 +123,9 @@ def build_options(
 ) -> list[str]:
     """Return the options for sbatch.
 
-    `name` is the name of the job, `file` the path of the future connection file, and
-    `max_seconds` the time limit of the partition, or None if it is unlimited, unknown
-    or not needed.
+    `name` is the name of the job, and `file` the path of the future connection file.
+    `max_seconds` is the time limit of the partition, or None if there is no limit, or
+    if the limit is unknown or not needed.
     """
     minutes = DEFAULT_MINUTES
     if max_seconds is not None:
@@ -179,9 +182,9 @@ def remove_job_variables(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def is_written(file: Path) -> bool:
-    """Return whether a file exists on a network file system.
+    """Return whether a file exists, possibly on a network file system.
 
-    NFS may remember that a file did not exist, so the folder is listed instead.
+    The folder is listed, because NFS may remember that a file did not exist.
     """
     with contextlib.suppress(OSError):
         return file.name in os.listdir(file.parent)

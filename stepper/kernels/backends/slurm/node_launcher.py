@@ -1,9 +1,10 @@
 """A script that prepares a compute node and then becomes the kernel.
 
-It is called as `python FILE.py FILE ADDRESS COMMAND…`. It selects free ports, reads the
-keys from a file that only the user can read, and writes the connection file FILE. Then
-it replaces itself with the kernel, so that signals and the end of the job reach the
-kernel directly. The script must run with Python 3.8 and the standard library only.
+The script is called as `python FILE.py FILE ADDRESS COMMAND…`. It selects free ports,
+reads the keys from a file that only the user can read, and writes the connection file
+FILE. Then it replaces itself with the kernel, so that signals and the end of the job
+reach the kernel directly. The script must run with Python 3.8 and the standard library
+only.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ CHANNELS = ("shell", "iopub", "stdin", "control", "hb")
 def find_address(setting: str) -> str:
     """Return the IP address on which the kernel listens.
 
-    `setting` is "auto" for the address used to reach the host that submitted the job,
-    "hostname" for the address of the node's name, "loopback", or the name of a network
-    interface.
+    `setting` is "auto", "hostname", "loopback" or the name of a network interface.
+    "auto" is the address that is used to reach the host that submitted the job, and
+    "hostname" is the address of the node's host name.
     """
     if setting == "loopback":
         return "127.0.0.1"
@@ -33,10 +34,10 @@ def find_address(setting: str) -> str:
     if setting != "auto":
         return find_interface_address(setting)
     for host in (os.environ.get("SLURM_SUBMIT_HOST"), socket.gethostname()):
-        # Python 3.8 does not know a `with` in parentheses.
+        # Connecting a UDP socket selects a route and sends nothing.
         route = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         with contextlib.suppress(OSError), route:
-            route.connect((host or "", 9))  # selects a route, sends nothing
+            route.connect((host or "", 9))
             return str(route.getsockname()[0])
     return "127.0.0.1"
 
@@ -86,7 +87,7 @@ def supports_curve() -> bool:
 def set_environment() -> None:
     """Set PATH and VIRTUAL_ENV, so that commands in cells use this interpreter.
 
-    The inherited values are those of the host that submitted the job.
+    Otherwise, they would have the values of the host that submitted the job.
     """
     environ = os.environ
     folder = os.path.dirname(sys.executable)

@@ -1,7 +1,7 @@
 """SLURM's commands (sbatch, squeue, scancel, sinfo) and their parsed output.
 
 Each command has a time limit. The result None means that SLURM's controller does not
-answer, and says nothing about the state of a job.
+answer, so the state of a job is unknown.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ VARIABLES = (
 # The time limit of a command: squeue hangs if the controller is frozen.
 COMMAND_SECONDS = 15.0
 SLOW_SECONDS = 3.0  # a slower command means that the controller does not answer
-# Between two attempts to cancel a job: the first time, and at most.
+# The first pause and the longest pause between two attempts to cancel a job.
 RETRY_SECONDS = (5.0, 60.0)
-# How often a job is cancelled after the controller answers again. A job that was
-# submitted meanwhile may be accepted only after the first attempts.
+# How often a job is cancelled after the controller answers again. The controller may
+# accept a job that was submitted earlier only after the first attempts.
 CANCEL_COUNT = 3
 NO_ANSWER_MESSAGES = (
     "Unable to contact slurm controller",
@@ -49,8 +49,6 @@ SILENT = "SLURM's controller does not answer"
 # The commands that contact the controller.
 CONTROLLER_COMMANDS = ("sbatch", "squeue", "scancel", "sinfo")
 NO_GRES = ("", "(null)")
-
-
 # Tasks that cancel jobs as soon as SLURM answers again, by job name.
 PENDING_CANCELS: dict[str, asyncio.Task[None]] = {}
 
@@ -127,7 +125,8 @@ class _CommandResult(NamedTuple):
 def build_name_prefix(runtime: str) -> str:
     """Return the prefix of the names of a project's jobs.
 
-    It depends on the host, because another host may have a project at the same path.
+    The prefix depends on the host, because another host may have a project at the same
+    path. `runtime` is the project's folder of sockets.
     """
     name_hash = fnv1a(encode_path(f"{socket.gethostname()}:{runtime}"))
     return f"stepper-{name_hash[:8]}-"
@@ -146,7 +145,7 @@ class Slurm:
         }
         configuration = self.environ.get("SLURM_CONF", "")
         self.contact = CONTACTS.setdefault(configuration, Contact())
-        # Why the last `cancel` failed, if one of SLURM's commands does not exist.
+        # The error of the last `cancel` if one of SLURM's commands does not exist.
         self.missing_command = ""
 
     @property
@@ -163,7 +162,7 @@ class Slurm:
 
     @property
     def no_answer(self) -> str:
-        """A message for a command that was not executed or got no answer."""
+        """The reason why a command was not executed or got no answer, as a message."""
         return self.missing_command or self.silence or SILENT
 
     async def run(
@@ -260,12 +259,12 @@ class Slurm:
         Raise RefusedError if SLURM refuses them, and KernelError if the controller does
         not answer.
         """
-        tested = [option for option in options if not option.startswith("--output=")]
+        checked = [option for option in options if not option.startswith("--output=")]
         output = await self.run(
             "sbatch",
             "--test-only",
             "--output=/dev/null",
-            *tested,
+            *checked,
             stdin=b"#!/bin/sh\n",
         )
         if output is None:
@@ -333,12 +332,13 @@ class Slurm:
         """
         self.missing_command = ""
         try:
-            targets: list[str] | None = ["--full", f"--jobname={name}"]
+            arguments = ["--full", f"--jobname={name}"]
             if job_id:
-                targets = await self.list_steps(job_id, name)
-            if not targets:
-                return targets is not None
-            return await self.run("scancel", *targets) is not None
+                steps = await self.list_steps(job_id, name)
+                if not steps:
+                    return steps is not None
+                arguments = steps
+            return await self.run("scancel", *arguments) is not None
         except KernelError as error:
             # Only the error for a missing command has a hint. Other errors are answers,
             # for example that the job does not exist.
@@ -375,7 +375,8 @@ class Slurm:
     async def count_ahead(self, job: slurm_job.Job) -> int:
         """Return the number of waiting jobs in the partition with a higher priority.
 
-        Return 0 if the number is unknown.
+        Jobs that were submitted earlier precede jobs with the same priority. Return 0
+        if the number is unknown.
         """
         output = await self.run(
             "squeue",

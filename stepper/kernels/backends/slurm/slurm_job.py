@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from stepper.common.text import format_count
 
-# Job, name, state, reason, node, time left, expected start, partition.
+# Id, name, state, reason, node, remaining walltime, expected start, partition.
 JOB_FORMAT = "%A|%j|%T|%r|%N|%L|%S|%P"
 WAITING_STATES = (
     "PENDING",
@@ -101,7 +101,10 @@ class Job:
 
 
 def parse_seconds(text: str) -> float | None:
-    """Return the seconds in a text such as "1-02:00:00", or None for any other text."""
+    """Return the seconds in a duration such as "1-02:00:00" (days, hours and so on).
+
+    Return None for any other text, such as "UNLIMITED".
+    """
     days, _, clock = text.rpartition("-")
     clock_fields = ["0", "0", *clock.split(":")][-3:]
     fields = [days or "0", *clock_fields]

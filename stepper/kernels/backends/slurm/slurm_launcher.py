@@ -2,7 +2,7 @@
 
 A job is submitted once and recorded before it starts. Waiting in the queue is not a
 failure: the client keeps waiting, `queue_status` describes the job's state, and the
-next daemon continues to wait for the same job.
+next daemon can continue to wait for the same job.
 """
 
 from __future__ import annotations
@@ -71,8 +71,9 @@ class SlurmLauncher:
         self.runtime = runtime
         self.parts = parts
         self.slurm = slurm_cli.Slurm(os.environ)
-        self.wait: QueueStatus | None = None  # the state that SLURM last reported
-        # The settings and the time of a start, until its job runs.
+        # The queue status that SLURM last reported.
+        self.waiting_status: QueueStatus | None = None
+        # The settings and the time of a start whose job is not running yet.
         self.pending: tuple[SlurmSettings, float] | None = None
 
     @property
@@ -81,11 +82,12 @@ class SlurmLauncher:
 
         If SLURM's controller does not answer, the status contains a message about this.
         """
+        status = self.waiting_status
         silence = self.slurm.silence
         if self.pending is None or not silence:
-            return self.wait
+            return status
         settings, since = self.pending
-        if self.wait is None:
+        if status is None:
             request = "" if settings.jobid else "job request"
             return QueueStatus(
                 f"{silence}: the state of the job is not known",
@@ -93,9 +95,9 @@ class SlurmLauncher:
                 settings.queue_seconds,
                 request=request,
             )
-        if slurm_cli.SILENT in self.wait.text:
-            return self.wait
-        return replace(self.wait, text=f"{silence}; last known state: {self.wait.text}")
+        if slurm_cli.SILENT in status.text:
+            return status
+        return replace(status, text=f"{silence}; last known state: {status.text}")
 
     async def start(self, config: LaunchConfig) -> KernelClient:
         """Start a kernel and return it when it is ready.
@@ -114,27 +116,38 @@ class SlurmLauncher:
             data = {}
         self.slurm = slurm_cli.Slurm(config.environ)
         try:
-            data = data or await self._submit(config, backend, settings)
-            try:
-                return await self._connect(data, settings)
-            except KernelStartError as error:
-                if ADDRESS_IN_USE not in error.message:
-                    raise
-                # Another job selects other ports.
-                await self.cancel_request()
-                data = await self._submit(config, backend, settings)
-                return await self._connect(data, settings)
+            return await self._submit_and_connect(config, backend, data)
         except asyncio.CancelledError:
-            # The daemon exits: the next one takes over the recorded job.
+            # The daemon exits, and the next daemon takes over the recorded job.
             raise
         except BaseException:
-            # If this fails, the next start repeats it and reports the error.
+            # If the job cannot be cancelled, the next start cancels it or reports why.
             with contextlib.suppress(KernelError):
                 await self.cancel_request()
             raise
         finally:
-            self.wait = None
+            self.waiting_status = None
             self.pending = None
+
+    async def _submit_and_connect(
+        self, config: LaunchConfig, backend: BackendConfig, data: dict[str, Any]
+    ) -> KernelClient:
+        """Return the kernel of the recorded job, or of a new job.
+
+        `data` is the record of a job that can be used, or an empty dict. Raise
+        KernelError if the kernel cannot be started.
+        """
+        settings = backend.settings
+        data = data or await self._submit(config, backend, settings)
+        try:
+            return await self._connect(data, settings)
+        except KernelStartError as error:
+            if ADDRESS_IN_USE not in error.message:
+                raise
+        # A new job selects other ports.
+        await self.cancel_request()
+        data = await self._submit(config, backend, settings)
+        return await self._connect(data, settings)
 
     async def _can_take_over(
         self, data: Mapping[str, Any], backend: BackendConfig
@@ -171,15 +184,15 @@ class SlurmLauncher:
                 command,
             )
         if not data.get("job"):
-            # sbatch got no answer: the controller may accept the job later.
+            # The controller did not answer sbatch, and may accept the job later.
             self.slurm.cancel_later(name)
         self._remove_record(data)
 
     def _read_record(self) -> dict[str, Any]:
         """Return the content of the record, or an empty dict if it is not valid.
 
-        The paths of the job's files are computed and not taken from the record. SLURM's
-        commands use the environment in the record from now on.
+        The path of the job's files is computed and not taken from the record. From now
+        on, SLURM's commands use the environment in the record.
         """
         try:
             data = json.loads(secure_files.read(self.record))
@@ -245,7 +258,8 @@ class SlurmLauncher:
         }
         script = batch_job.build_script(settings, python, file, config.cwd)
         batch_job.write_files(file, script)
-        # Recorded first: the next daemon finds a submitted job by its name.
+        # If this daemon exits during the submission, the next daemon finds the job by
+        # its name in the record.
         sealed_kernel_records.write(self.record, data)
         try:
             await self._run_submit_command(data, settings, script, config)
@@ -323,12 +337,14 @@ class SlurmLauncher:
         name for the request that the user may cancel, for example "job request".
         """
         if not job.is_waiting:
-            self.wait = None
+            self.waiting_status = None
             return
-        # The old status stays valid during the query.
+        # Until the query has finished, `queue_status` returns the old status.
         ahead = await self.slurm.count_ahead(job)
         text = job.format_waiting(ahead, datetime.now())
-        self.wait = QueueStatus(text, since, settings.queue_seconds, request=request)
+        self.waiting_status = QueueStatus(
+            text, since, settings.queue_seconds, request=request
+        )
 
     async def _connect(
         self, data: dict[str, Any], settings: SlurmSettings
@@ -339,7 +355,7 @@ class SlurmLauncher:
         """
         file = Path(data["file"])
         job = await self._wait_for_connection_file(data, settings, file)
-        self.wait = None
+        self.waiting_status = None
         self.pending = None
         connection = json.loads(secure_files.read(str(file)))
         data["node"] = connection.pop("node")
@@ -365,33 +381,31 @@ class SlurmLauncher:
     async def _wait_for_connection_file(
         self, data: Mapping[str, Any], settings: SlurmSettings, file: Path
     ) -> slurm_job.Job | None:
-        """Wait for the connection file, and return the job as it was last known.
+        """Wait for the connection file, and return the job in its last known state.
 
-        Return None if SLURM has not reported the state of the job. Raise KernelError if
-        the job has ended or does not write the file in time.
+        Return None if SLURM has not reported a state. Raise KernelError if the job has
+        ended or does not write the file in time.
         """
         since = time.monotonic()
         running_since = 0.0
         next_query = 0.0
         job: slurm_job.Job | None = None
-        step_end_file = file.with_suffix(".out.ended")  # written when srun exits
         # The file is checked more often than the job.
         while not batch_job.is_written(file):
             now = time.monotonic()
             if now > next_query:
                 current_job = await self._query_starting_job(
-                    data, settings, since, job, bool(running_since)
+                    data, settings, since, job, has_started=running_since > 0.0
                 )
                 next_query = now + _compute_pause(since, JOB_SECONDS)
                 job = current_job or job
                 if current_job is not None and current_job.is_running:
                     running_since = running_since or now
                     self.pending = None
-                # The query takes time, in which the file may have been written.
+                # The file may have been written during the query.
                 if batch_job.is_written(file):
                     break
-                has_ended = job is not None and not (job.is_waiting or job.is_running)
-                if has_ended or batch_job.is_written(step_end_file):
+                if _has_ended(job, file):
                     raise _create_start_error(data, job, file)
             if running_since and now > running_since + START_SECONDS:
                 node = job.node if job else ""
@@ -409,12 +423,14 @@ class SlurmLauncher:
         settings: SlurmSettings,
         since: float,
         last_job: slurm_job.Job | None,
+        *,
         has_started: bool,
     ) -> slurm_job.Job | None:
         """Return a starting job in its current state, or None if the state is unknown.
 
-        Also update the queue status. `since` is the start of the wait, `last_job` the
-        job as it was last known, and `has_started` means that it was seen running.
+        Also update the queue status. `since` is the start of the wait, and `last_job`
+        is the job in its last known state. `has_started` is true if an earlier query
+        has returned a running job.
         """
         job_id = int(data["job"])
         is_step = bool(data["step"])
@@ -429,14 +445,14 @@ class SlurmLauncher:
             else:
                 problem = self.slurm.no_answer
         except slurm_cli.RefusedError as error:
-            # Not a reason to cancel a waiting job.
+            # The error is no reason to cancel a waiting job.
             problem = error.message
-        # A job that has not started may wait for hours: let the client know.
+        # A job may wait for hours, so the status tells that its state is unknown.
         if job is None and not has_started:
             state = f"job {job_id} may be waiting"
             if last_job:
                 state = f"job {job_id} was {last_job.state}"
-            self.wait = QueueStatus(
+            self.waiting_status = QueueStatus(
                 f"{problem}: {state}", since, settings.queue_seconds, request=request
             )
         return job
@@ -478,7 +494,7 @@ class SlurmLauncher:
             return None
         try:
             if not data.get("job") or data.get("ending"):
-                # If this fails, the next start repeats it and reports the error.
+                # If the job cannot be cancelled, the next start tries again.
                 with contextlib.suppress(KernelError):
                     await self.cancel_request()
                 return None
@@ -606,6 +622,17 @@ def _compute_pause(since: float, limits: tuple[float, float]) -> float:
     return min(longest, max(shortest, waited / 10))
 
 
+def _has_ended(job: slurm_job.Job | None, file: Path) -> bool:
+    """Return whether a starting job has ended, or the srun of a step has exited.
+
+    `job` is the job in its last known state, and `file` the path of the connection
+    file.
+    """
+    if job is not None and not (job.is_waiting or job.is_running):
+        return True
+    return batch_job.is_written(file.with_suffix(".out.ended"))
+
+
 def _create_start_error(
     data: Mapping[str, Any], job: slurm_job.Job | None, file: Path
 ) -> KernelError:
@@ -633,7 +660,7 @@ def _create_start_error(
 
 
 def _describe_unshared(file: Path, node: str) -> str:
-    """Return the text that explains why a node cannot read the job's files."""
+    """Return a description of a job folder that is not on a shared file system."""
     folder = file.parent.parent
     return (
         f"{folder} is not on a file system that {node or 'the node'} shares (to use"

@@ -47,7 +47,7 @@ class SlurmProcess(RemoteProcess):
     """A kernel that is a SLURM job or a job step.
 
     `data` is the content of the kernel's record, and `record` its path. `job` is the
-    job as it was last known, or None. `link` forwards the kernel's ports if the
+    last known state of the job, or None. `link` forwards the kernel's ports if the
     settings require it.
     """
 
@@ -79,10 +79,10 @@ class SlurmProcess(RemoteProcess):
         self.may_be_running = False  # `kill` failed
         self.job = job
         self.problem = ""  # why the state of the job is unknown
-        # By time.monotonic: the last known state, and the last query.
+        # The times of the last known state and of the last query (time.monotonic).
         self.job_known_at = time.monotonic()
         self.queried_at = self.job_known_at if job else float("-inf")
-        self.querying: asyncio.Task[None] | None = None
+        self.query_task: asyncio.Task[None] | None = None
 
     @property
     def disconnect_count(self) -> int:
@@ -96,8 +96,10 @@ class SlurmProcess(RemoteProcess):
         """Why the kernel cannot be reached now, or an empty string if it can be."""
         if not self.link or not self.link.ports or self.link.is_up:
             return ""
-        down = f"the connection to {self.node} is down"
-        return "; ".join(filter(None, [down, self.link.outage_text]))
+        reason = f"the connection to {self.node} is down"
+        if self.link.outage_text:
+            reason += f"; {self.link.outage_text}"
+        return reason
 
     @property
     def step_job_id(self) -> int:
@@ -134,7 +136,7 @@ class SlurmProcess(RemoteProcess):
 
     def _describe_problem(self) -> str:
         """Return why the job is not running normally, or an empty string."""
-        is_querying = self.querying is not None and not self.querying.done()
+        is_querying = self.query_task is not None and not self.query_task.done()
         slow_at = self.queried_at + slurm_cli.SLOW_SECONDS
         if is_querying and time.monotonic() > slow_at:
             return f"{self.slurm.no_answer}: the job's state is not known"
@@ -179,7 +181,10 @@ class SlurmProcess(RemoteProcess):
         )
 
     async def _stop(self) -> bool:
-        """Cancel the job or shut the kernel down, and return whether one succeeded."""
+        """Cancel the job, or else shut down the kernel.
+
+        Return whether one of them succeeded.
+        """
         if await self.slurm.cancel(self.name, self.step_job_id):
             return True
         return await self._shut_down_directly()
@@ -193,12 +198,12 @@ class SlurmProcess(RemoteProcess):
             self.link.restore_if_lost()
         interval = POLL_SECONDS if self._probe_heartbeat() else SILENT_POLL_SECONDS
         needs_query = time.monotonic() > self.queried_at + interval
-        if self.death is None and self.querying is None and needs_query:
-            self.querying = asyncio.create_task(self._update_state())
-            await asyncio.wait({self.querying}, timeout=seconds)
-        if self.querying is not None and self.querying.done():
-            self.querying.result()
-            self.querying = None
+        if self.death is None and self.query_task is None and needs_query:
+            self.query_task = asyncio.create_task(self._update_state())
+            await asyncio.wait({self.query_task}, timeout=seconds)
+        if self.query_task is not None and self.query_task.done():
+            self.query_task.result()
+            self.query_task = None
         return self.death
 
     def _probe_heartbeat(self) -> bool:
@@ -207,11 +212,10 @@ class SlurmProcess(RemoteProcess):
 
     async def _update_state(self) -> None:
         """Ask SLURM for the job, and record its state or the kernel's death."""
-        # During the query, this is its start: `describe` reports a slow query.
+        # `describe` reports a query that takes too long, so the start is stored.
         self.queried_at = time.monotonic()
         job = await self._find_job()
-        # Between queries, this is the end of the last one: the next one follows after
-        # an interval.
+        # The interval before the next query begins at the end of this one.
         self.queried_at = time.monotonic()
         if job is None:
             return
@@ -230,9 +234,9 @@ class SlurmProcess(RemoteProcess):
             self.death = self._create_death(job.state)
 
     async def _find_job(self) -> slurm_job.Job | None:
-        """Return the job as SLURM knows it.
+        """Return the job in its current state.
 
-        If its state is unknown, set `problem` and return None.
+        If the state is unknown, set `problem` and return None.
         """
         try:
             if self.is_step:
@@ -258,8 +262,8 @@ class SlurmProcess(RemoteProcess):
         """
         if job.state != "COMPLETING":
             return False
-        # This state does not say why the job ends. Wait for the final state until the
-        # next query, unless the job's output already contains the reason.
+        # The state COMPLETING does not say why the job ends. The next query usually
+        # returns the final state.
         is_repeated = self.job is not None and self.job.state == job.state
         return is_repeated or bool(CANCELLED_MESSAGE.search(self.read_log_tail()))
 
@@ -296,7 +300,7 @@ class SlurmProcess(RemoteProcess):
         is_unexplained = state in ("FAILED", slurm_job.UNKNOWN_JOB)
         if is_unexplained and "memory limit" in output:
             reason, cause = slurm_job.END_STATES["OUT_OF_MEMORY"]
-        # The walltime of the user's own job, on which `time:` has no effect.
+        # For a step, the walltime is that of the user's job, so `time:` has no effect.
         if self.is_step and cause == "WalltimeOver":
             cause = "EndedOutside"
         return Death(f"job {self.job_id}: {reason}", output, cause)
@@ -311,7 +315,7 @@ class SlurmProcess(RemoteProcess):
         return ESCAPES.sub("", output).strip()[-STDERR_CHARACTERS:]
 
     def suggest_fix(self, death: Death) -> str:
-        """Return the command that installs ipykernel if it is missing.
+        """Return the command that installs ipykernel, if the kernel died without it.
 
         Otherwise, return an empty string.
         """
@@ -325,9 +329,9 @@ class SlurmProcess(RemoteProcess):
 
 
 def suggest_ipykernel(python: str, output: str) -> str:
-    """Return the command that installs ipykernel, or an empty string.
+    """Return the command that installs ipykernel if the job's output reports its lack.
 
-    The command is returned if the output of the job says that ipykernel is missing.
+    Otherwise, return an empty string.
     """
     if "No module named" in output and "ipykernel" in output:
         return f"{python} -m pip install ipykernel"

@@ -32,8 +32,8 @@ WALLTIME = re.compile(
     r"(?=.*[1-9])(?:\d+|\d+:\d\d|\d+:\d\d:\d\d|\d+-\d+|\d+-\d+:\d\d|\d+-\d+:\d\d:\d\d)"
 )
 MAX_SECONDS = 86400
-# Flags of sbatch that stepper sets itself: to find its jobs, to read their output, and
-# so that a requeued job does not start an empty kernel.
+# Flags of sbatch that stepper sets itself, for example to find its jobs, to read their
+# output, and to prevent that a requeued job starts an empty kernel.
 RESERVED_FLAGS = (
     "-J",
     "--job-name",
@@ -53,7 +53,7 @@ RESERVED_FLAGS = (
     "--export-file",
     "--test-only",
 )
-# The user's allocation `jobid` determines these.
+# These keys cannot be combined with `jobid`, because the user's job determines them.
 ALLOCATION_KEYS = ("partition", "account", "time", "mem", "cpus", "gres")
 
 
@@ -83,12 +83,14 @@ class SlurmSettings:
 
 
 def _is_memory(value: Any) -> bool:
+    """Return whether a value is an amount of memory, such as "32G" or 4000."""
     if isinstance(value, str):
         return MEMORY.fullmatch(value) is not None
     return kernel_config.is_count(value)
 
 
 def _is_seconds(value: Any) -> bool:
+    """Return whether a value is a number of seconds up to MAX_SECONDS."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return is_number and 0 <= value <= MAX_SECONDS
 
