@@ -589,7 +589,7 @@ def test_refused_requests_are_distinguished(harness: ServerHarness) -> None:
     refused = harness.get_start_error(harness.backend_config(), "wrong")
     code = 403 if harness.server.kind == "server" else 401
     assert (
-        f"{harness.proxy.url} refuses the token that `token_env` names ({code})"
+        f"{harness.proxy.url} refuses the token from `token_env` ({code})"
         in refused
         and VARIABLE in refused
     )
@@ -727,7 +727,7 @@ def test_response_of_a_non_jupyter_server_is_reported(tmp_path: Path) -> None:
             and TOKEN not in sent
         )
         json_sent = {"Content-Type": "application/json"}
-        assert "refuses the token that `token_env` names (401)" in says(
+        assert "refuses the token from `token_env` (401)" in says(
             401, **json_sent
         )
         assert "does not permit the owner of the token" not in says(401, **json_sent)
@@ -739,7 +739,7 @@ def test_response_of_a_non_jupyter_server_is_reported(tmp_path: Path) -> None:
             }
         )["hub"]
         assert (
-            "does not permit the owner of the token that `token_env` names to do this (403)"
+            "does not permit the owner of the token from `token_env` to do this (403)"
             in says(403, **json_sent)
         )
         assert "is not available (503)" in says(503)
@@ -781,7 +781,7 @@ def test_hub_responses_about_a_server_are_reported(tmp_path: Path) -> None:
         return failed.value.message, failed.value.hint
 
     user = {"name": "a da", "servers": {"": {"ready": True, "pending": None}}}
-    token = "the token that `token_env` names"
+    token = "the token from `token_env`"
     hint = f"export {VARIABLE}=…"
     try:
         for code in (302, 403):

@@ -214,7 +214,7 @@ def test_server_stopped_during_a_cell_is_reported(
 def test_revoked_token_and_token_of_another_user_are_distinguished(
     hub: Hub, project_with_server: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    refuses = f"{hub.url} refuses the token that `token_env` names (403)"
+    refuses = f"{hub.url} refuses the token from `token_env` (403)"
     number, token = hub.token()
     monkeypatch.setenv(VARIABLE, token)
     notebook = project_with_server.new()
@@ -261,12 +261,12 @@ def test_revoked_token_and_token_of_another_user_are_distinguished(
     reachable, why = get_listed_hub(project_with_server)
     assert (
         not reachable
-        and f"does not permit {OTHER}, the owner of the token that `token_env` names, to do this (403)"
+        and f"does not permit {OTHER}, the owner of the token from `token_env`, to do this (403)"
         in why
     )
     hub.server("DELETE")
     assert (
-        "the server is not running, or the token that `token_env` names is not valid for"
+        "the server is not running, or the token from `token_env` is not valid for"
         f" it | your servers are listed at {hub.root}hub/home"
         in get_listed_hub(project_with_server)[1]
     )

@@ -359,7 +359,7 @@ class KernelClient(Connection):
         running = RunningExecution(self, seconds, limits)
         area = (lost or RunningExecution(self, 0.0, limits, wake)).area
         is_idle = lost is not None and lost.is_idle
-        earlier = EarlierRun(request, area, self, lost, is_idle)
+        earlier = EarlierRun(request, area, kernel=self, lost=lost, is_finished=is_idle)
         running.earlier = earlier
         waited = await self._wait_for_earlier(running, earlier, pending_interrupt)
         if waited.death is not None:
@@ -369,25 +369,37 @@ class KernelClient(Connection):
         if self.interrupt_reason:
             interrupt_reason = pending_interrupt or self.interrupt_reason
         await self._reconnect()
-        completed = None
-        if lost is not None and earlier.is_finished and lost.reply:
-            completed = lost
-        if not self.has_helper:
-            self.interrupt_reason = interrupt_reason
-            return await self._finish_without_record(completed, earlier, limits)
-        facts = await self._fetch_record(request)
-        record = facts.get("record")
-        received = self.channels.count_received(request)
-        if not record and not (lost and received):
-            return None
+        facts = {}
+        if self.has_helper:
+            facts = await self._fetch_record(request)
+            is_received = lost is not None and self.channels.count_received(request) > 0
+            if not facts.get("record") and not is_received:
+                return None
         self.interrupt_reason = interrupt_reason
         self.widgets.limits = limits
-        if not record:  # another client's execution has replaced the record
-            return await self._finish_without_record(completed, earlier, limits)
-        if completed and received == record["count"]:
-            return await completed.finish()
+        return await self._build_result(running, earlier, facts)
+
+    async def _build_result(
+        self, running: RunningExecution, earlier: EarlierRun, facts: dict[str, Any]
+    ) -> Execution:
+        """Return the result of an earlier execution that has finished.
+
+        `running` is used to build a result from the helper's record. `facts` is the
+        content of the helper's message with the record. There is no record if the
+        kernel has no helper, or if another client's execution has replaced the record.
+        """
+        lost = earlier.lost
+        record = facts.get("record")
+        if lost is not None and earlier.is_finished and lost.reply:
+            # All messages may have been received before the connection was lost.
+            received = self.channels.count_received(earlier.request)
+            if not record or received == record["count"]:
+                return await lost.finish()
+        if not record:
+            unknown = RunningExecution(self, 0.0, running.limits)
+            return await unknown.finish_from_received(earlier)
         reason = CONNECTION_LOST if lost else NO_DAEMON
-        return await running.finish_from_record(request, facts, reason)
+        return await running.finish_from_record(earlier.request, facts, reason)
 
     async def _wait_for_earlier(
         self, running: RunningExecution, earlier: EarlierRun, pending_interrupt: str
@@ -443,17 +455,6 @@ class KernelClient(Connection):
                 if not self.unreachable_reason or await self.check_death() is not None:
                     raise
                 await self.wait_until_reachable()
-
-    async def _finish_without_record(
-        self, completed: RunningExecution | None, earlier: EarlierRun, limits: Limits
-    ) -> Execution:
-        """Return the result of an execution from the messages that were received.
-
-        `completed` is the execution if it was received completely, or None.
-        """
-        if completed:
-            return await completed.finish()
-        return await RunningExecution(self, 0.0, limits).finish_from_received(earlier)
 
     async def _wait_for_kernel(self, running: RunningExecution) -> Execution:
         """Wait until the kernel has finished its current execution.

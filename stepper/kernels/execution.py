@@ -55,7 +55,7 @@ NO_DAEMON = "the stepper daemon was not running"
 CONNECTION_LOST = "the connection was lost, or the server drops output above its limits"
 NOT_RECORDED = (
     "the outcome of the run is unknown: the cell ran while the stepper daemon was not "
-    "running, and the kernel has no record of it"
+    "running, and the kernel has no record of the run"
 )
 OUTPUT_NOT_RECORDED = (
     "output that was printed while the stepper daemon was not running is missing: the "

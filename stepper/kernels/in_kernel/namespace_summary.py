@@ -50,7 +50,7 @@ BYTE_TYPES = (str, bytes, bytearray)
 # The ids of classes whose values are small. Most items are of one of these.
 SCALAR_TYPE_IDS = {*map(id, (int, float, complex, bool, type(None)))}
 UNSUMMARIZED_TYPES = (types.ModuleType, type, types.FunctionType, types.MethodType)
-ipython_names = {"In", "Out", "exit", "quit", "get_ipython", "open"}
+IPYTHON_NAMES = {"In", "Out", "exit", "quit", "get_ipython", "open"}
 
 
 class ValueSummary(NamedTuple):
@@ -81,12 +81,13 @@ def summarize_namespace(deadline: float, known_mark: Any) -> dict[str, Any]:
     variables: dict[str, dict[str, Any]] = {}
     classes: list[str] = []
     fingerprints: dict[str, Any] = {}
-    left_out = 0
-    count = 0
+    left_out_count = 0
+    described_count = 0
     for full_name, value in list_user_variables():
-        if count >= MAX_NAMES or clock() > deadline:
-            left_out += 1
+        if described_count >= MAX_NAMES or clock() > deadline:
+            left_out_count += 1
             continue
+        described_count += 1
         name = shorten(full_name)
         kind = type(value)
         if issubclass(kind, types.ModuleType):
@@ -103,15 +104,13 @@ def summarize_namespace(deadline: float, known_mark: Any) -> dict[str, Any]:
             fingerprints[name] = fingerprint
             if fingerprint:
                 facts["print"] = fingerprint
-        count = len(modules) + len(functions)
-        count += len(classes) + len(variables)
     rebound = update_fingerprints(list_user_variables(), fingerprints)
     return {
         "modules": modules,
         "functions": functions,
         "classes": classes,
         "variables": variables,
-        "left_out": left_out,
+        "left_out": left_out_count,
         "rebound": rebound[:MAX_NAMES],
         **(call_safely(describe_loadable, known_mark) or {}),
     }
@@ -139,7 +138,7 @@ def list_user_variables() -> list[tuple[str, Any]]:
         if type(name) is str
         and name[:1] != "_"
         and value is not hidden.get(name, missing)
-        and name not in ipython_names
+        and name not in IPYTHON_NAMES
     ]
 
 

@@ -145,21 +145,9 @@ def describe_callable(thing: Any) -> Signature | None:
 
     `self` and `cls` are left out if the caller does not pass them.
     """
-    function = thing
-    skip = 0  # parameters that the caller does not pass
-    if is_a(thing, type):
-        initializer = find_initializer(thing)
-        if type(initializer) is types.FunctionType:
-            function = initializer
-            skip = 1
-        elif not has_standard_defaults(thing):
-            return None
-    elif type(thing) is types.MethodType:
-        function = thing.__func__
-        skip = 1
-    if type(function) in (staticmethod, classmethod):
-        skip = int(type(function) is classmethod)
-        function = function.__func__
+    function, skip = find_function(thing)
+    if is_a(function, type) and not has_standard_defaults(function):
+        return None
     # matplotlib sets `__signature__`, which is easier to read than the real one.
     documented = getattr(function, "__dict__", {}).get("__signature__")
     if type(function) is types.FunctionType and documented is None:
@@ -177,6 +165,29 @@ def describe_callable(thing: Any) -> Signature | None:
         names = names[1:]
     without_annotation = signature.replace(return_annotation=signature.empty)
     return Signature(str(without_annotation), names)
+
+
+def find_function(thing: Any) -> tuple[Any, int]:
+    """Return the function that a call of a callable executes.
+
+    The second item is the number of first parameters that the caller does not pass,
+    such as `self`. A class without a Python `__init__` is returned unchanged.
+    """
+    function = thing
+    skip = 0
+    if is_a(thing, type):
+        initializer = find_initializer(thing)
+        if type(initializer) is types.FunctionType:
+            function = initializer
+            skip = 1
+    elif type(thing) is types.MethodType:
+        function = thing.__func__
+        skip = 1
+    if type(function) is classmethod:
+        return function.__func__, 1
+    if type(function) is staticmethod:
+        return function.__func__, 0
+    return function, skip
 
 
 def list_parameter_names(parameters: list[str]) -> list[str]:

@@ -214,9 +214,11 @@ class JupyterLauncher:
             data = json.loads(secure_files.read(self.record))
             if data.get("kind") != KIND:
                 return None
-            for name in (data["kernel"] or "-", data["session"]):
-                if not KERNELSPEC_NAME.fullmatch(name):
-                    return None
+            identifiers = [data["session"]]
+            if data["kernel"]:  # empty if the server's response was lost
+                identifiers.append(data["kernel"])
+            if not all(map(KERNELSPEC_NAME.fullmatch, identifiers)):
+                return None
             values = data["definition"][KIND]
             settings = jupyter_settings.parse_settings(values, (KIND,))
             server = Server(settings, self.get_environ)

@@ -261,7 +261,7 @@ class Server:
                 hint = ""
                 if settings.token_env:
                     hint = f"export {settings.token_env}=…"
-                return f"the token that `{key}` names", hint
+                return f"the token from `{key}`", hint
         return "a request without a token", "to use a token, set `token_env:`"
 
     async def _explain_forbidden(

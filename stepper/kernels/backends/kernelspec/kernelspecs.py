@@ -57,10 +57,11 @@ class Kernelspec:
             "resource_dir": self.folder,
             "prefix": sys.prefix,
         }
-        command = [
-            PLACEHOLDER.sub(lambda match: values.get(match[1], match[0]), part)
-            for part in self.argv
-        ]
+
+        def get_value(match: re.Match[str]) -> str:
+            return values.get(match[1], match[0])
+
+        command = [PLACEHOLDER.sub(get_value, part) for part in self.argv]
         if python and command[0] in PYTHON_NAMES:
             command[0] = python
         return command

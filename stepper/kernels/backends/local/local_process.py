@@ -144,9 +144,8 @@ class LocalProcess:
         Return an empty string if the stacks are not available.
         """
         try:
-            os.close(
-                secure_files.open_private(self.stack_path, os.O_WRONLY | os.O_TRUNC)
-            )
+            empty_flags = os.O_WRONLY | os.O_TRUNC
+            os.close(secure_files.open_private(self.stack_path, empty_flags))
             self.identity.send_signal(signal.SIGURG)  # ignored without faulthandler
             deadline = time.monotonic() + SAMPLE_SECONDS
             size = 0

@@ -70,7 +70,7 @@ class Identity:
         """Return whether the process is still running. A zombie does not count."""
         try:
             if self.born:
-                return _get_start(self.pid) == (self.born, True)
+                return _get_start(self.pid) == _Start(self.born, is_running=True)
             process = psutil.Process(self.pid)
             is_same = abs(process.create_time() - self.created) < 1.0
             return is_same and process.status() != psutil.STATUS_ZOMBIE
