@@ -120,10 +120,14 @@ def start_undoable_run(undo_request: Any, reloaded: list[str]) -> None:
     """
     run_state["undo"] = undo_request
     if undo_request:
-        undo_part = call_safely(load_part, UNDO_PART)
-        call_safely(undo_part.start_run, undo_request, reloaded)
+        call_safely(start_undo_part, undo_request, reloaded)
     elif UNDO_PART in parts:
         call_safely(parts[UNDO_PART].start_external)
+
+
+def start_undo_part(undo_request: Any, reloaded: list[str]) -> None:
+    """Load the undo part, and let it record the state before a run."""
+    load_part(UNDO_PART).start_run(undo_request, reloaded)
 
 
 def finish_undoable_run(has_failed: bool) -> Any:
