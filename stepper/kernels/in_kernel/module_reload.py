@@ -452,25 +452,30 @@ def report_outdated(
         for name, record in records.items()
         if record.outdated or (name in names and record.disk_hash != record.loaded_hash)
     ]
-    words = set(WORD.findall(raw)) if outdated else set()
-    root = find_project_root() if outdated else ""
+    if not outdated:
+        return
+    words = set(WORD.findall(raw))
     for name in outdated:
         record = records[name]
         is_reported = record.reported_hash == record.disk_hash
-        if is_reported and not any(
-            is_used(module, words) for module in list_affected(name)
-        ):
+        affected = list_affected(name)
+        if is_reported and not any(is_used(module, words) for module in affected):
             continue
         record.reported_hash = record.disk_hash
-        path = os.path.relpath(record.path, root)
-        report = {"name": shorten(name), "file": shorten(path)}
-        if record.disk_hash == "deleted":
-            report["why"] = "deleted"
-        elif record.failed_hash == record.disk_hash:
-            report.update(record.failure)
-        else:
-            report["why"] = reason
-        reports.append(report)
+        reports.append(describe_outdated(name, record, reason))
+
+
+def describe_outdated(name: str, record: Any, reason: str) -> dict[str, Any]:
+    """Return the report on an outdated module as JSON. See `report_outdated`."""
+    path = os.path.relpath(record.path, find_project_root())
+    report = {"name": shorten(name), "file": shorten(path)}
+    if record.disk_hash == "deleted":
+        report["why"] = "deleted"
+    elif record.failed_hash == record.disk_hash:
+        report.update(record.failure)
+    else:
+        report["why"] = reason
+    return report
 
 
 def is_autoreloaded(reloader: Any, name: str) -> bool:
@@ -528,12 +533,22 @@ def reload_all(names: list[str], changes: dict[str, Any]) -> None:
             if is_reloaded or call_safely(rebind_in_module, name, snapshots):
                 updated.add(name)
     finally:
+        # An interrupt must not leave names bound to values of the old modules.
         if updated:
-            for name in list(records):  # again, for modules that import each other
-                call_safely(rebind_in_module, name, snapshots)
-            for raw in list(sources.values()):
-                if "import" in raw:
-                    call_safely(rebind_in_notebook, raw, snapshots, changes["lost"])
+            rebind_everywhere(snapshots, changes["lost"])
+
+
+def rebind_everywhere(snapshots: dict[str, Any], lost: Any) -> None:
+    """Update the names that modules and cells imported, after all reloads.
+
+    The arguments are those of `rebind_names`.
+    """
+    # The names in modules that import each other must be updated a second time.
+    for name in list(records):
+        call_safely(rebind_in_module, name, snapshots)
+    for raw in list(sources.values()):
+        if "import" in raw:
+            call_safely(rebind_in_notebook, raw, snapshots, lost)
 
 
 def uses_at_import(name: str, updated: set[str], snapshots: dict[str, Any]) -> bool:
@@ -778,20 +793,38 @@ def rebind_names(
             continue
         source = "." * node.level + (node.module or "")
         module = resolve_module_name(source, package)
-        snapshot = snapshots.get(module)
-        if snapshot is None:
+        if module not in snapshots:
             continue
-        present = get_own_attributes(sys.modules[module])
-        for name, bound_name in list_imported_names(node, snapshot):
-            if name not in snapshot or bound_name not in namespace:
-                continue
-            if namespace[bound_name] is not snapshot[name]:
-                continue
-            if name in present:
-                has_changed = has_changed or present[name] is not snapshot[name]
-                namespace[bound_name] = present[name]
-            elif lost is not None and [bound_name, module] not in lost:
-                lost.append([bound_name, module])
+        names = list_imported_names(node, snapshots[module])
+        if rebind_module_names(namespace, module, names, snapshots[module], lost):
+            has_changed = True
+    return has_changed
+
+
+def rebind_module_names(
+    namespace: dict[str, Any],
+    module: str,
+    names: list[tuple[str, str]],
+    snapshot: dict[str, Any],
+    lost: Any,
+) -> bool:
+    """Update names that a `from` statement imported from a module.
+
+    `names` are the names in the module, each with the name in `namespace`. The other
+    arguments and the result are those of `rebind_names`.
+    """
+    has_changed = False
+    present = get_own_attributes(sys.modules[module])
+    for name, bound_name in names:
+        if name not in snapshot or bound_name not in namespace:
+            continue
+        if namespace[bound_name] is not snapshot[name]:
+            continue  # the name was bound to another value
+        if name in present:
+            has_changed = has_changed or present[name] is not snapshot[name]
+            namespace[bound_name] = present[name]
+        elif lost is not None and [bound_name, module] not in lost:
+            lost.append([bound_name, module])
     return has_changed
 
 

@@ -97,13 +97,9 @@ def summarize_namespace(deadline: float, known_mark: Any) -> dict[str, Any]:
         elif is_one_of(kind, FUNCTION_TYPES):
             functions[name] = call_safely(format_signature, value) or "(…)"
         else:
-            facts = {"type": format_class_name(kind)}
-            variables[name] = facts
-            call_safely(add_size, value, kind, facts)
             fingerprint = fingerprint_value(value, deadline)
             fingerprints[name] = fingerprint
-            if fingerprint:
-                facts["print"] = fingerprint
+            variables[name] = describe_variable(value, fingerprint)
     rebound = update_fingerprints(list_user_variables(), fingerprints)
     return {
         "modules": modules,
@@ -114,6 +110,16 @@ def summarize_namespace(deadline: float, known_mark: Any) -> dict[str, Any]:
         "rebound": rebound[:MAX_NAMES],
         **(call_safely(describe_loadable, known_mark) or {}),
     }
+
+
+def describe_variable(value: Any, fingerprint: str | None) -> dict[str, Any]:
+    """Return the class, the size and the fingerprint of a variable's value as JSON."""
+    kind = type(value)
+    facts: dict[str, Any] = {"type": format_class_name(kind)}
+    call_safely(add_size, value, kind, facts)
+    if fingerprint:
+        facts["print"] = fingerprint
+    return facts
 
 
 def get_module_name(module: Any) -> str:

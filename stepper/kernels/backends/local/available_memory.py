@@ -22,15 +22,27 @@ PROC = Path("/proc")
 # Added to a kernel's out-of-memory score, in tenths of a percent of the memory.
 OOM_SCORE = 300
 UNLIMITED = 1 << 60  # cgroup v1 writes a huge number for "no limit"
-# The files of a cgroup's limit and use, the field of the cache that can be dropped, and
-# the file that counts out-of-memory kills.
-V1 = (
+
+
+class _FileNames(NamedTuple):
+    """The names of a cgroup's files, and the field of the cache that can be dropped.
+
+    The files contain the memory limit, the memory use, and the out-of-memory kills.
+    """
+
+    maximum: str
+    current: str
+    kills: str
+    cache: str
+
+
+V1 = _FileNames(
     "memory.limit_in_bytes",
     "memory.usage_in_bytes",
-    "total_inactive_file",
     "memory.oom_control",
+    cache="total_inactive_file",
 )
-V2 = ("memory.max", "memory.current", "inactive_file", "memory.events")
+V2 = _FileNames("memory.max", "memory.current", "memory.events", cache="inactive_file")
 
 
 def get_memory_usage(pid: int) -> MemoryUsage:
@@ -111,18 +123,26 @@ def _parse_groups(text: str, root: Path) -> Sequence[_Group]:
         if not is_unified and "memory" not in controllers.split(","):
             continue
         mount = root if is_unified else root / "memory"
-        maximum, current, cache, kills = V2 if is_unified else V1
+        names = V2 if is_unified else V1
         # In a namespace, the path may lead out of the mount ("/../other").
         group = mount / path.lstrip("/")
         if ".." in Path(path).parts:
             group = mount
         for level in (group, *group.parents):
             if level.is_relative_to(mount):
-                stat = level / "memory.stat"
-                groups.append(
-                    _Group(level / maximum, level / current, stat, cache, level / kills)
-                )
+                groups.append(_build_group(level, names))
     return groups
+
+
+def _build_group(folder: Path, names: _FileNames) -> _Group:
+    """Return the cgroup with this folder."""
+    return _Group(
+        maximum=folder / names.maximum,
+        current=folder / names.current,
+        stat=folder / "memory.stat",
+        cache=names.cache,
+        kills=folder / names.kills,
+    )
 
 
 def raise_oom_score(pid: int) -> None:
