@@ -388,29 +388,21 @@ VALUES = [
 ]
 
 
+def render(value: object) -> str:
+    budget = value_fingerprints.ItemBudget(200)
+    return value_fingerprints.render_value(value, budget)
+
+
 def test_different_values_have_different_fingerprints(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    at_once = [value_fingerprints.render_value(value, [200]) for value in VALUES]
+    at_once = [render(value) for value in VALUES]
     assert "" not in at_once and len({*at_once}) == len(VALUES)
     monkeypatch.setattr(value_fingerprints, "SAFE_SIZE", 0)
-    assert [
-        value_fingerprints.render_value(value, [200]) for value in VALUES
-    ] == at_once
-    assert value_fingerprints.render_value(
-        {0, 8}, [200]
-    ) == value_fingerprints.render_value({8, 0}, [200])
-    assert (
-        value_fingerprints.render_value(["x" * 2000], [200])
-        == value_fingerprints.render_value([2**2000], [200])
-        == value_fingerprints.render_value([object()], [200])
-        == ""
-    )
-    assert (
-        value_fingerprints.render_value([1] * 200, [200])
-        == ""
-        != value_fingerprints.render_value([1] * 199, [200])
-    )
+    assert [render(value) for value in VALUES] == at_once
+    assert render({0, 8}) == render({8, 0})
+    assert render(["x" * 2000]) == render([2**2000]) == render([object()]) == ""
+    assert render([1] * 200) == "" != render([1] * 199)
 
 
 def test_value_from_below_or_from_deleted_cell_is_hidden_state() -> None:

@@ -589,8 +589,7 @@ def test_refused_requests_are_distinguished(harness: ServerHarness) -> None:
     refused = harness.get_start_error(harness.backend_config(), "wrong")
     code = 403 if harness.server.kind == "server" else 401
     assert (
-        f"{harness.proxy.url} refuses the token from `token_env` ({code})"
-        in refused
+        f"{harness.proxy.url} refuses the token from `token_env` ({code})" in refused
         and VARIABLE in refused
     )
     assert "refuses a request without a token" in harness.get_start_error(
@@ -727,9 +726,7 @@ def test_response_of_a_non_jupyter_server_is_reported(tmp_path: Path) -> None:
             and TOKEN not in sent
         )
         json_sent = {"Content-Type": "application/json"}
-        assert "refuses the token from `token_env` (401)" in says(
-            401, **json_sent
-        )
+        assert "refuses the token from `token_env` (401)" in says(401, **json_sent)
         assert "does not permit the owner of the token" not in says(401, **json_sent)
         at = backend_registry.parse_backends(
             {

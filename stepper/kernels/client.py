@@ -87,15 +87,19 @@ class KernelClient(Connection):
             if death is not None:
                 raise self._build_start_error(death)
             if time.monotonic() > deadline:
-                details = f"its stderr was written to {self.process.log_location}"
-                if self.unreachable_reason:
-                    details = self.unreachable_reason
-                raise KernelStartError(
-                    f"the kernel did not reply within {seconds:.0f} s: {details}"
-                )
+                raise self._build_timeout_error(seconds)
         duration = time.monotonic() - started_at
         log.info("kernel connection: shell and iopub replied after %.2f s", duration)
         self.external_executions.forget_before(started_at)
+
+    def _build_timeout_error(self, seconds: float) -> KernelError:
+        """Return the error for a kernel that did not reply within `seconds`."""
+        details = f"its stderr was written to {self.process.log_location}"
+        if self.unreachable_reason:
+            details = self.unreachable_reason
+        return KernelStartError(
+            f"the kernel did not reply within {seconds:.0f} s: {details}"
+        )
 
     def _build_start_error(self, death: Death) -> KernelError:
         """Return the error for a kernel that died while it was starting."""

@@ -31,21 +31,28 @@ COMPLETE = re.compile(
 BOUNDARY = re.compile(rb"(?<=[^\\])\\|(?<=[^\\]{5})[^\\\x80-\xbf]")
 # Messages that are always kept: they are few and small.
 ALWAYS_KEPT = (b'"status"', b'"execute_input"', b'"stepper_facts"')
-# The last run: its request id, the kept messages, the number of all messages, the
-# number of kept messages in the head, the size of the kept messages, the number of
-# dropped bytes, and the payload of the execute reply.
-last: dict[str, Any] = {
-    "id": b"",
-    "messages": [],
-    "count": 0,
-    "head": 0,
-    "size": 0,
-    "lost": 0,
-    "payload": [],
-}
-REPORTED_FIELDS = ("count", "head", "lost", "payload")
 # The last status message. A request's `busy` status is sent before its execute_input.
 last_status: list[list[Any]] = []
+
+
+class RunRecord:
+    """The recorded messages of one run. Each message is a list of parts."""
+
+    def __init__(self) -> None:
+        self.start(b"", [])
+
+    def start(self, request_id: bytes, messages: list[list[Any]]) -> None:
+        """Forget the earlier run, and start with the first messages of a run."""
+        self.request_id = request_id
+        self.messages = [*messages]  # the kept messages
+        self.count = len(messages)  # including dropped messages
+        self.head_count = 0  # kept messages before the dropped ones
+        self.size = 0  # bytes of the kept messages
+        self.lost_bytes = 0  # of the dropped messages
+        self.payload: list[Any] = []  # of the execute reply
+
+
+last_run = RunRecord()
 
 
 class StreamEnds(NamedTuple):
@@ -89,10 +96,10 @@ def record_message(message: list[Any]) -> None:
         start_run(parent)
     elif b'"status"' in header:
         last_status[:] = [parts]
-    if not last["id"] or last["id"] not in parent:
+    if not last_run.request_id or last_run.request_id not in parent:
         return
     # A daemon that has received this number of messages needs no record.
-    last["count"] += 1
+    last_run.count += 1
     size = 0 if is_always_kept(parts) else sum(map(len, parts))
     if size > MAX_HEAD:
         shortened_parts = keep_ends(parts, size)
@@ -100,10 +107,10 @@ def record_message(message: list[Any]) -> None:
             return
         parts = shortened_parts
         size = sum(map(len, parts))
-    last["messages"].append(parts)
-    last["size"] += size
-    if last["size"] <= MAX_HEAD and not last["lost"]:
-        last["head"] = len(last["messages"])
+    last_run.messages.append(parts)
+    last_run.size += size
+    if last_run.size <= MAX_HEAD and not last_run.lost_bytes:
+        last_run.head_count = len(last_run.messages)
     drop_middle()
 
 
@@ -115,15 +122,7 @@ def start_run(parent: bytes) -> None:
     # The id is compared as text, so the JSON of each parent need not be parsed.
     rest = parent.partition(b'"msg_id"')[2]
     request_id = rest.split(b'"', 2)[1]
-    last.update(
-        id=request_id,
-        messages=[*last_status],
-        count=len(last_status),
-        head=0,
-        size=0,
-        lost=0,
-        payload=[],
-    )
+    last_run.start(request_id, last_status)
 
 
 def keep_ends(parts: list[Any], size: int) -> list[Any] | None:
@@ -134,32 +133,31 @@ def keep_ends(parts: list[Any], size: int) -> list[Any] | None:
     """
     headers = parts[:3]
     content = bytes(parts[3])
-    room = 0 if last["lost"] else max(0, MAX_HEAD - last["size"])
+    room = 0 if last_run.lost_bytes else max(0, MAX_HEAD - last_run.size)
     head, tail, dropped = split_long_stream(content, room)
     if head:
-        messages = last["messages"]
-        messages.append([*headers, head])
-        last["size"] += len(head)
-        last["head"] = len(messages)
+        last_run.messages.append([*headers, head])
+        last_run.size += len(head)
+        last_run.head_count = len(last_run.messages)
     if not tail:
-        last["lost"] += size
+        last_run.lost_bytes += size
         return None
-    last["lost"] += dropped
+    last_run.lost_bytes += dropped
     return [*headers, tail]
 
 
 def drop_middle() -> None:
     """Drop the oldest messages after the head until the rest fits into MAX_BYTES."""
-    messages = last["messages"]
-    index = last["head"]
-    while last["size"] > MAX_BYTES and index < len(messages):
+    messages = last_run.messages
+    index = last_run.head_count
+    while last_run.size > MAX_BYTES and index < len(messages):
         if is_always_kept(messages[index]):
             index += 1
             continue
         dropped = messages.pop(index)
         dropped_bytes = sum(map(len, dropped))
-        last["size"] -= dropped_bytes
-        last["lost"] += dropped_bytes
+        last_run.size -= dropped_bytes
+        last_run.lost_bytes += dropped_bytes
 
 
 def split_long_stream(content: bytes, room: int) -> StreamEnds:
@@ -202,11 +200,16 @@ def get_record(request_id: str) -> tuple[dict[str, Any] | None, list[bytes]]:
     `request_id` is the message id of the run's request. The record is None if this is
     not the last request that has run.
     """
-    if not request_id or request_id.encode() != last["id"]:
+    if not request_id or request_id.encode() != last_run.request_id:
         return None, []
-    fields = {name: last[name] for name in REPORTED_FIELDS}
-    fields["counts"] = [len(parts) for parts in last["messages"]]
+    record = {
+        "count": last_run.count,
+        "head": last_run.head_count,
+        "lost": last_run.lost_bytes,
+        "payload": last_run.payload,
+        "counts": [len(parts) for parts in last_run.messages],
+    }
     frames: list[bytes] = []
-    for parts in last["messages"]:
+    for parts in last_run.messages:
         frames += map(bytes, parts)
-    return fields, frames
+    return record, frames

@@ -334,7 +334,7 @@ def on_post_run(result: Any) -> None:
     """Handle IPython's `post_run_cell` event."""
     call_safely(output_drain.drain)
     call_safely(report_run, result)
-    iopub_buffer.last["payload"] = call_safely(list_payload) or []
+    iopub_buffer.last_run.payload = call_safely(list_payload) or []
     call_safely(traceback_warmup.resume, load_error_parts)
 
 

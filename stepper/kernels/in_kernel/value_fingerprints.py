@@ -95,22 +95,33 @@ def fingerprint_value(value: Any, deadline: float) -> str | None:
     """
     if clock() > deadline:
         return None
-    text = call_safely(render_value, value, [MAX_ITEMS])
+    text = call_safely(render_value, value, ItemBudget(MAX_ITEMS))
     if not text:
         return ""
     data = text.encode("utf-8", "surrogatepass")
     return hashlib.blake2b(data, digest_size=8).hexdigest()
 
 
-def render_value(value: Any, remaining: list[int]) -> str:
+class ItemBudget:
+    """The number of items that may still be rendered."""
+
+    def __init__(self, remaining: int) -> None:
+        self.remaining = remaining
+
+    def take(self, count: int) -> bool:
+        """Subtract items, and return whether there were enough."""
+        self.remaining -= count
+        return self.remaining >= 0
+
+
+def render_value(value: Any, budget: ItemBudget) -> str:
     """Return a text that only equal values have.
 
-    Return an empty string for a value that is too large or of an unknown class.
-    `remaining[0]` is the number of items that may still be rendered.
+    Return an empty string for a value that is too large or of an unknown class. The
+    value and the items in it are subtracted from `budget`.
     """
     kind = type(value)
-    remaining[0] -= 1
-    if remaining[0] < 0:
+    if not budget.take(1):
         return ""
     get_length = PLAIN_TYPES.get(id(kind))
     if get_length is not None:
@@ -118,9 +129,9 @@ def render_value(value: Any, remaining: list[int]) -> str:
             return repr(value)
         return ""
     if is_one_of(kind, CONTAINERS):
-        if len(value) > remaining[0]:
+        if len(value) > budget.remaining:
             return ""
-        return render_container(value, kind, remaining)
+        return render_container(value, kind, budget)
     package = get_top_module(kind)
     if package == "numpy" and kind.__name__ == "ndarray":
         return render_array(value)
@@ -129,7 +140,7 @@ def render_value(value: Any, remaining: list[int]) -> str:
     return ""
 
 
-def render_container(value: Any, kind: Any, remaining: list[int]) -> str:
+def render_container(value: Any, kind: Any, budget: ItemBudget) -> str:
     """Return the text of `render_value` for a plain container."""
     if kind is dict:
         items = [part for pair in dict.items(value) for part in pair]
@@ -138,14 +149,13 @@ def render_container(value: Any, kind: Any, remaining: list[int]) -> str:
     is_ordered = not is_one_of(kind, (set, frozenset))
     # The items are rendered together: a call for each item would make each step slower.
     if is_ordered and are_plain(items):
-        remaining[0] -= len(items)
-        if remaining[0] < 0 or not are_short(items):
+        if not budget.take(len(items)) or not are_short(items):
             return ""
         data = marshal.dumps(items, MARSHAL_FORMAT)
         return f"{kind.__name__} {data.hex()}"
     texts: list[str] = []
     for item in items:
-        text = render_value(item, remaining)
+        text = render_value(item, budget)
         if not text:
             return ""
         texts.append(text)
@@ -181,7 +191,7 @@ def render_array(value: Any) -> str:
         return f"array{dtype.str}{value.shape}{data.hex()}"
     if dtype.kind != "O" or value.size > MAX_ITEMS:
         return ""
-    items = render_value(value.ravel().tolist(), [MAX_ITEMS + 1])
+    items = render_value(value.ravel().tolist(), ItemBudget(MAX_ITEMS + 1))
     if items:
         return f"array{value.shape}{items}"
     return ""
@@ -202,10 +212,10 @@ def render_frame(value: Any, kind: str) -> str:
             return ""
     if kind == "DataFrame":
         columns = list_columns(value)
-        names = render_value(value.columns.tolist(), [MAX_ITEMS])
+        names = render_value(value.columns.tolist(), ItemBudget(MAX_ITEMS))
     else:
         columns = [value]
-        names = render_value(value.name, [MAX_ITEMS])
+        names = render_value(value.name, ItemBudget(MAX_ITEMS))
     texts = []
     for column in (value.index, *columns):
         array = column.to_numpy() if hasattr(column, "to_numpy") else column
