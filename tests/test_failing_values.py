@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import datetime
+import inspect
 import json
 import re
 import sys
@@ -22,7 +23,7 @@ from stepper.diagnosis.in_kernel import (
     value_summary,
 )
 from stepper.diagnosis.in_kernel.expression_values import UserFrame, Values
-from stepper.kernels.in_kernel import safe_inspect
+from stepper.kernels.in_kernel import safe_inspect, signatures
 from tests.test_kernel_helper import Lab, environment, old_python, run_failing, text
 
 
@@ -570,6 +571,24 @@ def test_redefined_class_is_reported(lab: Lab) -> None:
     assert result.diagnosis_data["changed"]["rebound"] == [
         ["df", "DataFrame 2 × 1", "ndarray 2 × 1"]
     ]
+
+
+def test_documented_signature_of_a_method_has_no_self() -> None:
+    class Axes:
+        def scatter(self, x: Any, s: Any = None) -> None: ...
+
+    documented = inspect.Signature(
+        [
+            inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD),
+            inspect.Parameter("x", inspect.Parameter.POSITIONAL_OR_KEYWORD),
+            inspect.Parameter("data", inspect.Parameter.KEYWORD_ONLY, default=None),
+        ]
+    )
+    # matplotlib sets this attribute.
+    Axes.scatter.__signature__ = documented  # type: ignore[attr-defined]
+    Axes.scatter.__module__ = "matplotlib.axes"
+    signature = signatures.describe_callable(Axes().scatter)
+    assert signature == ("(x, *, data=None)", ["x", "data"])
 
 
 def test_named_c_method_is_not_an_inspection_error(lab: Lab) -> None:

@@ -585,7 +585,10 @@ def reload_record(name: str, changes: dict[str, Any]) -> bool:
 
 
 def reload_one(name: str, record: Any, changes: dict[str, Any]) -> dict[str, Any]:
-    """Reload a module. Return the reason of a failure as JSON, or {} on success."""
+    """Reload a module. Return the reason of a failure as JSON, or {} on success.
+
+    If the reloaded module defines classes, this is stored in `changes`.
+    """
     if record.disk_hash == "deleted":
         call_safely(update_path, name, record)
     if record.disk_hash == "deleted":
@@ -603,7 +606,6 @@ def reload_one(name: str, record: Any, changes: dict[str, Any]) -> dict[str, Any
         for value in list(get_own_attributes(module).values())
     )
     autoreload: Any = importlib.import_module("IPython.extensions.autoreload")
-
     importlib.invalidate_caches()
     spec = get_spec(module)
     try:

@@ -80,7 +80,7 @@ def summarize_namespace(deadline: float, known_mark: Any) -> dict[str, Any]:
     functions: dict[str, str] = {}
     variables: dict[str, dict[str, Any]] = {}
     classes: list[str] = []
-    fingerprints: dict[str, Any] = {}
+    fingerprints: dict[str, str | None] = {}
     left_out_count = 0
     described_count = 0
     for full_name, value in list_user_variables():

@@ -151,20 +151,17 @@ def describe_callable(thing: Any) -> Signature | None:
     # matplotlib sets `__signature__`, which is easier to read than the real one.
     documented = getattr(function, "__dict__", {}).get("__signature__")
     if type(function) is types.FunctionType and documented is None:
-        parameters = format_parameters(unwrap(function))[skip:]
-        text = "(" + ", ".join(parameters) + ")"
-        return Signature(text, list_parameter_names(parameters))
+        texts = format_parameters(unwrap(function))[skip:]
+        return Signature("(" + ", ".join(texts) + ")", list_parameter_names(texts))
     if not has_standard_defaults(function) and not is_library_object(function):
         return None
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # a C function without a signature
         return None
-    names = list(signature.parameters)
-    if skip and documented is not None:
-        names = names[1:]
-    without_annotation = signature.replace(return_annotation=signature.empty)
-    return Signature(str(without_annotation), names)
+    parameters = list(signature.parameters.values())[skip:]
+    passed = signature.replace(parameters=parameters, return_annotation=signature.empty)
+    return Signature(str(passed), list(passed.parameters))
 
 
 def find_function(thing: Any) -> tuple[Any, int]:

@@ -52,7 +52,7 @@ last_fingerprints: dict[str, Binding] = {}
 
 
 def update_fingerprints(
-    values: list[tuple[str, Any]], fingerprints: dict[str, str]
+    values: list[tuple[str, Any]], fingerprints: dict[str, str | None]
 ) -> list[str]:
     """Store the ids and fingerprints of values, and return the changed names.
 

@@ -51,10 +51,9 @@ class ProcessGroup:
         """Record the current processes of the group, to spare them at an interrupt."""
         pids = set(self._iterate_pids())
         earlier_pids = {process.pid for process in self.earlier}
-        if pids == earlier_pids and all(
-            process.is_running() for process in self.earlier
-        ):
-            return
+        are_running = all(process.is_running() for process in self.earlier)
+        if pids == earlier_pids and are_running:
+            return  # the processes are already recorded
         self.earlier = [Identity.from_pid(pid) for pid in sorted(pids)]
         # If the file cannot be written, only this daemon knows the processes.
         with contextlib.suppress(OSError):
@@ -77,7 +76,8 @@ class ProcessGroup:
     async def interrupt(self) -> None:
         """Send SIGINT to the leader and to the processes that the cell has started."""
         spared = {process.pid for process in self.earlier if process.is_running()}
-        if not spared & set(self._iterate_pids()):
+        if spared.isdisjoint(self._iterate_pids()):
+            # All processes of the group are interrupted by one signal.
             os.killpg(self.leader.pid, signal.SIGINT)
             return
         self.leader.send_signal(signal.SIGINT)

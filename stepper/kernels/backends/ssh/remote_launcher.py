@@ -187,13 +187,13 @@ def query_kernel(request: dict[str, Any]) -> dict[str, Any]:
     The stderr is an empty string while the kernel is running. The boot id shows whether
     the host was restarted.
     """
-    alive = is_running(request)
+    is_alive = is_running(request)
     stderr = ""
-    if not alive:
+    if not is_alive:
         stderr_file = get_path(request["kernel"], STDERR_SUFFIX)
         with contextlib.suppress(OSError), open(stderr_file, "rb") as stream:
             stderr = stream.read()[-STDERR_SIZE:].decode("utf-8", "replace")
-    return {"alive": alive, "stderr": stderr, "boot": get_boot_id()}
+    return {"alive": is_alive, "stderr": stderr, "boot": get_boot_id()}
 
 
 def describe_python(request: dict[str, Any]) -> dict[str, Any]:

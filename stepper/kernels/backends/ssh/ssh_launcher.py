@@ -191,7 +191,9 @@ async def check_host(settings: SshSettings) -> list[str]:
 
     Raise KernelError if the host cannot be reached or lacks ipykernel.
     """
-    response = await SshConnection(settings, "none", "").send_request("describe", {})
+    # ssh shares no connection if the path of the control socket is "none".
+    link = SshConnection(settings, "none", "")
+    response = await link.send_request("describe", {})
     python = response["python"]
     if not response["ipykernel"]:
         raise _create_missing_ipykernel_error(settings, python, response["installer"])
