@@ -306,10 +306,10 @@ class KernelClient(Connection):
     async def take_over(self) -> Death | None:
         """Connect to a kernel of an earlier daemon.
 
-        If the kernel does not reply, interrupt its execution and try again. If it still
-        does not reply, shut it down. Return how the kernel died, or None if it replies.
-        Raise KernelUnreachableError if the kernel cannot be reached, and KernelError if
-        it is executing another client's code.
+        If the kernel does not reply, interrupt its execution and try again. A kernel
+        that still does not reply is shut down. Return how the kernel died, or None if
+        the kernel replies. Raise KernelUnreachableError if the kernel cannot be
+        reached, and KernelError if the kernel is executing another client's code.
         """
         for _ in range(2):
             # The backend may need a token, which the current caller provides.
