@@ -177,8 +177,8 @@ class FakeKernel:
         )
         self.is_busy = False
         self.interrupted = self.unreachable_reason = ""
-        self.on_display: Callable[[dict[str, Any], bool], bool] = lambda message, late: (
-            False
+        self.on_cell_output: Callable[[dict[str, Any], bool], bool] = (
+            lambda message, late: False
         )
         self.external_executions = FakeExternalExecutions()
         self.ended: Death | None = None
@@ -245,7 +245,7 @@ class FakeKernel:
 
     def _notify_display(self, kind: str, data: dict[str, Any], mark: str) -> None:
         content = {"data": data, "metadata": {}, "transient": {"display_id": mark}}
-        self.on_display(_message(kind, self.current_run.request, content), False)
+        self.on_cell_output(_message(kind, self.current_run.request, content), False)
 
     def _late(self, text: str) -> None:
         self.current_run.late_texts.append(text)
@@ -263,7 +263,7 @@ class FakeKernel:
         self.is_connected = True
         messages, self.pending_messages = self.pending_messages, []
         for message in messages:
-            self.on_display(message, True)
+            self.on_cell_output(message, True)
 
     def take_widget_state(self) -> None:
         return None

@@ -179,7 +179,7 @@ def harness(backend: KernelHarness) -> KernelHarness:
     """The kernel of all tests with one backend; restarted if a test ended it."""
     if backend.wait(backend.kernel.check_death()) is not None:
         backend.start_kernel()
-    backend.kernel.on_display = lambda message, late: False
+    backend.kernel.on_cell_output = lambda message, late: False
     return backend
 
 
@@ -345,7 +345,7 @@ def test_outputs_over_the_limit_are_counted(
 @contract("helper")
 def test_displays_are_updated_by_id(harness: KernelHarness) -> None:
     events: list[tuple[str, bool]] = []
-    harness.kernel.on_display = lambda message, late: (
+    harness.kernel.on_cell_output = lambda message, late: (
         bool(events.append((message["msg_type"], late))) or True
     )
     result = harness.run(
@@ -629,7 +629,7 @@ def test_output_after_the_run_is_late_output(harness: KernelHarness) -> None:
             )
         return True
 
-    harness.kernel.on_display = hears
+    harness.kernel.on_cell_output = hears
     harness.run("late('afterwards')", request="a" * 32)
 
     def listened() -> list[tuple[str, str, bool]]:
@@ -660,7 +660,7 @@ def test_new_daemon_gets_missed_messages(harness: KernelHarness) -> None:
     events: list[
         dict[str, Any]
     ] = []  # a Jupyter server repeats the message for the same session
-    kernel.on_display = lambda message, late: not events.append(message)
+    kernel.on_cell_output = lambda message, late: not events.append(message)
     assert harness.wait(kernel.take_over()) is None
     kernel.receive_pending()
     missed = [*events, *harness.wait(kernel.fetch_missed_messages("b" * 32))]

@@ -42,7 +42,7 @@ log = logging.getLogger("stepper")
 
 
 def _ignore_message(message: dict[str, Any], is_late: bool) -> bool:
-    """Ignore a message for a cell, until the session sets `Connection.on_display`."""
+    """Ignore a message, until the session sets `Connection.on_cell_output`."""
     return False
 
 
@@ -73,11 +73,10 @@ class Connection:
         # The reason of an interrupt that may not have reached the kernel, because the
         # connection was lost.
         self.pending_interrupt = ""
-        # This function is called with each message for a cell that is not running. The
-        # second argument is false for a display of the running cell that updates other
-        # cells, and true for late messages. The result tells whether the message was
-        # handled.
-        self.on_display: Callable[[dict[str, Any], bool], bool] = _ignore_message
+        # Called with each output message for a cell that is not running. The second
+        # argument is false for a display of the running cell that updates other cells,
+        # and true for late messages. Returns whether the message was handled.
+        self.on_cell_output: Callable[[dict[str, Any], bool], bool] = _ignore_message
         self.received_ids: deque[str] = deque(maxlen=MAX_RECEIVED)
         self.widgets = Widgets()
         self.describe = process.describe
@@ -114,7 +113,7 @@ class Connection:
                 request = message["parent_header"].get("msg_id")
                 is_update = message_type == UPDATE
                 if is_update or not self.widgets.capture(request, message):
-                    return is_external or self.on_display(message, True)
+                    return is_external or self.on_cell_output(message, True)
         except MALFORMED_MESSAGE as error:
             self.record_malformed_message(error)
         return True
@@ -157,7 +156,7 @@ class Connection:
                 self.widgets.changed = True
         if area and display_id in area.displays:
             area.add_message(update)
-        self.on_display(message, False)
+        self.on_cell_output(message, False)
 
     def sync_widgets(self) -> None:
         """Send the captured outputs of Output widgets to the kernel."""

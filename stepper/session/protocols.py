@@ -137,9 +137,10 @@ class Kernel(Protocol):
     # The language that the kernel reports. Empty before the first request.
     language: str
     is_busy: bool
-    # Called with each display message. The second argument is true if the message's
-    # request has finished. Returns whether the message was handled.
-    on_display: Callable[[dict[str, Any], bool], bool]
+    # Called with each output message for a cell that is not running. The second
+    # argument is false for a display of the running cell that updates other cells.
+    # Returns whether the message was handled.
+    on_cell_output: Callable[[dict[str, Any], bool], bool]
 
     @property
     def external_executions(self) -> ExternalExecutions:
