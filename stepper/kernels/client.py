@@ -1,8 +1,8 @@
 """The kernel client, which connects to a kernel and executes code in it.
 
 A kernel keeps running when the daemon exits or the connection is lost. The helper in
-the kernel records the messages that are published meanwhile, and
-`await_earlier_request` builds the result of the execution from this record.
+the kernel records the messages that are published in this time, and
+`await_earlier_request` builds the result of the execution from the record.
 """
 
 from __future__ import annotations
@@ -327,7 +327,7 @@ class KernelClient(Connection):
             if death is None and self.external_executions.running_since:
                 raise KernelError("the kernel is running another client's code")
             await self.process.interrupt()
-        with contextlib.suppress(KernelError):  # the kernel is unusable anyway
+        with contextlib.suppress(KernelError):  # the kernel cannot be used in any case
             await self.shutdown()
         if death:
             return death

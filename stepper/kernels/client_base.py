@@ -62,7 +62,7 @@ class Connection:
         self.parts = parts
         self.file = os.path.join(folder, f"k{self.id[:8]}.json") if folder else ""
         self.is_busy = False
-        # From the kernel_info_reply. The helper needs IPython.
+        # These are set from the kernel_info_reply. The helper needs IPython.
         self.language = ""
         self.language_info: dict[str, Any] = {}
         self.has_helper = True

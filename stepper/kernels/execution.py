@@ -45,7 +45,7 @@ REPLY_SECONDS = 2.0
 # must be read first.
 BACKLOG_SECONDS = 60.0
 # The deadline is at least this time after a reconnection, because the messages of an
-# execution that has finished meanwhile must be read first.
+# execution that has finished in the meantime must be read first.
 RECONNECT_SECONDS = 2.0
 MAX_SILENT_OUTPUT = 10_000  # bytes of output of stepper's own code
 # Exceptions that are raised if facts in a message of the helper are not valid.
@@ -214,7 +214,7 @@ class RunningExecution:
             # The kernel sends the reply before the idle status.
             if self.is_idle and self.reply is None:
                 self.handle_messages(shell)
-            # Also check during a flood of output.
+            # The checks must also run during a flood of output.
             if is_quiet or time.monotonic() - checked_at > CHECK_SECONDS:
                 checked_at = time.monotonic()
                 process.trim_log()
@@ -397,7 +397,10 @@ class RunningExecution:
         return self.result.death is not None
 
     def _is_last_message_lost(self, now: float, is_quiet: bool) -> bool:
-        """Return whether the reply or the idle status will not arrive any more."""
+        """Return whether the reply or the idle status is lost.
+
+        `is_quiet` means that no message is waiting.
+        """
         is_silent = now - self.received_at > REPLY_SECONDS
         if self.reply is not None:
             is_lost = is_quiet and is_silent

@@ -111,7 +111,7 @@ class NotebookLauncher:
             try:
                 launcher = self._create_launcher(kind)
             except KernelError as error:
-                # `attach` has reported that nothing can reach this kernel any more.
+                # `attach` has reported that stepper cannot reach the kernel.
                 log.warning(
                     "removing the kernel record %s: %s", self.record, error.message
                 )

@@ -17,7 +17,8 @@ from stepper.kernels.in_kernel.safe_inspect import shell
 
 MAX_BYTES = 1 << 20  # of all messages
 MAX_HEAD = MAX_BYTES // 2
-# Of one long text. With its headers, the end fits into the second half of MAX_BYTES.
+# The bytes that are kept of the end of one long text. With the message's headers, they
+# fit into the second half of MAX_BYTES.
 TAIL = MAX_BYTES // 2 - 2048
 DELIMITER = b"<IDS|MSG>"
 STREAM = re.compile(rb'\{"name": ?"std(?:out|err)", ?"text": ?"')

@@ -321,7 +321,7 @@ class WebsocketChannels:
             return  # the messages of the new kernel are not for stepper
         parent_session = message["parent_header"].get("session") or self.session
         if parent_session != self.session:
-            # Only the outputs of other clients' requests are needed, not the replies.
+            # The outputs of other clients' requests are needed, but not the replies.
             if channel == "iopub":
                 self.iopub.add(message)
             return

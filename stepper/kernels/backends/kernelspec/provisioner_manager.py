@@ -68,7 +68,7 @@ def create_manager(
     manager = AsyncKernelManager(
         kernel_spec_manager=spec_manager,
         connection_file=connection_file,
-        # A view of the context of all kernels, without threads of its own.
+        # This context shares the threads of the context of all kernels.
         context=zmq.asyncio.Context(zmq_channels.context),
     )
     manager.kernel_id = kernel_id

@@ -22,7 +22,7 @@ import psutil
 from stepper.common import secure_files
 from stepper.kernels.backends.local.process_identity import Identity
 
-# The group is searched several times, because its processes may fork meanwhile.
+# The group is searched several times, because its processes may fork during a search.
 PASSES = 3
 PASS_SECONDS = 0.005
 

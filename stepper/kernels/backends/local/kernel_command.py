@@ -21,8 +21,8 @@ from stepper.kernels.backends.local.process_identity import MARKER
 from stepper.session.protocols import LaunchConfig
 
 CHANNELS = ("shell", "iopub", "stdin", "control", "hb")
-# Like `-m ipykernel_launcher`, but without the notebook's folder on the path, which may
-# contain modules with the same names. The launcher adds the folder for the cells.
+# Runs ipykernel_launcher without the notebook's folder on the path, because the folder
+# may contain modules with the same names. The launcher adds the folder for the cells.
 START = (
     "import sys; sys.path[:1] = filter(None, sys.path[:1]); {}import runpy;"
     " runpy.run_module('ipykernel_launcher', run_name='__main__', alter_sys=True)"

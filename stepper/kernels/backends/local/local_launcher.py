@@ -121,7 +121,7 @@ class LocalLauncher:
             await kernel.connect(START_SECONDS)
             os.truncate(self.files.stderr, 0)  # removes ipykernel's first messages
             self.files.write_record(data)
-            # Like their folder, the sockets are private.
+            # Only the user may access the sockets, as is the case for their folder.
             name = Path(connection["ip"]).name
             for path in Path(self.runtime).glob(f"{name}-*"):
                 path.chmod(0o600)

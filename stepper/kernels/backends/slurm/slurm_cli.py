@@ -340,7 +340,7 @@ class Slurm:
                 arguments = steps
             return await self.run("scancel", *arguments) is not None
         except KernelError as error:
-            # Only the error for a missing command has a hint. Other errors are answers,
+            # The error for a missing command has a hint. Any other error is an answer,
             # for example that the job does not exist.
             if not error.hint:
                 return True

@@ -19,7 +19,7 @@ WAITING_STATES = (
     "STOPPED",
 )
 RUNNING_STATES = ("RUNNING", "COMPLETING", "STAGE_OUT", "SIGNALING")
-UNKNOWN_JOB = "UNKNOWN"  # SLURM does not know the job (any more)
+UNKNOWN_JOB = "UNKNOWN"  # SLURM does not know the job, or has forgotten it
 STEP_ENDED = "ENDED"  # the job runs, but the step does not
 
 
@@ -33,7 +33,7 @@ class EndState(NamedTuple):
     cause: str
 
 
-# By the name of the state.
+# Name of the state → its description.
 END_STATES = {
     "TIMEOUT": EndState("it exceeded its walltime (TIMEOUT)", "WalltimeOver"),
     "OUT_OF_MEMORY": EndState(

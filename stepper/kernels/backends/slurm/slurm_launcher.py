@@ -202,7 +202,7 @@ class SlurmLauncher:
                 return {}
             settings = _parse_settings(data)
             kernel_id = uuid.UUID(data["kernel"]).hex
-            # Only a job with such a name may be cancelled.
+            # Jobs with other names are not stepper's and must not be cancelled.
             pattern = rf"stepper-[0-9a-f]{{8}}-{kernel_id}"
             if not re.fullmatch(pattern, data["job_name"]):
                 return {}

@@ -296,7 +296,7 @@ class SlurmProcess(RemoteProcess):
             state = CANCEL_REASONS.get(reasons[-1], "CANCELLED")
         unknown_state = slurm_job.EndState(f"the job ended ({state})", "")
         reason, cause = slurm_job.END_STATES.get(state, unknown_state)
-        # Without cgroups, SLURM does not report that memory was exceeded.
+        # SLURM reports an exceeded memory limit only if it uses cgroups.
         is_unexplained = state in ("FAILED", slurm_job.UNKNOWN_JOB)
         if is_unexplained and "memory limit" in output:
             reason, cause = slurm_job.END_STATES["OUT_OF_MEMORY"]

@@ -26,8 +26,8 @@ from stepper.policy.configuration.kernel_config import (
 
 KIND = "slurm"
 MEMORY = re.compile(r"[1-9]\d*[KMGTkmgt]?")
-# As for sbatch --time, except 0, which means no limit: a job must not run for ever if
-# stepper loses track of it.
+# The formats of sbatch --time, except 0. For sbatch, 0 means that there is no limit,
+# but a job that stepper no longer knows must end.
 WALLTIME = re.compile(
     r"(?=.*[1-9])(?:\d+|\d+:\d\d|\d+:\d\d:\d\d|\d+-\d+|\d+-\d+:\d\d|\d+-\d+:\d\d:\d\d)"
 )
