@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -469,6 +470,33 @@ def test_second_ctrl_c_exits_immediately(project: Project) -> None:
         command.returncode == 130
         and "To see whether a cell is still running, run: stepper status deaf" in err
     )
+
+
+@pytest.mark.nightly
+def test_second_ctrl_c_ends_several_replays(project: Project) -> None:
+    deaf = """import os, time
+if os.path.exists('deaf'):
+    open(f'{os.getpid()}.begun', 'w').close()
+    for _ in range(40):
+        try:
+            time.sleep(0.3)
+        except BaseException:
+            pass"""
+    for name in ("a.ipynb", "b.ipynb"):
+        project.notebook(name, [code(deaf, "a")])
+        project.stepper("run", name)
+    folder = project.folder / "notebooks"
+    (folder / "deaf").touch()
+    with start_command(project, "verify", "a", "b", "-j", "2") as command:
+        wait_until(lambda: len([*folder.glob("*.begun")]) == 2)
+        command.send_signal(signal.SIGINT)
+        assert command.stderr is not None
+        assert command.stderr.readline().strip() == ""
+        assert "Ctrl-C again" in command.stderr.readline()
+        started = time.monotonic()
+        command.send_signal(signal.SIGINT)
+        command.communicate(timeout=60)
+    assert command.returncode == 130 and time.monotonic() - started < 3
 
 
 # --- colors and times -----------------------------------------------------------------

@@ -132,7 +132,7 @@ def test_changed_file_is_a_reason_if_a_cell_reads_it(
     text = nondeterminism.describe_reason(
         cells[1], Sources(cells, changed_files=["data/x.csv"]), False
     )
-    expected = "the replay changed data/x.csv; use --scratch"
+    expected = "the replay changed data/x.csv; use `verify --scratch`"
     assert (text == expected) is is_input
 
 

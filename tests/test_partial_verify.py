@@ -228,6 +228,18 @@ def test_values_that_cannot_be_pickled_are_computed(project: Quick) -> None:
     assert document["cells"][1]["difference"] == "`data` loaded from the live kernel"
 
 
+@uses_slow_cells
+def test_live_kernel_could_not_save_values(project: Quick) -> None:
+    make_notebook(
+        project, f"{SLOW}\nletters = (x for x in 'ab')", "print(type(letters))"
+    )
+    text = project.stepper("verify", "a", "--from", "2", "--checkpoint").stdout
+    tried = "; the live kernel only tried to save values for a checkpoint"
+    assert text.splitlines()[0].endswith(tried)
+    text = project.stepper("verify", "a", "--from", "2").stdout
+    assert text.splitlines()[0].endswith("; the live kernel was not touched")
+
+
 @pytest.mark.nightly
 @uses_slow_cells
 def test_values_of_changed_cells_are_computed(project: Quick) -> None:

@@ -18,8 +18,9 @@ import pytest
 from stepper.cli import package_command, verify_command
 from stepper.common import hook_paths
 from stepper.common.errors import UsageError
-from stepper.daemon.replay import standalone_paths
+from stepper.daemon.replay import standalone, standalone_paths
 from stepper.daemon.replay.standalone_paths import find_project_folder, find_python
+from stepper.session.verification import late_outputs
 from tests.conftest import ROOT
 
 PROGRAM = (sys.executable, "-m", "stepper.cli.package_command", "verify")
@@ -113,7 +114,7 @@ def test_arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         write_notebook(path, ("1", ""))
-    (tmp_path / "env/pyvenv.cfg").touch()
+    (tmp_path / "env/conda-meta").mkdir()
     (tmp_path / "sub/.ipynb_checkpoints").mkdir()
     shutil.copy("a.ipynb", "sub/.ipynb_checkpoints/b-checkpoint.ipynb")
     expand = verify_command._expand
@@ -298,6 +299,43 @@ def test_ctrl_c_ends_all_replays(tmp_path: Path) -> None:
     assert out.count("NOT VERIFIED") == 3 and "0 of 3 notebooks reproduce" in out
     assert not [*tmp_path.glob("stepper-*")]
     assert not (tmp_path / "c.txt").exists()
+
+
+LATE = {
+    "thread": "import threading\nthreading.Timer(0.1, lambda: print('late')).start()",
+    "task": """import asyncio
+async def work():
+    await asyncio.sleep(0.1)
+    print('late')
+task = asyncio.create_task(work())""",
+    "callback": """import asyncio
+asyncio.get_running_loop().call_later(0.1, print, 'late')
+None""",
+    "process": """import subprocess
+child = subprocess.Popen('sleep 0.1; echo late', shell=True)""",
+    "detached": "import os\nos.system('(sleep 0.1; echo late) &')\nNone",
+}
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("kind", LATE)
+def test_outputs_after_the_last_cell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(late_outputs, "LATE_SECONDS", 1.0)
+    notebook = write_notebook(tmp_path / "a.ipynb", (LATE[kind], "late\n"))
+    result = standalone.replay_once(str(notebook))
+    assert result.reproduces, result.text
+
+
+def test_no_wait_for_recorded_outputs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(late_outputs, "LATE_SECONDS", 60)
+    cells = (("print(1)\nprint(2)", "1\n2\n"), ("!echo y", "y\n"))
+    notebook = write_notebook(tmp_path / "a.ipynb", *cells)
+    result = standalone.replay_once(str(notebook))
+    assert result.reproduces and result.duration_s < 40, result.text
 
 
 def test_links_to_this_environment(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import contextlib
 import os
 import signal
 import sys
-from _socket import SHUT_WR
+from _socket import SHUT_RDWR, SHUT_WR
 from typing import Any
 
 from stepper.common.errors import StepperError
@@ -31,6 +31,8 @@ class InterruptHandler:
         self.runs_code = runs_code
         self.interrupted = False
         self.connections: list[Any] = []
+        # How connections are shut down after a Ctrl-C: SHUT_WR or SHUT_RDWR.
+        self.direction: int | None = None
         self.previous_handler: Any = None
 
     def __enter__(self) -> InterruptHandler:
@@ -51,16 +53,30 @@ class InterruptHandler:
             error.exit_code = INTERRUPTED
 
     def add_connection(self, connection: Any) -> None:
-        """Add the connection of a request to the daemon."""
+        """Add the connection of a request to the daemon.
+
+        With several requests, one may be sent while Ctrl-C is handled.
+        """
         self.connections.append(connection)
+        if self.direction is not None:
+            self._shut_down_connections(self.direction)
 
     def handle_signal(self, *_: object) -> None:
-        """Interrupt the cell. On the second call, raise KeyboardInterrupt."""
+        """Interrupt the cell. On the second call, raise KeyboardInterrupt.
+
+        The second call also ends the threads that wait for responses: the program
+        exits only when they have ended.
+        """
         if self.interrupted or not self.connections:
+            self._shut_down_connections(SHUT_RDWR)
             raise KeyboardInterrupt
         self.interrupted = True
         with contextlib.suppress(OSError):
             os.write(sys.stderr.fileno(), NOTICE)
+        self._shut_down_connections(SHUT_WR)
+
+    def _shut_down_connections(self, direction: int) -> None:
+        self.direction = direction
         for connection in self.connections:
             with contextlib.suppress(OSError):  # the daemon has closed the connection
-                connection.shutdown(SHUT_WR)
+                connection.shutdown(direction)

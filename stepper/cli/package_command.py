@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import sys
 
-from stepper.install import wheel_install
-
+# The name of the program, as in `wheel_install`, which takes time to import.
+NAME = "notebook-stepper"
 VERIFY = "verify"
 
 
 def main() -> int:
     """Run the command of `sys.argv` and return the exit code."""
     if sys.argv[1:2] != [VERIFY]:
+        from stepper.install import wheel_install
+
         return wheel_install.main()
     import click
 
@@ -31,9 +33,9 @@ def main() -> int:
             ctx.meta[STANDALONE] = True
             return super().invoke(ctx)
 
-    program = Program(wheel_install.NAME)
-    program.add_command(make_command(COMMANDS[VERIFY], VERIFY, wheel_install.NAME))
-    program.main(prog_name=wheel_install.NAME)
+    program = Program(NAME)
+    program.add_command(make_command(COMMANDS[VERIFY], VERIFY, NAME))
+    program.main(prog_name=NAME)
     return 0
 
 

@@ -365,10 +365,7 @@ RENDERINGS = {
     "status": Rendering(_format_status),
     "run": RUN_RENDERING,
     "restore": RUN_RENDERING,
-    "verify": Rendering(
-        document=_remove_text,
-        succeeded=lambda response: bool(response["reproduces"]),
-    ),
+    "verify": Rendering(document=_remove_text),
     "list": Rendering(_format_list),
     "use": Rendering(_format_use, document=_remove_null_values),
     "kernels": Rendering(_format_kernels),

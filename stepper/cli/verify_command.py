@@ -31,6 +31,7 @@ from stepper.cli.terminal import print_text, write_text
 from stepper.common.dataclass_decode import decode
 from stepper.common.errors import DaemonError, StepperError, UsageError
 from stepper.common.paths import Paths, resolve_project
+from stepper.common.project_walk import is_project_folder
 from stepper.hook import daemon_client
 from stepper.messages.verification import github_annotations, junit_report
 from stepper.messages.verification.notebook_outcome import (
@@ -51,8 +52,6 @@ if TYPE_CHECKING:
 # Set by the program `notebook-stepper`, which never uses a daemon.
 STANDALONE = "stepper.cli.verify_command.standalone"
 SUFFIX = ".ipynb"
-# Folders that are not searched for notebooks. Hidden folders are not searched, either.
-SKIPPED_FOLDERS = ("node_modules", "__pycache__", "site-packages")
 NOT_STARTED = "the command was interrupted before the replay started"
 
 
@@ -211,24 +210,21 @@ def _expand_name(name: str) -> list[str]:
 
 
 def _find_below(folder: str) -> list[str]:
-    """Return the notebooks in a folder and its subfolders, without hidden ones."""
+    """Return the notebooks in a folder and its subfolders.
+
+    Hidden notebooks and folders, and Python environments, are left out.
+    """
     notebooks = []
     for root, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if _is_searched(root, name)]
+        folders[:] = [
+            name
+            for name in folders
+            if is_project_folder(name, os.path.join(root, name))
+        ]
         for name in names:
             if name.endswith(SUFFIX) and not name.startswith("."):
                 notebooks.append(os.path.normpath(os.path.join(root, name)))
     return sorted(notebooks)
-
-
-def _is_searched(root: str, name: str) -> bool:
-    """Return whether notebooks are searched in the folder `name` of `root`.
-
-    Hidden folders, virtual environments and the like are left out.
-    """
-    if name.startswith(".") or name in SKIPPED_FOLDERS:
-        return False
-    return not os.path.exists(os.path.join(root, name, "pyvenv.cfg"))
 
 
 def _read_source_lines(path: str) -> Mapping[int, int]:

@@ -49,7 +49,7 @@ def walk(root: str) -> Tree:
                 continue
             if not is_folder:
                 tree.files.append(path)
-            elif _is_project_folder(entry):
+            elif is_project_folder(entry.name, entry.path):
                 tree.folders.append(path)
                 queue.append((path + "/", scan_folder(entry.path)))
         # A folder with thousands of images must not use up the limit of the others.
@@ -59,15 +59,17 @@ def walk(root: str) -> Tree:
     return tree._replace(truncated=is_truncated)
 
 
-def _is_project_folder(entry: os.DirEntry[str]) -> bool:
+def is_project_folder(name: str, path: str) -> bool:
     """Return whether a folder is neither hidden nor a Python environment."""
-    if entry.name.startswith(".") or entry.name in SKIPPED:
+    if name.startswith(".") or name in SKIPPED:
         return False
-    for name in ENVIRONMENT_MARKERS:
-        marker = os.path.join(entry.path, name)
-        if os.path.lexists(marker):
-            return False
-    return True
+    return not is_environment(path)
+
+
+def is_environment(folder: str) -> bool:
+    """Return whether a folder is a Python environment of venv or conda."""
+    markers = [os.path.join(folder, name) for name in ENVIRONMENT_MARKERS]
+    return any(map(os.path.lexists, markers))
 
 
 def scan_folder(folder: str) -> Iterator[os.DirEntry[str]]:

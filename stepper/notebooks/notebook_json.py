@@ -200,7 +200,7 @@ def replace_cells(data: bytes, cells: Sequence[int | dict[str, Any]]) -> bytes:
     style = detect_style(data)
     try:
         text = data.removeprefix(BOM).decode()
-        spans = _find_spans(text)
+        spans = find_spans(text)
         list_start, list_end = spans[CELLS]
     except (ValueError, KeyError):  # not UTF-8
         return _replace_cells_whole(data, style, cells)
@@ -354,7 +354,7 @@ def _change_parts(
     Raise ValueError if the encoding is not UTF-8, and KeyError if a part is missing.
     """
     text = data.removeprefix(BOM).decode()
-    spans = _find_spans(text)
+    spans = find_spans(text)
     pieces = [BOM] if data.startswith(BOM) else []
     position = 0
     for key in sorted(changes, key=spans.__getitem__):
@@ -371,8 +371,12 @@ def _change_parts(
     return b"".join(pieces)
 
 
-def _find_spans(text: str) -> dict[Key, Span]:
-    """Return the spans of the top-level values by name, and of the cells by index."""
+def find_spans(text: str) -> dict[Key, Span]:
+    """Return the spans of the top-level values by name, and of the cells by index.
+
+    `text` is a notebook, or another object in valid JSON. If the text is not valid,
+    the result is arbitrary, or ValueError, IndexError or RecursionError is raised.
+    """
     spans: dict[Key, Span] = {}
     opening = text.index("{")
     position = _skip_separator(text, opening + 1)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from stepper.common import secure_files
 from stepper.common.errors import KernelError, StepperError, UsageError
 from stepper.common.paths import Paths
-from stepper.common.project_walk import scan_folder
+from stepper.common.project_walk import is_environment, scan_folder
 from stepper.common.text import one_line
 from stepper.daemon import backend_commands
 from stepper.daemon.replay.replay_file_changes import FolderSnapshot
@@ -420,13 +420,8 @@ def _list_not_copied(folder: str, names: list[str]) -> Iterable[str]:
     return [
         name
         for name in names
-        if name in NOT_COPIED or _is_environment(os.path.join(folder, name))
+        if name in NOT_COPIED or is_environment(os.path.join(folder, name))
     ]
-
-
-def _is_environment(path: str) -> bool:
-    """Return whether a folder is a virtual environment of Python."""
-    return os.path.exists(os.path.join(path, "pyvenv.cfg"))
 
 
 def _iterate_sizes(folder: str) -> Iterator[int]:

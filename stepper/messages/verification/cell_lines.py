@@ -125,8 +125,8 @@ def _format_not_run(all_cells: Sequence[CellVerdict]) -> list[Entry]:
     cells = _select(all_cells, ReplayVerdict.NOT_RUN)
     if not cells:
         return []
-    reason = cells[0].difference or "a cell above failed"
-    return [_create_entry(NOTE_MARK, cells, f": not run, because {reason}")]
+    text = f": not run, because {cells[0].difference}"
+    return [_create_entry(NOTE_MARK, cells, text)]
 
 
 def _format_skipped(all_cells: Sequence[CellVerdict]) -> list[Entry]:

@@ -48,8 +48,7 @@ def describe_cell(cell: CellVerdict) -> str:
             return f"not replayed (--from); {one_line(cell.difference, 400)}"
         return "skipped (--from)"
     if is_skipped(cell):
-        reason = one_line(cell.difference, 400) or "a cell above failed"
-        return f"not run, because {reason}"
+        return f"not run, because {one_line(cell.difference, 400)}"
     if cell.verdict is ReplayVerdict.NOT_RECORDED:
         return "the notebook contains no outputs of the current source"
     if cell.difference:

@@ -21,19 +21,25 @@ FILE_TEXTS = {
 
 
 def format_verify(
-    result: VerifyResult, interpreter: str = "", is_kernelspec: bool = False
+    result: VerifyResult,
+    interpreter: str = "",
+    is_kernelspec: bool = False,
+    is_live_kernel_used: bool = False,
 ) -> str:
     """Return the report on a replay, for users and agents.
 
     If stepper is not installed in the project, `interpreter` is the interpreter that
     ran the notebook, or with `is_kernelspec` the name of the kernelspec. Then the
     report mentions neither the live kernel nor commands, and names the interpreter if
-    the notebook does not reproduce.
+    the notebook does not reproduce. `is_live_kernel_used` says whether the live kernel
+    executed code for a checkpoint.
     """
     is_installed = not interpreter
     verdict = format_verdict(result)
     if result.loaded_cells:
         verdict += "; the live kernel only saved the checkpoint"
+    elif is_live_kernel_used:
+        verdict += "; the live kernel only tried to save values for a checkpoint"
     elif is_installed:
         verdict += "; the live kernel was not touched"
     lines = [verdict, *format_cells(result, is_installed)]

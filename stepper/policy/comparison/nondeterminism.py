@@ -112,7 +112,7 @@ def describe_reason(cell: Cell, sources: Sources, is_reordered: bool) -> str:
 
 def describe_changed_file(name: str) -> str:
     """Return a text on a file that the replay both reads and changes."""
-    return f"the replay changed {name}; use --scratch"
+    return f"the replay changed {name}; use `verify --scratch`"
 
 
 def _find_own_reason(cell: Cell, sources: Sources, is_reordered: bool) -> str:

@@ -27,11 +27,13 @@ from stepper.session.verification.checkpoints import Checkpoint
 class PartialReplay:
     """The cells that a replay skips, by index, and the values that it loads instead.
 
-    For a full replay, both are empty.
+    For a full replay, both are empty. `is_live_kernel_used` says whether the live
+    kernel executed code to save values, whether or not it could save them.
     """
 
     skipped: frozenset[int] = frozenset()
     checkpoints: Mapping[int, Checkpoint] = field(default_factory=dict)
+    is_live_kernel_used: bool = False
 
     def describe_source(self, index: int) -> str:
         """Return where the results of a skipped cell come from, or an empty string."""
@@ -82,6 +84,7 @@ class PartialReplayPlanner:
         self.is_live = False
         # Cells whose results can't be saved.
         self.unsaved = set[str]()
+        self.is_live_kernel_used = False
 
     def plan(self) -> PartialReplay:
         """Return the plan without a checkpoint."""
@@ -117,7 +120,7 @@ class PartialReplayPlanner:
             self.cells_by_id[cell_id].index: checkpoint
             for cell_id, checkpoint in saved.items()
         }
-        return PartialReplay(_get_indexes(plan), by_index)
+        return PartialReplay(_get_indexes(plan), by_index, self.is_live_kernel_used)
 
     async def _save(
         self, saved: Mapping[str, Checkpoint], caller: Caller
@@ -125,6 +128,7 @@ class PartialReplayPlanner:
         """Save the checkpoints of cells; return why some can't be saved, by cell id."""
         if not saved:
             return {}
+        self.is_live_kernel_used = True
         names_by_path = {item.path: item.names for item in saved.values()}
         problems = await checkpoints.save_values(self.session, names_by_path, caller)
         return {

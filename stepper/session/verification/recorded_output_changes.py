@@ -25,7 +25,7 @@ from stepper.policy.execution_result import CellVersion
 from stepper.policy.journal_events import RunEnded
 from stepper.policy.model import Cell, Verdict, parse_moment
 from stepper.session.session import Session
-from stepper.session.verification.replay import LATE_SECONDS
+from stepper.session.verification.late_outputs import LATE_SECONDS
 
 # Another version of these packages may draw the same figure differently.
 DRAWING_PACKAGES = ("matplotlib", "PIL", "seaborn")

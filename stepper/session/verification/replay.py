@@ -17,18 +17,15 @@ from stepper.policy.comparison.output_items import (
     CellOutputs,
 )
 from stepper.policy.comparison.recorded_runs import Recording
-from stepper.policy.execution_result import CellVersion
 from stepper.policy.model import Cell, Outcome, Verdict
 from stepper.session import progress_events
 from stepper.session.caller import Caller
 from stepper.session.cells.cell_run import run_cell
 from stepper.session.session import Session
 from stepper.session.verification.checkpoints import load_values
+from stepper.session.verification.late_outputs import collect_outputs
 from stepper.session.verification.partial_replays import FULL_REPLAY, PartialReplay
 from stepper.session.verification.random_seeds import seed_generators
-
-LATE_SECONDS = 0.3  # for the outputs of threads after the end of the last cell
-UNWRITTEN = "the outputs of the replay could not be written"
 
 
 class NullJournal:
@@ -114,10 +111,9 @@ async def replay(
                 if not _can_go_on(summary, recording):
                     result.ended_by = summary
                     break
-            await _write_late_outputs(fresh)
-            for cell in cells_run:
-                outputs = fresh.file.read_outputs(CellVersion.from_cell(cell))
-                result.shown[cell.index] = CellOutputs(outputs, figure_facts)
+            outputs_by_index = await collect_outputs(fresh, cells_run, recording)
+            for index, outputs in outputs_by_index.items():
+                result.shown[index] = CellOutputs(outputs, figure_facts)
             metadata = fresh.file.read().metadata
             result.widget_models = widget_outputs.get_models(metadata)
             result.packages = dict(fresh.state.packages)
@@ -125,22 +121,6 @@ async def replay(
             shutdown = fresh.kernel_manager.shut_down("the replay has finished")
             await asyncio.shield(shutdown)
     return result
-
-
-async def _write_late_outputs(fresh: Session) -> None:
-    """Write the outputs that arrive after the last cell.
-
-    Raise StepperError if outputs cannot be written.
-    """
-    kernel = fresh.kernel_manager.kernel
-    if kernel is not None and await kernel.check_death() is None:
-        await asyncio.sleep(LATE_SECONDS)
-        kernel.receive_pending()
-    fresh.write_late_outputs()
-    if fresh.state.pending_outputs:
-        notices = "; ".join(fresh.notices.list_texts())
-        reason = f": {notices}" if notices else ""
-        raise StepperError(UNWRITTEN + reason, "df -h .stepper")
 
 
 @contextlib.asynccontextmanager

@@ -123,7 +123,10 @@ async def verify(
         warnings=len(with_warnings),
         partial=bool(findings.partial.skipped),
     )
-    result = replace(result, text=verify_report.format_verify(result))
+    text = verify_report.format_verify(
+        result, is_live_kernel_used=findings.partial.is_live_kernel_used
+    )
+    result = replace(result, text=text)
     if not result.partial:  # the last full verdict remains
         _record_verdict(session, document, result)
     return result

@@ -74,6 +74,8 @@ class LocalProcess:
         self.oom_kills = OomKills(identity.pid)
         self.group = ProcessGroup(identity, files.earlier)
         self.death: Death | None = None
+        # Whether all processes of the kernel were killed on request.
+        self.is_killed = False
         self.disconnect_count = 0
         self.unreachable_reason = ""
 
@@ -109,6 +111,7 @@ class LocalProcess:
         await asyncio.to_thread(
             process_identity.kill_kernel_processes, self.id, self.identity
         )
+        self.is_killed = True
 
     async def poll(self) -> Death | None:
         """Return how the kernel died, or None while it is running.
@@ -129,7 +132,8 @@ class LocalProcess:
         else:
             reason = describe_exit(exit_code)
         self.death = Death(reason, self.read_log_tail(), cause)
-        await asyncio.to_thread(process_identity.kill_kernel_processes, self.id)
+        if not self.is_killed:
+            await asyncio.to_thread(process_identity.kill_kernel_processes, self.id)
         return self.death
 
     def _is_running(self) -> bool:
