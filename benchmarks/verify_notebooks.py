@@ -1,6 +1,6 @@
-"""Measure `stepper verify` on notebooks: false alarms, missed changes, and time.
+"""Measure `stepper verify` and nbval on notebooks: false alarms and missed changes.
 
-    python benchmarks/verify_notebooks.py PYTHON FOLDER [STEP OFFSET TIMED]
+    python benchmarks/verify_notebooks.py PYTHON FOLDER [STEP OFFSET]
 
 FOLDER has notebooks, such as those in source distributions of packages, and PYTHON has
 the packages that they need, nbconvert and nbval. Each notebook is recorded with
@@ -8,9 +8,8 @@ nbconvert. Then the recorded outputs of up to three cells are changed in one pla
 in `benchmarks/verify_cells.py`, and `stepper verify` replays the changed notebook. A
 cell that is flagged without a change is a false alarm.
 
-For the first TIMED notebooks (10), nbval replays the changed notebook, too, and the
-time of `stepper verify --once` on the unchanged notebook is compared with that of
-nbconvert. With STEP and OFFSET, only each STEP-th notebook is used.
+nbval replays the changed notebook, too. With STEP and OFFSET, only each STEP-th
+notebook is used. `benchmarks/verify_times.py` compares times.
 
 The notebooks run in a copy of their folder. One line per notebook is printed as JSON,
 and the sums at the end.
@@ -135,27 +134,20 @@ def run_stepper(project: Project, *arguments: str) -> str:
 
 
 def measure(
-    project: Project, python: str, path: Path, rng: random.Random, is_timed: bool
+    project: Project, python: str, path: Path, rng: random.Random
 ) -> dict[str, Any] | None:
-    """Return the figures of a notebook, None if it is left out.
-
-    `is_timed` says whether nbval runs and the unchanged notebook is replayed, too.
-    """
+    """Return the figures of a notebook, None if it is left out."""
     recorded_seconds = record(python, path)
     if recorded_seconds is None:
         return None
     name = str(path.relative_to(project.folder))
-    started = time.monotonic()
-    if is_timed:
-        run_stepper(project, "verify", name, "--once")
-    once_seconds = time.monotonic() - started
     unchanged = path.read_bytes()
     changes = change_notebook(path, rng)
     text = run_stepper(project, "verify", name, "--json")
     if not text:
         return None
     result = json.loads(text)
-    by_nbval = run_nbval(python, path) if is_timed else None
+    by_nbval = run_nbval(python, path)
     path.write_bytes(unchanged)
     flagged = {
         cell["number"]: cell for cell in result["cells"] if cell["verdict"] in FLAGS
@@ -177,7 +169,6 @@ def measure(
         ],
         "kernels": result["kernels"],
         "nbconvert_s": round(recorded_seconds, 1),
-        "verify_once_s": round(once_seconds, 1) if is_timed else None,
         "verify_s": round(result["duration_s"], 1),
         "nbval_missed": None if by_nbval is None else [*({*changes} - by_nbval)],
         "nbval_alarms": None if by_nbval is None else [*(by_nbval - {*changes})],
@@ -187,7 +178,7 @@ def measure(
 def main() -> None:
     """Print the figures of each notebook, and the sums."""
     python, folder = sys.argv[1], Path(sys.argv[2])
-    step, offset, timed_count = map(int, sys.argv[3:] or (1, 0, 10))
+    step, offset = map(int, sys.argv[3:] or (1, 0))
     forked_kernels.spawn_kernels()
     os.environ["PATH"] = f"{Path(python).parent}:{os.environ['PATH']}"
     rng = random.Random(1)
@@ -199,8 +190,7 @@ def main() -> None:
             shutil.copytree(folder, target)
             paths = sorted(target.rglob("*.ipynb"), key=os.path.getsize)
             for path in paths[offset::step]:
-                is_timed = len(rows) < timed_count
-                row = measure(project, python, path, rng, is_timed)
+                row = measure(project, python, path, rng)
                 if row is not None:
                     rows.append(row)
                     print(json.dumps(row), flush=True)
