@@ -301,6 +301,18 @@ def test_ctrl_c_ends_all_replays(tmp_path: Path) -> None:
     assert not (tmp_path / "c.txt").exists()
 
 
+def test_errors_name_the_notebook_as_results_do(tmp_path: Path) -> None:
+    folder = tmp_path / "sub"
+    folder.mkdir()
+    git("init", "-q", cwd=tmp_path)
+    (folder / "broken.ipynb").write_text("{")
+    names = ("broken", "../sub/broken.ipynb", "missing")
+    result = verify(*names, "--format", "github", cwd=folder, check=2)
+    lines = [line for line in result.stdout.splitlines() if line.startswith("::")]
+    files = [line.partition(",title=")[0] for line in lines]
+    assert files == ["::error file=sub/broken.ipynb"] * 2 + ["::error file=missing"]
+
+
 LATE = {
     "thread": "import threading\nthreading.Timer(0.1, lambda: print('late')).start()",
     "task": """import asyncio

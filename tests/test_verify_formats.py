@@ -68,7 +68,8 @@ def test_junit_has_a_suite_for_each_notebook_and_a_case_for_each_cell() -> None:
     assert failure.attrib == {"type": "changed", "message": "changed: -1 +1"}
     assert failure.text == "- -1 +1\n+ 1"
     (error,) = second.findall("testcase/error")
-    assert error.get("message") == "no kernel" and error.text == "pip install ipykernel"
+    assert error.get("message") == "no kernel"
+    assert error.text == "To fix this, run: pip install ipykernel"
 
 
 def test_junit_is_well_formed_whatever_a_notebook_contains() -> None:
@@ -106,7 +107,7 @@ def test_github_annotations_name_file_line_and_difference() -> None:
         "::error file=a%2Cb%3A 50%25.ipynb,line=20,title=cell 2 does not reproduce::"
         "changed: -1 +1%0A- -1 +1%0A+ 1",
         "::error file=b.ipynb,title=b.ipynb was not verified::no kernel%0A"
-        "pip install ipykernel",
+        "To fix this, run: pip install ipykernel",
         "::error file=a%2Cb%3A 50%25.ipynb,line=30,title=cell 3 does not reproduce::"
         "the notebook contains no outputs of the current source%0A- -1 +1%0A+ 1",
     ]

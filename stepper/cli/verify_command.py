@@ -94,7 +94,10 @@ class VerifyCall:
         """
         if self.is_single:
             raise error
-        name = self.notebooks[index] or "the current notebook"
+        name = "the current notebook"
+        typed_name = self.notebooks[index]
+        if typed_name is not None:
+            name = _get_path_in_project(typed_name, self.project)
         outcome = NotebookOutcome(
             name, None, error.message, error.hint, error.exit_code
         )
@@ -225,6 +228,24 @@ def _find_below(folder: str) -> list[str]:
             if name.endswith(SUFFIX) and not name.startswith("."):
                 notebooks.append(os.path.normpath(os.path.join(root, name)))
     return sorted(notebooks)
+
+
+def _get_path_in_project(name: str, project: str | None) -> str:
+    """Return the path of a notebook relative to its project, as in results.
+
+    `project` is None if stepper is not installed. If there is no file with this name,
+    return the name.
+    """
+    for path in (name, name + SUFFIX):
+        if not os.path.isfile(path):
+            continue
+        real_path = os.path.realpath(path)
+        if project is None:
+            from stepper.daemon.replay.standalone_paths import find_project_folder
+
+            project = find_project_folder(real_path)
+        return os.path.relpath(real_path, project)
+    return name
 
 
 def _read_source_lines(path: str) -> Mapping[int, int]:

@@ -80,7 +80,7 @@ def _annotate_notebook(outcome: NotebookOutcome) -> str:
         "file": outcome.notebook,
         "title": f"{outcome.notebook} was not verified",
     }
-    message = f"{outcome.error}\n{outcome.hint}"
+    message = f"{outcome.error}\n{outcome.advice}"
     return _format_error(properties, message.strip())
 
 

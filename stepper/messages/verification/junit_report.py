@@ -87,7 +87,7 @@ def _format_error(outcome: NotebookOutcome) -> str:
     start = _format_case_start(outcome, "notebook", "")
     message = _quote(outcome.error)
     return (
-        f"{start}><error message={message}>{_escape(outcome.hint)}</error></testcase>"
+        f"{start}><error message={message}>{_escape(outcome.advice)}</error></testcase>"
     )
 
 

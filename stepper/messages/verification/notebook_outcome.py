@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from stepper.common.text import format_count, one_line
+from stepper.messages.error_hint import format_hint
 from stepper.messages.marks import FAILED_MARK
 from stepper.policy.comparison.output_comparison import ReplayVerdict
 from stepper.policy.comparison.verify_results import CellVerdict, VerifyResult
@@ -34,6 +35,11 @@ class NotebookOutcome:
     def reproduces(self) -> bool:
         """Whether the notebook was verified and reproduces."""
         return self.result is not None and self.result.reproduces
+
+    @property
+    def advice(self) -> str:
+        """The hint, with a sentence that says what its command is for."""
+        return format_hint(self.hint)
 
 
 def is_skipped(cell: CellVerdict) -> bool:
@@ -78,6 +84,6 @@ def format_outcome(outcome: NotebookOutcome) -> str:
         return outcome.result.text
     name = one_line(outcome.notebook, NAME_CHARACTERS)
     text = f"{name}: NOT VERIFIED · {outcome.error}"
-    for line in outcome.hint.splitlines():
+    for line in outcome.advice.splitlines():
         text += f"\n  {line}"
     return text
