@@ -352,7 +352,7 @@ def test_false_criterion_leaves_the_step_open() -> None:
     ) == (
         StepStatus.CRITERION_FALSE,
         0,
-        1,
+        run_state.plan.steps[0],
         False,
     )
     assert (
@@ -383,7 +383,8 @@ def test_later_steps_may_run_after_a_false_criterion() -> None:
         edit_gate.check_failed_step(run_state, [cell(0), new], 2) or ""
     )
     journal_reducer.apply(run(3, FINE, key=2, at=1), run_state)
-    assert (run_state.find_open_step(), run_state.is_complete) == (1, False)
+    assert run_state.find_open_step() is run_state.plan.steps[0]
+    assert not run_state.is_complete
     journal_reducer.apply(journal_events.Confirmed(key=1, reason="enough"), run_state)
     assert run_state.is_complete
 

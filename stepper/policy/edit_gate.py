@@ -159,22 +159,19 @@ def check_failed_step(state: State, cells: Sequence[Cell], index: int) -> str | 
     No code cell can be added below the failed cell of the open step. `index` counts all
     cells, from 0.
     """
-    step_id = state.find_open_step(StepStatus.CRITERION_FALSE)
-    if step_id is None:
+    step = state.find_open_step(StepStatus.CRITERION_FALSE)
+    if step is None:
         return None
-    failed = plan.find_failed_cell(state, cells, step_id)
-    if failed is None or index <= failed.index:
+    failed_cell = plan.find_failed_cell(state, cells, step.id)
+    if failed_cell is None or index <= failed_cell.index:
         return None
-    step = state.plan.find_step(step_id)
-    step_name = "its step"
-    if step is not None:
-        position = state.plan.get_position(step.id)
-        step_name = f'step {position} "{one_line(step.title, 120)}"'
+    position = state.plan.get_position(step.id)
+    title = one_line(step.title, 120)
     return (
-        f"{failed.label} of {step_name} failed and is not fixed: no code cell can be"
-        f" added below it. Replace that cell (edit_mode replace, cell_id"
-        f" {one_line(failed.id, 100)}) or delete it; a helper cell can be added above"
-        " it"
+        f'{failed_cell.label} of step {position} "{title}" failed and is not fixed: no'
+        f" code cell can be added below it. Replace that cell (edit_mode replace,"
+        f" cell_id {one_line(failed_cell.id, 100)}) or delete it; a helper cell can be"
+        " added above it"
     )
 
 

@@ -356,8 +356,8 @@ class State:
         attempts = 0 if is_done else progress.attempts
         return AttemptCount(attempts + counts, counts)
 
-    def find_open_step(self, *excluded: StepStatus) -> int | None:
-        """Return the id of the first step that is neither done nor skipped, or None.
+    def find_open_step(self, *excluded: StepStatus) -> Step | None:
+        """Return the first step that is neither done nor skipped, or None.
 
         Steps with an excluded status are ignored. A step that is done stays done here
         if its cell changes or is interrupted later.
@@ -365,7 +365,7 @@ class State:
         for step in self.plan.steps:
             progress = self.get_progress(step.id)
             if progress.status not in (*FINISHED, *excluded):
-                return step.id
+                return step
         return None
 
     @property

@@ -249,22 +249,22 @@ def find_step_id(state: State, cells: Sequence[Cell], cell: Cell) -> int | None:
             return step.id
     if cell.id in state.progress:  # the cell ran before, without a step
         return None
-    step_id = _find_current_step(state, cells)
-    if step_id is not None and find_failed_cell(state, cells, step_id) is not None:
+    open_step = _find_open_step(state, cells)
+    if open_step is None or find_failed_cell(state, cells, open_step.id) is not None:
         return None
-    return step_id
+    return open_step.id
 
 
-def _find_current_step(state: State, cells: Sequence[Cell]) -> int | None:
-    """Return the id of the step that the next new cell belongs to, or None."""
-    step_id = state.find_open_step()
-    if step_id is None:
+def _find_open_step(state: State, cells: Sequence[Cell]) -> Step | None:
+    """Return the step that the next new cell may belong to, or None."""
+    step = state.find_open_step()
+    if step is None:
         return None
-    progress = state.get_progress(step_id)
+    progress = state.get_progress(step.id)
     if progress.status is not StepStatus.CRITERION_FALSE:
-        return step_id
+        return step
     if find_cell(cells, progress.cell_id or "") is None:
-        return step_id
+        return step
     return state.find_open_step(StepStatus.CRITERION_FALSE)
 
 

@@ -82,7 +82,7 @@ class Counter:
 
     @property
     def is_at_start(self) -> bool:
-        """Whether the counter has only shown one share, at which it may start."""
+        """Whether the counter has shown a single share, at most `start_limit`."""
         if len(self.samples) != 1:
             return False
         sample = self.samples[0]

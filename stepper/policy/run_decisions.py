@@ -97,9 +97,7 @@ def decide_on_written_cell(
         return WriteDecision(CellAction.WAIT, reason)
     reason = edit_gate.check_stop(state)
     if not reason and is_new:
-        other_cells = [other for other in cells if other.id != cell.id]
-        reason = edit_gate.check_failed_step(state, other_cells, cell.index)
-        reason = reason or edit_gate.check_cell_count(cells, limits)
+        reason = _check_new_cell(state, cells, cell, limits)
     if reason:
         return WriteDecision(CellAction.REFUSE, reason)
     key = plan.find_key(state, cells, cell)
@@ -113,6 +111,20 @@ def decide_on_written_cell(
     skips_preflight = has_failed_preflight or expects_error
     needs_preflight = limits.preflight and not skips_preflight
     return WriteDecision(CellAction.RUN, "", repeated_run, needs_preflight)
+
+
+def _check_new_cell(
+    state: State, cells: Sequence[Cell], cell: Cell, limits: Limits
+) -> str | None:
+    """Return why a new cell must not run, or None if it may.
+
+    The cell is already in the notebook.
+    """
+    other_cells = [other for other in cells if other.id != cell.id]
+    reason = edit_gate.check_failed_step(state, other_cells, cell.index)
+    if reason:
+        return reason
+    return edit_gate.check_cell_count(cells, limits)
 
 
 @dataclass(frozen=True)
@@ -200,26 +212,37 @@ def judge_run(
     if the kernel died.
     """
     if outcome is Outcome.MEMORY:
-        consequence = VARIABLES_KEPT
-        if death:
-            consequence = _describe_death(death, lost_variables)
-        message = f"{memory}; {consequence}"
-        memory_fault = Fault("MemoryLimit", message, ("MemoryLimit",))
+        memory_fault = _make_memory_fault(memory, death, lost_variables)
         return Judgement(memory_fault, Verdict.UNRECOVERABLE)
     if death and outcome is not Outcome.CANCELLED:
         death_fault = _make_death_fault(death, fault, lost_variables)
         return Judgement(death_fault, Verdict.UNRECOVERABLE)
     if outcome is Outcome.TIMEOUT:
-        fault = replace(
-            fault or Fault("", ""),
-            ename="Timeout",
-            evalue=VARIABLES_KEPT,
-            mro=("Timeout",),
-        )
+        fault = _make_timeout_fault(fault)
     if outcome is Outcome.ERROR and changed_cells.RAISES_TAG in tags:
         return Judgement(fault, Verdict.FINE)
     verdict = error_classification.classify_run(outcome, fault)
     return Judgement(fault, verdict)
+
+
+def _make_timeout_fault(fault: Fault | None) -> Fault:
+    """Return the error of a run that timed out.
+
+    `fault` is the KeyboardInterrupt that the cell raised, or None.
+    """
+    interrupt = fault or Fault("", "")
+    return replace(interrupt, ename="Timeout", evalue=VARIABLES_KEPT, mro=("Timeout",))
+
+
+def _make_memory_fault(memory: str, death: Death | None, lost_variables: str) -> Fault:
+    """Return the error of a run that exceeded the memory limit.
+
+    `death` is None if the kernel is still alive.
+    """
+    consequence = VARIABLES_KEPT
+    if death:
+        consequence = _describe_death(death, lost_variables)
+    return Fault("MemoryLimit", f"{memory}; {consequence}", ("MemoryLimit",))
 
 
 def _describe_death(death: Death, lost_variables: str) -> str:

@@ -146,7 +146,7 @@ def compare_outputs(
 
     `further` are the outputs of further fresh runs. `redrawn` says that the version of
     a plotting library has changed since the recorded run. In this case, pictures with
-    equal figure summaries count as close.
+    equal figure summaries count as close. By default, pixels are not compared.
     """
     if recorded.outputs == fresh.outputs:
         return Difference(ReplayVerdict.SAME)

@@ -96,14 +96,7 @@ class BindingTable:
             other_names = {*bound_before} - binds.keys() - changes
             reported = dict.fromkeys(other_names, "")
         # Find the bindings that the cell reads before its own bindings are applied.
-        providers = self._find_providers(resolved.reads)
-        for name in resolved.outside_reads & self.bindings.keys():
-            providers[name] = self.bindings[name]
-        for name in changed:
-            binding = self.bindings.get(name)
-            if binding is not None and binding.kind == VALUE:
-                providers[name] = binding
-
+        read_bindings = self._find_read_bindings(resolved, changed)
         for name in changes - binds.keys():
             if succeeded or name in reported:
                 self._apply_change(name, origin, reported, has_report)
@@ -114,11 +107,7 @@ class BindingTable:
         # Names that only the kernel's report contains: `exec` bound them, or a function
         # of another module changed their objects.
         for name in reported.keys() - binds.keys() - changes:
-            version = reported[name] or origin
-            binding = self.bindings.get(name)
-            if binding is None or binding.kind != VALUE:
-                binding = Binding(origin, VALUE, version)
-            self.bindings[name] = binding._replace(origin=origin, version=version)
+            self._apply_unknown_change(name, origin, reported[name])
         self._apply_outside_state(origin, usage)
         for name in resolved.outside_writes - usage.outside_binds.keys():
             if name not in usage.outside_changes:  # a database
@@ -127,7 +116,35 @@ class BindingTable:
             self.bindings.pop(name, None)
         if usage.star:
             self.star_origin = origin
-        return providers
+        return read_bindings
+
+    def _find_read_bindings(
+        self, resolved: ResolvedUsage, changed: Names
+    ) -> dict[str, Binding]:
+        """Return the bindings that a cell reads, by name.
+
+        `changed` are names whose objects the cell also reads, because it changes them
+        in place.
+        """
+        read_bindings = self._find_providers(resolved.reads)
+        for name in resolved.outside_reads & self.bindings.keys():
+            read_bindings[name] = self.bindings[name]
+        for name in changed:
+            binding = self.bindings.get(name)
+            if binding is not None and binding.kind == VALUE:
+                read_bindings[name] = binding
+        return read_bindings
+
+    def _apply_unknown_change(self, name: str, origin: int, fingerprint: str) -> None:
+        """Update the binding of a name that a cell bound, or whose object it changed.
+
+        `fingerprint` is empty if it is not known.
+        """
+        version = fingerprint or origin
+        binding = self.bindings.get(name)
+        if binding is None or binding.kind != VALUE:
+            binding = Binding(origin, VALUE, version)
+        self.bindings[name] = binding._replace(origin=origin, version=version)
 
     def _apply_outside_state(self, origin: int, usage: NameUsage) -> None:
         """Apply changes of state outside the variables.

@@ -19,7 +19,7 @@ from stepper.policy.dataflow.library_objects import (
     find_written_database,
     get_library_effects,
 )
-from stepper.policy.dataflow.magic_effects import analyze_magic
+from stepper.policy.dataflow.magic_effects import MagicEffects, analyze_magic
 from stepper.policy.dataflow.name_effects import (
     ANNOTATED,
     BIND,
@@ -135,7 +135,11 @@ class _NameVisitor(NameRecorder):
                 self.visit(node)
 
     def visit_statement(self, node: ast.expr) -> None:
-        """Visit an expression whose value is not used."""
+        """Visit an expression statement, or an expression that may be used like one.
+
+        Elements of comprehensions and bodies of lambda expressions are often used like
+        statements, as in `[xs.append(i) for i in values]`.
+        """
         self.statement = node
         if isinstance(node, ast.Await):
             self.statement = node.value
@@ -604,9 +608,24 @@ class _NameVisitor(NameRecorder):
     def visit_magic(self, method: str, arguments: list[Any], node: ast.Call) -> None:
         """Visit a call of an IPython magic and the code in its arguments."""
         magic = analyze_magic(method, arguments)
+        is_line_magic = method != "run_cell_magic"
         # The code of a line magic is in the line of the call. The code of a cell magic
         # has the line numbers of the cell.
-        is_line_magic = method != "run_cell_magic"
+        self._visit_magic_code(magic, node.lineno if is_line_magic else None)
+        self.usage.outside_binds.update(magic.outside_binds)
+        for name in magic.reads:
+            self.record_read(name)
+        for name in magic.binds:
+            self.record_binding(name, node if is_line_magic else None)
+        if magic.binds_any:
+            self.usage.star = True
+
+    def _visit_magic_code(self, magic: MagicEffects, line: int | None) -> None:
+        """Visit the code that a magic runs.
+
+        `line` is the number of the line for all mentions of names, or None to keep
+        their own line numbers.
+        """
         mentions_before = len(self.usage.mentions)
         binds_before = dict(self.usage.binds)
         bound_before = set(self.bound)
@@ -615,20 +634,13 @@ class _NameVisitor(NameRecorder):
             if tree is not None:
                 self.visit_all(tree.body)
         mentions = self.usage.mentions[mentions_before:]
-        if is_line_magic:
-            mentions = [mention._replace(line=node.lineno) for mention in mentions]
         if magic.discards_bindings:
             self.usage.binds = binds_before
             self.bound = bound_before
             mentions = []
+        if line is not None:
+            mentions = [mention._replace(line=line) for mention in mentions]
         self.usage.mentions[mentions_before:] = mentions
-        self.usage.outside_binds.update(magic.outside_binds)
-        for name in magic.reads:
-            self.record_read(name)
-        for name in magic.binds:
-            self.record_binding(name, node if is_line_magic else None)
-        if magic.binds_any:
-            self.usage.star = True
 
 
 def _select_names(nodes: Iterable[ast.AST]) -> set[str]:

@@ -65,7 +65,8 @@ class NameRecorder:
         self.aliases: dict[str, set[str]] = {}
         # Functions of this cell whose effects have been applied.
         self.applied: set[str] = set()
-        # The expression statement that is being visited: its value is not used.
+        # The expression that is being visited, if its value is not used (see
+        # `_NameVisitor.visit_statement`).
         self.statement: ast.expr | None = None
         # The value of the assignment whose targets are being visited.
         self.assigned: ast.expr | None = None

@@ -248,23 +248,21 @@ class History:
         uses = set(usage.uses)
         for name, binding in reads.items():
             uses.update(self._find_modules(name, binding))
-        key = get_cell_key(run.cell_id, run.source_hash)
-        bound = self._find_bound_names(run.run)
         record = RunRecord(
-            run.run,
-            key,
-            run.cell_id,
-            run.number,
-            run.source_hash,
-            reads,
-            bound,
-            succeeded,
-            uses,
-            unrestored,
-            changed,
+            run=run.run,
+            key=get_cell_key(run.cell_id, run.source_hash),
+            cell_id=run.cell_id,
+            number=run.number,
+            source_hash=run.source_hash,
+            reads=reads,
+            bound=self._find_bound_names(run.run),
+            succeeded=succeeded,
+            uses=uses,
+            unrestored=unrestored,
+            changed=changed,
             needs_retry=run.verdict is not Verdict.FINE,
         )
-        self.last_runs[key] = record
+        self.last_runs[record.key] = record
         self.records[run.run] = record
 
     def _apply_undone(

@@ -508,8 +508,9 @@ def summarize_run(
     """Return the summary of a run for its report."""
     state = session.state
     # A step with a false criterion is the next step only if no other step is open.
-    next_id = state.find_open_step(StepStatus.CRITERION_FALSE) or state.find_open_step()
-    next_step = state.plan.find_step(next_id)
+    next_step = state.find_open_step(StepStatus.CRITERION_FALSE)
+    if next_step is None:
+        next_step = state.find_open_step()
     kernel = session.kernel_manager.kernel
     location = ""
     if kernel:
