@@ -139,7 +139,8 @@ class KernelClient(Connection):
     async def _install_helper(self, seconds: float) -> None:
         """Install the helper if the kernel is an IPython kernel.
 
-        Other kernels work without it. Raise KernelError if the installation fails.
+        Other kernels work without the helper. Raise KernelError if the installation
+        fails.
         """
         if not self.has_helper:
             return

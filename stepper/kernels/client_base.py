@@ -122,8 +122,8 @@ class Connection:
         """Return the namespace in a message of the helper, including the environment.
 
         The helper sends the environment only when the environment has changed, so the
-        last one is stored. Raise KeyError, TypeError, ValueError or RecursionError if
-        the content is not valid.
+        last environment is stored. Raise KeyError, TypeError, ValueError or
+        RecursionError if the content is not valid.
         """
         environment = content.pop("lasting", None) or {}
         if len(environment) > 1:
@@ -169,8 +169,8 @@ class Connection:
     def ensure_connection_file(self) -> str:
         """Return the path of a connection file for other clients.
 
-        Write the file if it does not exist; only the user can read it. Return an empty
-        string if other clients cannot connect to the kernel directly.
+        A missing file is written, and only the user can read it. Return an empty string
+        if other clients cannot connect to the kernel directly.
         """
         if not self.channels.connection:
             return ""

@@ -370,7 +370,7 @@ class RunningExecution:
                 self.result.module_changes = modules
 
     async def enforce_limits(self, now: float, is_quiet: bool) -> bool:
-        """Interrupt the kernel at a limit, and kill it if the interrupt has no effect.
+        """Interrupt the kernel at a limit, or record its death if this has no effect.
 
         Return whether to stop waiting for messages. `is_quiet` means that no message is
         waiting. Raise KernelUnreachableError if the kernel cannot be reached for too

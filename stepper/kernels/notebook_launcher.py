@@ -41,7 +41,7 @@ class NotebookLauncher:
 
     @property
     def queue_status(self) -> QueueStatus | None:
-        """The queue status of the current start, or None if it is not in a queue."""
+        """The queue status of the current start, or None if nothing is in a queue."""
         if self.current:
             return self.current.queue_status
         return None
@@ -103,7 +103,8 @@ class NotebookLauncher:
         """Cancel a request for a kernel that has not started, such as a queued job.
 
         If the record is not valid or the backend is not installed, only remove the
-        record. Raise KernelError if this fails.
+        record. Raise KernelError if the request may not have been cancelled, or if the
+        record cannot be removed.
         """
         kind = self._get_recorded_kind()
         launcher = None

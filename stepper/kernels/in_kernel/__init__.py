@@ -2,6 +2,7 @@
 
 stepper never imports these modules: `kernels/helper_loader.py` reads them as text and
 sends them to the kernel, in which cells cannot see the modules. The modules may import
-only the standard library and IPython. They run no user code except an exception's
-`__str__`, keep no user object alive, take at most a second and never make a cell fail.
+only the standard library and packages that ipykernel needs. The inspection of the
+user's objects runs no user code except an exception's `__str__`, and keeps no object
+alive. An error in a module must not make a cell fail.
 """

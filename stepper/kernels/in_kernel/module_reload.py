@@ -785,9 +785,9 @@ def rebind_names(
 ) -> bool:
     """Update the names that `from … import` bound. Return whether a name changed.
 
-    A name that was bound to another value since is not updated. `snapshots` are the
+    A name that is now bound to another value is not updated. `snapshots` are the
     namespaces of the modules before the reload. Names that their modules no longer
-    define are added to `lost`, unless it is None.
+    define are added to `lost`, unless `lost` is None.
     """
     has_changed = False
     for node in ast.walk(tree):

@@ -136,7 +136,7 @@ DEFAULT_TRANSFORMS = call_safely(count_default_transforms)
 
 
 def describe_environment(known_mark: Any) -> dict[str, Any]:
-    """Return the mark of the environment, with its description if it is not known.
+    """Return the mark of the environment, and the description if the daemon lacks it.
 
     `known_mark` is the mark of the description that the daemon already has.
     """

@@ -100,8 +100,8 @@ class WebsocketChannels:
     """The channels of a kernel on a Jupyter server.
 
     `session` is the session id of this client. `kernel_session` is the session id of
-    the kernel's process, or an empty string if it is not known yet. It changes when the
-    server restarts the kernel.
+    the kernel's process, or an empty string if this id is not known yet. A kernel that
+    the server has restarted has another session id.
     """
 
     connection: Mapping[str, Any] = MappingProxyType({})  # no connection file

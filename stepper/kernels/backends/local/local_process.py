@@ -176,9 +176,9 @@ class LocalProcess:
         return text.strip()[-STDERR_CHARACTERS:]
 
     def suggest_fix(self, death: Death) -> str:
-        """Return the command that installs ipykernel, if the kernel died without it.
+        """Return the command that installs ipykernel, or an empty string.
 
-        Otherwise, return an empty string.
+        The command is returned if the kernel's stderr says that ipykernel is missing.
         """
         if "No module named" not in death.stderr or "ipykernel" not in death.stderr:
             return ""

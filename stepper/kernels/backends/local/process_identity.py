@@ -36,9 +36,9 @@ class Identity:
     """The identity of a process: its pid and when it started.
 
     `born` consists of the boot id and the clock ticks from the boot to the start of the
-    process, so it does not depend on the system clock. It is empty on systems without a
-    boot id and in records of older versions. In this case, `created` identifies the
-    process; it is a time in seconds.
+    process, so it does not depend on the system clock. If `born` is empty, the process
+    is identified by `created`, its start time in seconds. `born` is empty on systems
+    without a boot id and in records of older versions.
     """
 
     pid: int

@@ -78,7 +78,7 @@ class SlurmLauncher:
 
     @property
     def queue_status(self) -> QueueStatus | None:
-        """The queue status of the current start, or None if it is not waiting.
+        """The queue status of the current start, or None if no job is waiting.
 
         If SLURM's controller does not answer, the status contains a message about this.
         """

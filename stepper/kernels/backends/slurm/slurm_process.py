@@ -315,9 +315,9 @@ class SlurmProcess(RemoteProcess):
         return ESCAPES.sub("", output).strip()[-STDERR_CHARACTERS:]
 
     def suggest_fix(self, death: Death) -> str:
-        """Return the command that installs ipykernel, if the kernel died without it.
+        """Return the command that installs ipykernel, or an empty string.
 
-        Otherwise, return an empty string.
+        The command is returned if the job's output says that ipykernel is missing.
         """
         return suggest_ipykernel(self.python, death.stderr)
 
