@@ -86,8 +86,9 @@ class NotebookLauncher:
         kind = self._get_recorded_kind()
         if not kind:
             return Death(
-                f"stepper did not connect to the kernel in the record {self.record},"
-                " because stepper did not write this record for you at this path"
+                f"stepper did not connect to the kernel in the record {self.record}:"
+                " the record has no valid seal, so another user may have written it, or"
+                " it may be from another folder"
             )
         try:
             launcher = self._create_launcher(kind)

@@ -187,7 +187,7 @@ class ProvisionerLauncher:
         """
         data = json.loads(secure_files.read(self.record))
         if not isinstance(data, dict):
-            raise ValueError("it is not a mapping")
+            raise ValueError("its content is not a JSON object")
         return data
 
     async def _restore(self, data: Mapping[str, Any]) -> ProvisionerProcess:

@@ -161,7 +161,9 @@ class SlurmProcess(RemoteProcess):
         is_active = self.job is None or self.job.is_waiting or self.job.is_running
         self.may_be_running = is_active and not await self._stop()
         if self.death is None:
-            self.death = Death("stepper cancelled its job", self.read_log_tail())
+            self.death = Death(
+                "stepper cancelled the kernel's job", self.read_log_tail()
+            )
         if self.link is not None:
             self.link.close()
         if not self.may_be_running:
