@@ -601,10 +601,7 @@ def reload_one(name: str, record: Any, changes: dict[str, Any]) -> dict[str, Any
         return describe_compile_error(error)
     drop_bytecode(record.path, code)
     module: Any = sys.modules[name]
-    has_classes = any(
-        isinstance(value, type) and value.__module__ == name
-        for value in list(get_own_attributes(module).values())
-    )
+    has_classes = defines_class(module, name)
     autoreload: Any = importlib.import_module("IPython.extensions.autoreload")
     importlib.invalidate_caches()
     spec = get_spec(module)
@@ -616,11 +613,7 @@ def reload_one(name: str, record: Any, changes: dict[str, Any]) -> dict[str, Any
             raise cause from None
         # A new spec means that only the update of existing objects failed.
         if get_spec(module) is spec:
-            return {
-                "why": "raised",
-                "error": shorten(f"{type(cause).__name__}: {cause}"),
-                "line": find_error_line(cause, record.path),
-            }
+            return describe_reload_error(cause, record.path)
     changes["classes"] = changes["classes"] or has_classes
     return {}
 
@@ -634,6 +627,26 @@ def describe_compile_error(error: Exception) -> dict[str, Any]:
         "error": shorten(f"{type(error).__name__}: {message}"),
         "line": line or 0,
     }
+
+
+def describe_reload_error(error: Any, path: str) -> dict[str, Any]:
+    """Return the reason of a failed reload as JSON, for an error of the module.
+
+    `path` is the module's file.
+    """
+    return {
+        "why": "raised",
+        "error": shorten(f"{type(error).__name__}: {error}"),
+        "line": find_error_line(error, path),
+    }
+
+
+def defines_class(module: Any, name: str) -> bool:
+    """Return whether a module defines a class. `name` is the module's name."""
+    for value in list(get_own_attributes(module).values()):
+        if isinstance(value, type) and value.__module__ == name:
+            return True
+    return False
 
 
 def update_path(name: str, record: Any) -> None:

@@ -150,10 +150,8 @@ class StreamText(BoundedText):
 
     def add(self, text: str) -> None:
         """Append a piece of text, or overwrite earlier text with it."""
+        text = text.replace("\r\n", "\n")
         has_return = "\r" in text
-        if has_return:
-            text = text.replace("\r\n", "\n")
-            has_return = "\r" in text
         moves_cursor = "\b" in text
         if "\x1b[" in text and CURSOR_UP.search(text):
             moves_cursor = True

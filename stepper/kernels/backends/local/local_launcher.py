@@ -93,16 +93,9 @@ class LocalLauncher:
                 child, connection = kernel_command.start_process(
                     command, config, kernel_id, self.runtime, stderr
                 )
+                data = _build_record(kernel_id, command, connection, install_command)
                 identity = Identity.from_pid(child.pid)
-                data = {
-                    "kernel": kernel_id,
-                    "python": command.argv[0],
-                    "connection": connection,
-                    "lacks": install_command,
-                    "provisioner": asdict(identity),
-                }
-                if command.interrupt_mode:
-                    data["interrupt"] = command.interrupt_mode
+                data["provisioner"] = asdict(identity)
                 # The import of the client takes time, in which the kernel starts.
                 kernel = self._create_client(data, identity, child)
             except OSError as error:
@@ -235,3 +228,25 @@ class LocalLauncher:
             return kernel
         await kernel.shutdown()
         return death
+
+
+def _build_record(
+    kernel_id: str,
+    command: KernelCommand,
+    connection: Mapping[str, Any],
+    install_command: str,
+) -> dict[str, Any]:
+    """Return the record of a kernel, without the identity of its process.
+
+    `install_command` installs ipykernel in the environment, or is an empty string if
+    the environment has ipykernel.
+    """
+    record = {
+        "kernel": kernel_id,
+        "python": command.argv[0],
+        "connection": connection,
+        "lacks": install_command,
+    }
+    if command.interrupt_mode:
+        record["interrupt"] = command.interrupt_mode
+    return record

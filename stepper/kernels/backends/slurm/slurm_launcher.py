@@ -408,12 +408,7 @@ class SlurmLauncher:
                 if _has_ended(job, file):
                     raise _create_start_error(data, job, file)
             if running_since and now > running_since + START_SECONDS:
-                node = job.node if job else ""
-                raise KernelStartError(
-                    f"job {data['job']} has run on {node} for {START_SECONDS:.0f} s"
-                    " without writing the connection file. Either the kernel is slow"
-                    f" to start, or {_describe_unshared(file, node)}"
-                )
+                raise _create_timeout_error(data, job, file)
             await asyncio.sleep(_compute_pause(since, FILE_SECONDS))
         return job
 
@@ -631,6 +626,18 @@ def _has_ended(job: slurm_job.Job | None, file: Path) -> bool:
     if job is not None and not (job.is_waiting or job.is_running):
         return True
     return batch_job.is_written(file.with_suffix(".out.ended"))
+
+
+def _create_timeout_error(
+    data: Mapping[str, Any], job: slurm_job.Job | None, file: Path
+) -> KernelError:
+    """Return the error for a running job that does not write the connection file."""
+    node = job.node if job else ""
+    return KernelStartError(
+        f"job {data['job']} has run on {node} for {START_SECONDS:.0f} s without writing"
+        " the connection file. Either the kernel is slow to start, or"
+        f" {_describe_unshared(file, node)}"
+    )
 
 
 def _create_start_error(
