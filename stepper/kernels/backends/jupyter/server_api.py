@@ -325,7 +325,7 @@ class Server:
         )
 
     def _check_server_model(self, model: Any, start_url: str) -> None:
-        """Raise KernelError if the hub reports that the server does not run or starts.
+        """Raise KernelError if the hub reports that the server is not ready.
 
         `model` is the hub's description of the server, or None if the server is not
         running. `start_url` is the page that starts the server.

@@ -200,7 +200,7 @@ def describe_python(request: dict[str, Any]) -> dict[str, Any]:
     """Return the path and version of Python, and the version of ipykernel.
 
     The version of ipykernel is an empty string if ipykernel is missing. `installer` is
-    the result of `find_installer`. The request contains nothing that is needed.
+    the result of `find_installer`. `request` is not used.
     """
     from importlib import metadata
 
