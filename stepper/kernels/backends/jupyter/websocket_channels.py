@@ -125,7 +125,7 @@ class WebsocketChannels:
         self.shell = Inbox()
         self.inboxes = {"iopub": self.iopub, "shell": self.shell}
         self.counts: dict[str, int] = {}
-        self.unsent: deque[tuple[str, Message]] = deque()
+        self.unsent: deque[Message] = deque()
         self.websocket: WebSocketClientConnection | None = None
         self.task: asyncio.Task[None] | None = None
 
@@ -164,9 +164,8 @@ class WebsocketChannels:
         metadata: Message | None = None,
         request: str = "",
         parent: Message | None = None,
-        channel: str = "shell",
     ) -> str:
-        """Send a message and return its id.
+        """Send a message on the shell channel and return its id.
 
         `request` is the message id to use; by default, a new one is created. `parent`
         is the message, or its header, that the message belongs to. The message is sent
@@ -188,21 +187,21 @@ class WebsocketChannels:
             "metadata": metadata or {},
             "content": content,
         }
-        self.unsent.append((channel, message))
+        self.unsent.append(message)
         self._flush()
         return message_id
 
     def _flush(self) -> None:
         """Send the outgoing messages until the websocket is closed."""
         while self.websocket is not None and self.unsent:
-            channel, message = self.unsent[0]
+            message = self.unsent[0]
             try:
                 if self.websocket.selected_subprotocol == PROTOCOL:
                     parts = [json.dumps(message[part]).encode() for part in PARTS]
-                    data = encode_binary(channel, parts)
+                    data = encode_binary("shell", parts)
                     self.websocket.write_message(data, binary=True)
                 else:
-                    text = json.dumps({"channel": channel, **message, "buffers": []})
+                    text = json.dumps({"channel": "shell", **message, "buffers": []})
                     self.websocket.write_message(text)
             except WebSocketClosedError:
                 return  # the reader reconnects
@@ -395,8 +394,9 @@ def decode_binary(data: str | bytes) -> tuple[str, list[Message]]:
 
     A large message is split into several. The list is empty if the data is not valid.
     """
+    if not isinstance(data, bytes):
+        return "", []
     try:
-        assert isinstance(data, bytes)
         (count,) = struct.unpack_from("<Q", data)
         offsets = struct.unpack_from(f"<{count}Q", data, 8)
         channel, *parts = [data[start:end] for start, end in pairwise(offsets)]
@@ -408,7 +408,7 @@ def decode_binary(data: str | bytes) -> tuple[str, list[Message]]:
             if not isinstance(message[part], dict):
                 return channel_name, []
         return channel_name, [*split_message(message, parts)]
-    except (ValueError, AssertionError, struct.error, MemoryError, OverflowError):
+    except (ValueError, struct.error, MemoryError, OverflowError):
         return "", []
 
 

@@ -66,7 +66,7 @@ def remove_foreign_variables(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def build_ipykernel_command(
-    config: LaunchConfig, kernel_id: str, runtime: str, bundled_ipykernel: str = ""
+    config: LaunchConfig, kernel_id: str, runtime: str, bundled_ipykernel: str
 ) -> KernelCommand:
     """Return the command that starts ipykernel with Unix sockets.
 

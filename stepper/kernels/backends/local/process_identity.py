@@ -201,14 +201,13 @@ def _get_marker(process: psutil.Process) -> str:
         return ""
 
 
-def kill_kernel_processes(
-    kernel_id: str, root: Identity | None = None, seconds: float = CLEAR_SECONDS
-) -> int:
+def kill_kernel_processes(kernel_id: str, root: Identity | None = None) -> int:
     """Kill all processes of a kernel, and return how many were killed.
 
-    Stop after `seconds` if new processes keep appearing.
+    `root` is the kernel's own process, if it is known. Stop after CLEAR_SECONDS if new
+    processes keep appearing.
     """
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + CLEAR_SECONDS
     killed: set[psutil.Process] = set()
     # Processes may fork while they are being killed, so search until two searches in a
     # row find no process.

@@ -64,9 +64,7 @@ class SlurmLauncher:
     `parts` maps each module that the helper in the kernel may load to its package.
     """
 
-    def __init__(
-        self, record: str, runtime: str, parts: Mapping[str, str] = {}
-    ) -> None:
+    def __init__(self, record: str, runtime: str, parts: Mapping[str, str]) -> None:
         self.record = record
         self.runtime = runtime
         self.parts = parts

@@ -38,9 +38,7 @@ class SshLauncher:
 
     queue_status: QueueStatus | None = None  # ssh has no queue
 
-    def __init__(
-        self, record: str, runtime: str, parts: Mapping[str, str] = {}
-    ) -> None:
+    def __init__(self, record: str, runtime: str, parts: Mapping[str, str]) -> None:
         self.record = record
         self.runtime = runtime
         self.parts = parts
