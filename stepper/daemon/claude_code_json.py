@@ -180,8 +180,8 @@ class Event:
     def _parse_write(self, arguments: dict[str, Any]) -> FileWrite:
         """Return the write of a file from the arguments of the tool Write."""
         return FileWrite(
-            _require_path(arguments, "file_path"),
-            get_text(arguments, "content"),
+            notebook=_require_path(arguments, "file_path"),
+            content=get_text(arguments, "content"),
             tool_use_id=self._tool_use_id,
             session=self.session,
             consent=self.consent,
@@ -205,12 +205,12 @@ class Event:
         cell_type = _get_short_text(response, "cell_type")
         cell_type = cell_type or _get_short_text(arguments, "cell_type")
         return CellEdit(
-            _require_path(arguments, "notebook_path"),
-            cell_id,
-            cell_above,
-            cell_type or None,
-            mode,
-            get_text(arguments, "new_source"),
+            notebook=_require_path(arguments, "notebook_path"),
+            cell_id=cell_id,
+            after=cell_above,
+            cell_type=cell_type or None,
+            mode=mode,
+            source=get_text(arguments, "new_source"),
             tool_use_id=self._tool_use_id,
             session=self.session,
             consent=self.consent,

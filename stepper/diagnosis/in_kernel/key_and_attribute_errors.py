@@ -483,6 +483,7 @@ def find_lost_label(value: Any, names: list[str]) -> dict[str, Any] | None:
         return None
     variable = find_variable_name(value)
     current_labels = value.columns[:MAX_LABELS].tolist()
+    # The columns after the previous run, and the runs that removed earlier columns.
     old_labels = frame_labels.get(variable, ())
     removed = removed_labels.get(variable, {})
     for name in names:
@@ -579,7 +580,7 @@ def explain_attribute_error(
         return None
 
     def select_nodes(user_frame: UserFrame) -> list[Any]:
-        """Return the expressions that get the attribute, or [None] without any."""
+        """Return the expressions that get the attribute, or [None] if there is none."""
         nodes = []
         for node in user_frame.nodes:
             if isinstance(node, ast.Attribute) and node.attr == name:
