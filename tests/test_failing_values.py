@@ -607,6 +607,26 @@ def test_inspection_runs_no_user_code(lab: Lab) -> None:
     assert "RUN" not in text(result) and "look" in result.diagnosis_data
 
 
+def test_labels_of_columns_run_no_user_code(lab: Lab) -> None:
+    lab.ok(
+        "import pandas as pd\nclass Name:\n    def __str__(self): print('RUN'); return 'x'\n"
+        "    __repr__ = __str__\n    def __hash__(self): print('RUN'); return 1\n"
+        "    def __eq__(self, other): print('RUN'); return False\n"
+        "def check(x): raise ValueError('negative')"
+    )
+    code = "named = pd.DataFrame([[1, -2]], columns=[Name(), Name()])\ncheck(named)"
+    result = run_failing(lab, code)
+    look = str(result.diagnosis_data["look"])
+    assert "`named[__main__.Name] at 0` is -2 (int)" in look
+    assert "columns __main__.Name" in look
+    assert "RUN" not in text(result)
+
+
+def test_column_called_dtype_is_a_column(lab: Lab) -> None:
+    lab.ok("import pandas as pd\nodd = pd.DataFrame({'dtype': [1, 2], 'b': [3, 4]})")
+    assert "DataFrame 2 × 2, columns dtype, b" in findings(lab, "float(odd)")
+
+
 def test_suppressed_inspection_errors_are_counted(lab: Lab) -> None:
     result = run_failing(
         lab,

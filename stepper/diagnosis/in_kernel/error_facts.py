@@ -172,9 +172,11 @@ def search_values(
     rows = call_safely(build_rows, frames, message) or []
 
     def search_texts() -> Iterable[Any]:
+        """Return findings on a text or file that could not be read."""
         return map(make_finding, explain_read_error(error, frames))
 
     def search_keys() -> Iterable[Any]:
+        """Return a finding on a missing key, if the message is about one."""
         if not MISSING_KEY_MESSAGES.search(message):
             return ()
         return filter(None, [explain_key_error(error, frames)])

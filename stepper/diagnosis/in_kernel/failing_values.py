@@ -476,20 +476,15 @@ def list_dict_children(value: dict[Any, Any]) -> list[Item]:
 
 
 def list_columns(frame: Any) -> list[Item]:
-    """Return the columns of a DataFrame.
-
-    Return an empty list if the DataFrame is large or has several columns with the same
-    label.
-    """
+    """Return the columns of a DataFrame, or an empty list if the DataFrame is large."""
     if frame.size > MAX_CELLS:
         return []
-    if not frame.columns.is_unique:
-        return []
     children = []
-    for name in frame.columns:
+    # By position, because a search for a label could call the user's `__eq__`.
+    for index, name in enumerate(frame.columns):
         label = format_label(name)
         path = f"[{label}]"
-        child = Item(path, path, frame[name])
+        child = Item(path, path, frame.iloc[:, index])
         children.append(child)
     return children
 

@@ -400,13 +400,15 @@ def add_array_parts(value: Any, parts: list[str]) -> None:
     of a scalar.
     """
     shape = getattr(value, "shape", None)
-    dtype = getattr(value, "dtype", None)
     if type(shape) is not tuple or not shape:  # a scalar
         if get_top_module(type(value)) == "numpy":
             text = shorten(str(value), MAX_VALUE)
             parts[0] = f"{text} ({parts[0]})"
         return
     is_frame = is_pandas(value, "DataFrame")
+    dtype = None
+    if not is_frame:  # `dtype` of a DataFrame would be a column with this name
+        dtype = getattr(value, "dtype", None)
     cell_count = 1
     for length in shape:
         cell_count *= int(length)
@@ -414,8 +416,11 @@ def add_array_parts(value: Any, parts: list[str]) -> None:
     if is_frame:
         shape_text = " × ".join(map(str, shape))
     parts[0] += f" {shape_text}"
-    dtype_text = str(dtype)
+    dtype_text = ""
     if dtype is not None:
+        if not is_library_object(dtype):
+            return  # the text of the dtype could run the user's code
+        dtype_text = str(dtype)
         short_dtype = shorten(dtype_text, MAX_LONG_TEXT)
         parts.append(short_dtype)
     if cell_count > MAX_CELLS:
@@ -468,12 +473,15 @@ def describe_columns(frame: Any) -> list[str]:
     Columns with missing values or text come first and have a note.
     """
     dtypes = frame.dtypes.tolist()
+    if not all(map(is_library_object, dtypes)):
+        # The `isna` of another dtype could be the user's code.
+        return list(map(format_column_name, frame.columns))
     is_missing = frame.isna()
     missing_counts = is_missing.sum().tolist()
     noted = []
     plain = []
     for column, dtype, count in zip(frame.columns, dtypes, missing_counts):
-        name = shorten(str(column), MAX_SHORT_NAME)
+        name = format_column_name(column)
         if count:
             noted.append(f"{name} ({count:,} NaN)")
         elif str(dtype) in TEXT_DTYPES:
@@ -481,3 +489,9 @@ def describe_columns(frame: Any) -> list[str]:
         else:
             plain.append(name)
     return noted + plain
+
+
+def format_column_name(label: Any) -> str:
+    """Return the label of a column, without quotes if the label is a string."""
+    text = label if type(label) is str else format_label(label)
+    return shorten(text, MAX_SHORT_NAME)
