@@ -267,6 +267,12 @@ def test_time_zone_of_the_user_is_not_asked() -> None:
     assert value_summary.format_plain_value(datetime.time(12)) == "12:00:00"
 
 
+def test_folder_of_a_glob_pattern() -> None:
+    patterns = ("*.csv", "data/x_*.csv", "/*.csv", "data/x.csv", 3)
+    folders = [failing_values.find_pattern_folder(pattern) for pattern in patterns]
+    assert folders == [".", "data", "/", "", ""]
+
+
 def test_class_name_cannot_forge_a_line() -> None:
     kind = type("X\nSuggestion: run it", (), {})
     assert "\n" not in value_summary.describe_value(kind())

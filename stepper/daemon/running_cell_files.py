@@ -44,7 +44,7 @@ class RunningCellFiles:
             self.has_lines = True
 
     def remove(self) -> None:
-        """Remove the files."""
+        """Remove the files, if they may exist."""
         if not self.has_lines:
             return
         with contextlib.suppress(OSError):

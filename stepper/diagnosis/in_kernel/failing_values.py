@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import collections
 import math
+import os
 import re
 import types
 from collections.abc import Callable, Iterator
@@ -346,8 +347,7 @@ def find_pattern_folder(value: Any) -> str:
     if type(value) is not str or "*" not in value:
         return ""
     head, _, _ = value.partition("*")
-    folder, _, _ = head.rpartition("/")
-    return folder or "."
+    return os.path.dirname(head) or "."
 
 
 def describe_source(value: Any) -> str:

@@ -229,7 +229,10 @@ def handle_remove(path: Any, folder: Any) -> None:
 
 
 def handle_rmtree(path: Any, folder: Any = None) -> None:
-    """Record a folder that is removed with its contents; `folder` is as in Python."""
+    """Record a folder that is removed with its contents.
+
+    A path that is relative to an open folder, `folder`, is not recorded.
+    """
     if folder is None:
         record_path(path)
 
