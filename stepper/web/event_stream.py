@@ -99,6 +99,8 @@ class EventsHandler(ViewHandler):
         """
         requested_name = self.get_query_argument("notebook", "")
         name = requested_name or self.server.notebook or self.server.current_name
+        # The page of a renamed notebook continues with the new name.
+        name = self.server.notebooks.follow_rename(name)
         if self.view is not None and name == self.view_name:
             return
         self.view = self.server.notebooks.get_view(name) if name else None

@@ -60,12 +60,20 @@ class NotebookList:
         path = self.notebook_paths.find(name, cwd)
         return self.paths.relpath(path)
 
+    def follow_rename(self, name: str) -> str:
+        """Return the current name of a notebook whose file may have been renamed."""
+        if os.path.lexists(os.path.join(self.paths.project, name)):
+            return name
+        new_name = self.notebook_paths.renames_file.get_new_name(name)
+        return name if new_name is None else new_name
+
     def get_view(self, name: str) -> NotebookView | None:
-        """Return the view of a notebook.
+        """Return the view of a notebook; `name` may be a former name.
 
         Return None if the notebook has neither a file nor a journal, or if its path is
         not valid.
         """
+        name = self.follow_rename(name)
         if name in self._views:
             return self._views[name]
         project = self.paths.project
