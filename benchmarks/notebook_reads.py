@@ -10,7 +10,9 @@ such notebook. The demo's notebook and a notebook of 100 cells with figures are 
 first.
 
 Raw is the result of Read as Claude Code 2.1.330 renders it (see tokens.py), without
-pictures. The digest is what the installed hook returns, with the line numbers that the
+pictures. It leaves out large outputs and names a `jq` command for each of them; raw
+with these outputs also counts what the commands return: up to SHELL_LIMIT characters,
+and SHELL_PREVIEW of a longer output. The digest is what the installed hook returns, with the line numbers that the
 client adds. Both are counted in characters. The benchmark fails unless each source in
 the digest is exactly the source in the notebook.
 
@@ -54,24 +56,35 @@ PACKAGES = (
 MIN_CELLS = 10
 CLIENT_LIMIT = 256 * 1024  # bytes of a Read
 FIGURE_CELLS = 100
+# Characters of a shell command's output (Claude Code 2.1.330): longer outputs are
+# written to a file, and the model reads a preview.
+SHELL_LIMIT = 30_000
+SHELL_PREVIEW = 2299
 
 
 class Comparison(NamedTuple):
     """The characters of one Read; `sources` are those of the cells alone.
 
-    `raw` is 0 if Claude Code can't read the notebook.
+    `left_out` are the outputs that Claude Code's own Read leaves out, as the commands
+    in it print them. `raw` is 0 if Claude Code can't read the notebook.
     """
 
     name: str
     cells: int
     sources: int
     raw: int
+    left_out: int
     digest: int
 
     @property
     def share(self) -> float:
         """The digest's share of the raw Read, in percent."""
         return 100 * self.digest / self.raw
+
+    @property
+    def share_with_outputs(self) -> float:
+        """The digest's share of the raw Read and the outputs that it leaves out."""
+        return 100 * self.digest / (self.raw + self.left_out)
 
 
 def main() -> None:
@@ -145,6 +158,18 @@ def render_raw(notebook: dict[str, Any]) -> str:
     for index, cell in enumerate(notebook["cells"]):
         cell.setdefault("id", f"cell-{index}")
     return "\n".join(block for block in tokens.render_blocks(notebook) if block)
+
+
+def measure_left_out(notebook: dict[str, Any]) -> int:
+    """Return the characters that `jq` shows of outputs that Read leaves out."""
+    size = 0
+    for cell in notebook["cells"]:
+        outputs = cell.get("outputs", [])
+        if tokens.measure_outputs(outputs) <= tokens.LARGE:
+            continue
+        text = json.dumps(outputs, indent=2, ensure_ascii=False)
+        size += len(text) if len(text) <= SHELL_LIMIT else SHELL_PREVIEW
+    return size
 
 
 def make_own_notebooks(project: Project) -> list[Path]:
@@ -248,25 +273,35 @@ def compare(project: Project, name: str, path: Path) -> Comparison:
         cells=len(sources),
         sources=sum(map(len, sources)),
         raw=0 if fails else len(raw),
+        left_out=measure_left_out(notebook),
         digest=len(digest) + numbers,
     )
 
 
 def print_table(comparisons: Sequence[Comparison], own_count: int) -> None:
     """Print the comparisons, and the median of the public notebooks."""
-    print("| notebook | cells | sources | raw Read | digest | digest / raw |")
-    print("| --- | --- | --- | --- | --- | --- |")
+    print(
+        "| notebook | cells | sources | raw Read | outputs left out | digest"
+        " | of raw | of raw with outputs |"
+    )
+    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
     for row in comparisons:
         raw = f"{row.raw / 4:,.0f}" if row.raw else "fails (over 256 KB)"
         share = f"{row.share:.0f} %" if row.raw else "–"
+        share_with_outputs = f"{row.share_with_outputs:.0f} %" if row.raw else "–"
         print(
             f"| {row.name} | {row.cells} | {row.sources / 4:,.0f} | {raw}"
-            f" | {row.digest / 4:,.0f} | {share} |"
+            f" | {row.left_out / 4:,.0f} | {row.digest / 4:,.0f} | {share}"
+            f" | {share_with_outputs} |"
         )
-    shares = [row.share for row in comparisons[own_count:]]
-    if shares:
-        median = statistics.median(shares)
-        print(f"\n{len(shares)} public notebooks: median {median:.0f} % of raw.")
+    public = comparisons[own_count:]
+    if public:
+        median = statistics.median(row.share for row in public)
+        with_outputs = statistics.median(row.share_with_outputs for row in public)
+        print(
+            f"\n{len(public)} public notebooks: median {median:.0f} % of raw,"
+            f" {with_outputs:.0f} % with the outputs that it leaves out."
+        )
 
 
 def measure_hooks(project: Project, path: Path) -> None:

@@ -144,6 +144,15 @@ def find_pictures(output: dict[str, Any]) -> list[str]:
     ][:1]
 
 
+def measure_outputs(outputs: list[dict[str, Any]]) -> int:
+    """Return the characters of a cell's outputs, including pictures in base64."""
+    size = 0
+    for output in outputs:
+        for text in (output_text(output), *find_pictures(output)):
+            size += len(text)
+    return size
+
+
 def render_blocks(notebook: dict[str, Any]) -> Iterator[str | None]:
     """Yield the parts of a Read; None stands for a picture."""
     for index, cell in enumerate(notebook["cells"]):
@@ -154,14 +163,7 @@ def render_blocks(notebook: dict[str, Any]) -> Iterator[str | None]:
         )
         yield f'<cell id="{cell["id"]}">{kind}{join_lines(cell["source"])}</cell id="{cell["id"]}">'
         outputs = cell.get("outputs", [])
-        if (
-            sum(
-                len(text)
-                for output in outputs
-                for text in (output_text(output), *find_pictures(output))
-            )
-            > LARGE
-        ):
+        if measure_outputs(outputs) > LARGE:
             yield "\n" + TOO_LARGE.format(index)
             continue
         for output in outputs:
