@@ -224,11 +224,11 @@ def test_same_error_from_other_sources_is_reported(project: Project) -> None:
     third = notebook.replace(cell, "d = {'pressure': 2}\n\n\nd['presure']")
     assert "versions of the source" not in first.text
     assert (
-        "Note: `KeyError: 'presure'` for the second time, in the same line, with"
+        "Note: `KeyError: 'presure'` occurred for the second time, in the same line, with"
         " 2 versions of the source." in second.text
     )
     assert (
-        "Note: `KeyError: 'presure'` for the third time, in the same line, with"
+        "Note: `KeyError: 'presure'` occurred for the third time, in the same line, with"
         " 3 versions of the source." in third.text
     )
 

@@ -266,7 +266,7 @@ def test_decision_changes_no_state() -> None:
             run(2, FIXABLE, "y"),
             NextAction.FIX,
             1,
-            "`KeyError: 'a'` for the second time, with 2 versions of the source",
+            "`KeyError: 'a'` occurred for the second time, with 2 versions of the source",
         ),
         (
             [run(n, FIXABLE) for n in range(1, 4)],

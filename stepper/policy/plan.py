@@ -400,7 +400,7 @@ def move_step(state: State, step_id: int, after: int) -> Plan:
     moved = _get_pending_step(state, step_id)
     if after == step_id:
         raise ValueError(f"step {step_id} can't be moved below itself")
-    other_steps = remove_step(state, step_id).steps
+    other_steps = tuple(step for step in state.plan.steps if step is not moved)
     return _insert_step(state, other_steps, moved, after)
 
 

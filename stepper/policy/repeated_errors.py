@@ -79,8 +79,8 @@ def explain_repeated_run(state: State, last: Run) -> str:
     return (
         f"its source is the same as in run {last.run}, which failed with {last.error};"
         " since then, no other cell has run and no file of the project has changed."
-        " This does not count as an attempt. The cell can run again after another cell"
-        f" or `{scratch}`"
+        " This does not count as an attempt. To run the cell again, first run another"
+        f" cell or `{scratch}`"
     )
 
 
@@ -109,7 +109,7 @@ def note_same_error(state: State, run: Run) -> list[str]:
     same_line = ", in the same line" if is_same_line else ""
     message = one_line(": ".join(error), 160)
     return [
-        f"`{message}` for the {ordinal} time{same_line},"
+        f"`{message}` occurred for the {ordinal} time{same_line},"
         f" with {len(sources)} versions of the source"
     ]
 

@@ -109,15 +109,15 @@ class Arguments:
             dataclass(frozen=True, kw_only=True, eq=False, repr=False)(cls)
         if name:
             ALL_COMMANDS[name] = Command(
-                name,
-                cls,
-                runs_code,
-                needs_user,
-                needs_daemon,
-                group,
-                examples or (name,),
-                alias,
-                interface,
+                name=name,
+                arguments=cls,
+                runs_code=runs_code,
+                needs_user=needs_user,
+                needs_daemon=needs_daemon,
+                group=group,
+                examples=examples or (name,),
+                alias=alias,
+                interface=interface,
             )
 
 

@@ -132,7 +132,7 @@ def restore_recorded_values(
 
 
 def _restore_in_output(recorded: Output, fresh: Output, run: RunTime) -> Output:
-    """Return a fresh output, with the values of the recorded output."""
+    """Return a fresh output, with recorded values in place of those of the clock."""
     if recorded.get("output_type") != fresh.get("output_type"):
         return fresh
     restored = dict(fresh)

@@ -288,6 +288,7 @@ class _NameVisitor(NameRecorder):
             self.record_change(node.target)
             self.record_binding(node.target.id, node.target)
         else:
+            # The new value depends on the former value of the attribute or item.
             self.assigned = node.target
             self.visit(node.target)
             self.assigned = None
@@ -325,9 +326,8 @@ class _NameVisitor(NameRecorder):
                 self.visit_all(value)
             elif part == "name" and value:
                 self.record_binding(value, node)
-                mentions = self.usage.mentions
-                mention = mentions.pop()
-                mentions.append(mention._replace(kind=CAUGHT))
+                mention = self.usage.mentions[-1]
+                self.usage.mentions[-1] = mention._replace(kind=CAUGHT)
             elif isinstance(value, ast.AST):
                 self.visit(value)
         # Python deletes the name at the end of the handler.
@@ -591,8 +591,8 @@ class _NameVisitor(NameRecorder):
     def record_method_call(self, name: str, method: str) -> None:
         """Record a method call on a notebook name.
 
-        The object changes if its class is defined in this cell and the method is known
-        to change the instance.
+        The object of the name changes if the method is known to change the instance:
+        if the class is defined in this cell, or is one of `library_objects`.
         """
         if self.find_scope(name) is not None:
             return
