@@ -29,6 +29,8 @@ pytestmark = pytest.mark.filterwarnings(
         ("x.melt(var_name='k', value_name='l')", "made k, made l"),
         ("x = x.drop(columns=['k'])", "dropped k"),
         ("x = x.drop('k', axis=1)", "dropped k"),
+        ("x = x.drop(labels=['k'], axis='columns')", "dropped k"),
+        ("x = x.set_index(keys='k')", "dropped k"),
         ("x = x.drop('k')", ""),  # a row
         ("del x['k']", "dropped k"),
         ("x.pop('k')", "dropped k"),

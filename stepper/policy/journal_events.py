@@ -368,7 +368,8 @@ class BackgroundReported(Event, kind="told"):
 class Undelivered(Event, kind="unheard", optional=("call", "session", "line")):
     """A report that could not be delivered; `line` is the text for the user.
 
-    `call` is a background call of `session`.
+    If the report is on a background call, `call` is the id of the call, and `session`
+    is the client session that should have received the report.
     """
 
     at: Moment = ""

@@ -126,6 +126,7 @@ def _apply_stop(
     event: journal_events.Stopped | journal_events.AgentWrote | journal_events.Replaced,
     state: State,
 ) -> None:
+    """Record a stop, or what happened to the file of a stopped notebook."""
     match event:
         case journal_events.Stopped():
             error = event.error or _extract_error(event.block)
@@ -337,7 +338,7 @@ def _update_progress(
 ) -> None:
     """Update the progress of a step or cell after a run that was not interrupted.
 
-    If `keeps_reason` is true, the reason why the user confirmed the step remains.
+    If `keeps_reason` is true, the reason why the step was confirmed remains.
     """
     progress = state.get_or_add_progress(event.key)
     is_repeated = event.repeat > 0

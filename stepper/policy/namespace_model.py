@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
+T = TypeVar("T")
 Names = tuple[str, ...]
 # Texts by name.
 Texts = dict[str, str]
@@ -80,28 +82,25 @@ class Namespace:
         """Return the namespace without some names."""
         return replace(
             self,
-            modules={
-                name: module
-                for name, module in self.modules.items()
-                if name not in names
-            },
-            functions={
-                name: signature
-                for name, signature in self.functions.items()
-                if name not in names
-            },
+            modules=_remove_keys(self.modules, names),
+            functions=_remove_keys(self.functions, names),
             classes=tuple(name for name in self.classes if name not in names),
-            variables={
-                name: variable
-                for name, variable in self.variables.items()
-                if name not in names
-            },
+            variables=_remove_keys(self.variables, names),
             names=tuple(name for name in self.names if name not in names),
         )
 
     def __bool__(self) -> bool:
         """Return whether a kernel reported a namespace."""
         return self != UNKNOWN_NAMESPACE
+
+
+def _remove_keys(values: dict[str, T], names: Collection[str]) -> dict[str, T]:
+    """Return a dict without the keys that are in `names`."""
+    remaining = {}
+    for name, value in values.items():
+        if name not in names:
+            remaining[name] = value
+    return remaining
 
 
 UNKNOWN_NAMESPACE = Namespace()

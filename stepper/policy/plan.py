@@ -190,6 +190,7 @@ def to_json(plan: Plan) -> dict[str, Any]:
 
 
 def _step_to_json(step: Step) -> dict[str, Any]:
+    """Return a step as JSON data, without default values."""
     data: dict[str, Any] = {"id": step.id, "title": step.title}
     if step.criterion:
         data["criterion"] = step.criterion
@@ -220,6 +221,7 @@ def from_json(data: Any) -> Plan | None:
 
 
 def _step_from_json(item: Mapping[str, Any]) -> Step:
+    """Return the step of JSON data; raise one of DATA_ERRORS if it is invalid."""
     return make_step(
         int(item["id"]),
         str(item["title"]),

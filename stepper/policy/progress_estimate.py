@@ -215,7 +215,7 @@ class ProgressEstimator:
 
 
 def find_shares(line: str) -> Iterator[Share]:
-    """Yield the shares in a line."""
+    """Yield the shares in a line, from left to right."""
     text = clean(apply_carriage_returns(line))
     text = text[:MAX_LINE_LENGTH]
     for match in SHARE.finditer(text):

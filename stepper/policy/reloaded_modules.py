@@ -14,7 +14,7 @@ SOURCE_PREFIX = "source "
 
 @dataclass(frozen=True)
 class OldModule:
-    """A module that was not reloaded although its file changed.
+    """A module that was not reloaded, although it or a module that it uses has changed.
 
     `error` and `line` are set if an exception prevented the reload. `why` is one of:
 

@@ -404,7 +404,7 @@ class Plan(
     group=PLAN,
     examples=("plan", "plan show analysis --json"),
 ):
-    """Show the plan with the status of each step; the same as `plan` alone."""
+    """Show the plan with the status of each step, like `plan` without a subcommand."""
 
 
 class PlanAdd(
@@ -725,7 +725,7 @@ class Mcp(
 class Statusline(Arguments, name="statusline", needs_daemon=False, group=SETUP):
     """Print the status line for Claude Code: progress, running cell, kernel.
 
-    `install.sh --statusline` makes Claude Code show it below your own.
+    `install.sh --statusline` makes Claude Code show this line below your own one.
     """
 
 

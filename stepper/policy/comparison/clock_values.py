@@ -231,7 +231,10 @@ def _has_time_word(value: _Value) -> bool:
 
 
 def _is_date_in_run(value: _Value, run: RunTime) -> bool:
-    """Return whether a date, with or without a time, is about the time of the run."""
+    """Return whether a date, or a date and time, may be the time of the run.
+
+    A date alone may differ by up to two days, because the time zone is not known.
+    """
     match = value.match
     if value.kind == "date" and match["clock"] is None:
         day = _parse_date(match["date"])
@@ -246,9 +249,10 @@ def _is_date_in_run(value: _Value, run: RunTime) -> bool:
 
 
 def _parse_timestamp(match: re.Match[str]) -> float | None:
-    """Return the Unix time of a date with a time in UTC, or None if it is invalid.
+    """Return the Unix time of a date and time, or None if they are invalid.
 
-    `match` is a match of the alternative `datetime_call`, `date` or `month`.
+    The time counts as UTC. `match` is a match of the alternative `datetime_call`,
+    `date` or `month`.
     """
     if match["datetime_call"]:
         numbers = [int(part) for part in match["parts"].split(",")][:6]

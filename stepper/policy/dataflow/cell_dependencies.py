@@ -305,7 +305,7 @@ class _DependencySearch:
         self.flows[index].stale.append(cause)
 
     def _is_undone(self, index: int, name: str, read: Binding) -> bool:
-        """Return whether a value that a cell read was undone.
+        """Return whether a cell read a change of another cell that was undone.
 
         `read` is the binding of the name that the cell at the index read.
         """

@@ -125,10 +125,10 @@ def _list_call_effects(node: ast.Call) -> Iterator[ColumnEffect]:
         axis = getattr(keywords.get("axis"), "value", 0)
         columns = keywords.get("columns")
         if axis in (1, "columns"):
-            columns = first
+            columns = first or keywords.get("labels")
         yield from _make_effects(columns, line, DROPPED)
     elif method in ("pop", "set_index"):
-        yield from _make_effects(first, line, DROPPED)
+        yield from _make_effects(first or keywords.get("keys"), line, DROPPED)
     for name in NEW_LABELS.get(method, ()):
         yield from _make_effects(keywords.get(name), line, MADE)
 

@@ -223,8 +223,7 @@ class _NameVisitor(NameRecorder):
         self.assigned = value
         self.visit_all(targets)
         self.assigned = None
-        runs_now = self.effects is None
-        if not runs_now or self.scopes:
+        if self.effects is not None or self.scopes:
             return
         self._record_aliases(targets, value)
         self._record_shared_names(value)
