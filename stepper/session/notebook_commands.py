@@ -100,9 +100,9 @@ async def run(
         return await restore(session, caller, progress, finished)
     async with session.take_turn(caller=caller):
         if not caller.is_outside_agent:
-            stopped = edit_gate.check_stop(session.state)
-            if stopped:
-                raise StepperError(f"nothing ran: {stopped}")
+            refusal = edit_gate.check_stop(session.state)
+            if refusal:
+                raise StepperError(f"nothing ran: {refusal}")
         document = session.read_with_unique_ids()
         cells = document.cells
         select_next = None
@@ -122,17 +122,9 @@ async def run(
             to_run = changed_cells.select_not_run(
                 cells, session.state.succeeded_sources
             )
-        return await _run_cells(
-            session,
-            which,
-            cells,
-            to_run,
-            caller,
-            progress,
-            finished,
-            select_next=select_next,
-            recorded=recorded,
-        )
+        sequence = CellSequence(session, cells, to_run, caller, progress, finished)
+        await sequence.run(select_next=select_next)
+        return await _create_run_response(sequence, which, recorded)
 
 
 async def restore(
@@ -162,17 +154,11 @@ async def restore(
         session.journal.log(
             journal_events.Restored(at=format_now(), keeps_stop=keeps_stop)
         )
-        response = await _run_cells(
-            session,
-            "restore",
-            cells,
-            selection.to_run,
-            caller,
-            progress,
-            finished,
-            earlier_runs=selection.earlier_runs,
-            recorded=recorded,
+        sequence = CellSequence(
+            session, cells, selection.to_run, caller, progress, finished
         )
+        await sequence.run(selection.earlier_runs)
+        response = await _create_run_response(sequence, "restore", recorded)
         if selection.changed_cell is not None and response.ok:
             report = _format_partial_restore(response.ran, selection.changed_cell)
             response = replace(response, ok=False, report=report)
@@ -253,125 +239,147 @@ async def _check_replaceable(session: Session, caller: Caller) -> None:
         )
 
 
-async def _run_cells(
-    session: Session,
-    which: str,
-    cells: Sequence[Cell],
-    to_run: Sequence[Cell],
-    caller: Caller,
-    progress: progress_events.ProgressCallback,
-    finished: FinishedRuns,
-    earlier_runs: Mapping[str, Run] | None = None,
-    select_next: Callable[[Sequence[str]], Sequence[Cell]] | None = None,
-    recorded: RecordedOutputs | None = None,
-) -> responses.RunResponse:
-    """Run cells until one fails or has another outcome than in `earlier_runs`.
+class CellSequence:
+    """Runs cells of a notebook in order, until a cell fails."""
 
-    `cells` are all cells of the notebook, and `which` names the kind of run in the
-    response. `select_next`, if given, returns the cells that remain to be run; it gets
-    the ids of those that have run, and is called after each run. New outputs are
-    compared with `recorded`, if given.
-    """
-    to_run = [*to_run]
-    summaries: list[RunSummary] = []
-    success_count = 0
-    failure: Report | None = None
-    for position, cell in enumerate(to_run, 1):  # the list grows and shrinks
-        summary = await _run_with_progress(
-            session, cells, cell, caller, progress, position, len(to_run)
+    def __init__(
+        self,
+        session: Session,
+        cells: Sequence[Cell],
+        to_run: Sequence[Cell],
+        caller: Caller,
+        progress: progress_events.ProgressCallback,
+        finished: FinishedRuns,
+    ) -> None:
+        self.session = session
+        self.cells = cells  # all cells of the notebook
+        # `run` may replace the cells that have not run yet.
+        self.to_run = [*to_run]
+        # Summaries of the finished runs, in order.
+        self.finished: list[RunSummary] = [] if finished is None else finished
+        self.success_count = 0
+        self.failure: Report | None = None  # the report on the cell that failed
+        self.caller = caller
+        self._progress = progress
+
+    async def run(
+        self,
+        earlier_runs: Mapping[str, Run] | None = None,
+        select_next: Callable[[Sequence[str]], Sequence[Cell]] | None = None,
+    ) -> None:
+        """Run the cells until one fails or has another outcome than in `earlier_runs`.
+
+        `earlier_runs` are runs by cell ID. `select_next`, if given, is called after
+        each successful run with the IDs of the cells that have run; it returns the
+        cells to run next.
+        """
+        for position, cell in enumerate(self.to_run, 1):
+            summary = await self._run_cell(cell, position)
+            self.finished.append(summary)
+            report = self.session.journal.log_report(
+                run_report.format_run(summary), summary
+            )
+            if summary.run.verdict is not Verdict.FINE:
+                self.failure = report
+                return
+            self.success_count += 1
+            if earlier_runs is not None:
+                earlier_outcome = earlier_runs[cell.id].outcome
+                if earlier_outcome is not summary.run.outcome:
+                    difference = f"The earlier outcome was: {earlier_outcome.value}."
+                    self.failure = replace(report, text=f"{report.text}\n{difference}")
+                    return
+            if select_next is not None:
+                done_ids = [done.id for done in self.to_run[:position]]
+                self.to_run[position:] = select_next(done_ids)
+
+    async def _run_cell(self, cell: Cell, position: int) -> RunSummary:
+        """Run a cell, and report the progress before and after the run.
+
+        `position` is the position of the cell among the cells to run, from 1.
+        """
+        total = len(self.to_run)
+        self._progress(
+            progress_events.CellStarted(cell=cell.number, position=position, of=total)
         )
-        summaries.append(summary)
-        if finished is not None:
-            finished.append(summary)
-        report = session.journal.log_report(run_report.format_run(summary), summary)
-        if summary.run.verdict is not Verdict.FINE:
-            failure = report
-            break
-        success_count += 1
-        if select_next:
-            to_run[position:] = select_next([done.id for done in to_run[:position]])
-        if earlier_runs is not None:
-            earlier_outcome = earlier_runs[cell.id].outcome
-            if earlier_outcome is not summary.run.outcome:
-                difference = f"The earlier outcome was: {earlier_outcome.value}."
-                failure = replace(report, text=f"{report.text}\n{difference}")
-                break
-    is_ok = failure is None
-    changed: list[ChangedOutput] = []
-    if recorded is not None:
-        changed = await recorded.find_changed(summaries)
-    lines = _report_changed_state(session, cells, to_run, changed, recorded, is_ok)
-    if lines and finished:
-        finished[-1] = replace(finished[-1], stale_lines=lines)
+        summary = await run_cell(
+            self.session, self.cells, cell, self.caller, keep_time=False
+        )
+        line = run_report.format_line(summary)
+        self._progress(
+            progress_events.CellFinished(position=position, of=total, line=line)
+        )
+        return summary
+
+    async def find_changed_outputs(
+        self, recorded: RecordedOutputs | None
+    ) -> list[ChangedOutput]:
+        """Return the new outputs that differ from the recorded outputs."""
+        if recorded is None:
+            return []
+        return await recorded.find_changed(self.finished)
+
+    def report_changed_state(
+        self, changed: Sequence[ChangedOutput], recorded: RecordedOutputs | None
+    ) -> str:
+        """Return report lines on changed outputs, changed modules and stale cells.
+
+        Return an empty string if there are none. The stale cells count as reported
+        afterwards. The lines are also added to the last summary.
+        """
+        is_ok = self.failure is None
+        stale_lines = ""
+        if self.to_run and is_ok:
+            stale_lines = stale_cells.report_new(self.session, self.cells, self.to_run)
+        lines = [stale_lines]
+        if recorded is not None:
+            modules = recorded.list_changed_modules()
+            hint = ""
+            if changed and is_ok:
+                hint = changed_outputs.format_verify_hint(self.session.name)
+            lines = [
+                *changed_outputs.format_changed_outputs(changed),
+                module_reloads.format_changed_since_recorded(modules),
+                hint,
+                stale_lines,
+            ]
+        text = "\n".join(filter(None, lines))
+        if text and self.finished:
+            self.finished[-1] = replace(self.finished[-1], stale_lines=text)
+        return text
+
+
+async def _create_run_response(
+    sequence: CellSequence, which: str, recorded: RecordedOutputs | None
+) -> responses.RunResponse:
+    """Return the response on a sequence of cells that ran.
+
+    `which` is the kind of run. The new outputs are compared with `recorded`, if it is
+    given.
+    """
+    session = sequence.session
+    changed = await sequence.find_changed_outputs(recorded)
+    lines = sequence.report_changed_state(changed, recorded)
     stop_text = ""
-    if which != "restore" and caller.is_outside_agent:
+    if which != "restore" and sequence.caller.is_outside_agent:
         stop_text = command_messages.format_agent_stopped(session.name, session.state)
     skipped_count = sum(
-        cell.is_code and changed_cells.SKIP_TAG in cell.tags for cell in cells
+        cell.is_code and changed_cells.SKIP_TAG in cell.tags for cell in sequence.cells
     )
-    failure_text = failure.text if failure else ""
-    results = [_create_result(summary) for summary in summaries]
+    failure_text = sequence.failure.text if sequence.failure else ""
     return responses.RunResponse(
         notebook=session.name,
-        ok=is_ok,
-        ran=success_count,
-        cells=len(to_run),
+        ok=sequence.failure is None,
+        ran=sequence.success_count,
+        cells=len(sequence.to_run),
         skipped=skipped_count,
         report=failure_text,
-        results=results,
+        results=[_create_result(summary) for summary in sequence.finished],
         follows=lines,
         which=which,
         stop=stop_text,
         changed_outputs=changed,
     )
-
-
-async def _run_with_progress(
-    session: Session,
-    cells: Sequence[Cell],
-    cell: Cell,
-    caller: Caller,
-    progress: progress_events.ProgressCallback,
-    position: int,
-    total: int,
-) -> RunSummary:
-    """Run a cell, and report the progress before and after the run.
-
-    `position` counts from 1 to `total`, the number of cells to run.
-    """
-    progress(progress_events.CellStarted(cell=cell.number, position=position, of=total))
-    summary = await run_cell(session, cells, cell, caller, keep_time=False)
-    line = run_report.format_line(summary)
-    progress(progress_events.CellFinished(position=position, of=total, line=line))
-    return summary
-
-
-def _report_changed_state(
-    session: Session,
-    cells: Sequence[Cell],
-    to_run: Sequence[Cell],
-    changed: Sequence[ChangedOutput],
-    recorded: RecordedOutputs | None,
-    is_ok: bool,
-) -> str:
-    """Return report lines on changed outputs, changed modules and stale cells.
-
-    Return an empty string if there are none. The stale cells count as reported
-    afterwards. `is_ok` means that no cell failed.
-    """
-    stale_lines = ""
-    if to_run and is_ok:
-        stale_lines = stale_cells.report_new(session, cells, to_run)
-    if recorded is None:
-        return stale_lines
-    cause = module_reloads.format_changed_since_recorded(
-        recorded.list_changed_modules()
-    )
-    hint = ""
-    if changed and is_ok:
-        hint = changed_outputs.format_verify_hint(session.name)
-    lines = [*changed_outputs.format_changed_outputs(changed), cause, hint, stale_lines]
-    return "\n".join(filter(None, lines))
 
 
 def _create_result(summary: RunSummary) -> responses.CellResult:
@@ -410,11 +418,10 @@ async def evaluate(
             caller.timeout,
         )
         cell = Cell("eval", -1, 0, "code", source)
-        started_at = format_now()
         started = journal_events.RunStarted(
             run=0,
             key=cell.id,
-            at=started_at,
+            at=format_now(),
             cell_id=cell.id,
             source=source,
             timeout=timeout,
@@ -423,22 +430,7 @@ async def evaluate(
             session, kernel, started, caller, limits
         )
         run = await _record_scratch_run(session, cell, started, execution, elapsed)
-        figure_lines: list[str] = []
-        if execution.images:
-            figure_lines = await asyncio.to_thread(
-                session.language.diagnosis.summarize_figures, execution, 0
-            )
-        summary = RunSummary(
-            cell,
-            run,
-            execution.outputs,
-            timeout=timeout,
-            max_timeout=limits.max_cell_timeout_seconds,
-            figures=figure_lines,
-            modules=module_reloads.format_module_changes(
-                execution.module_changes, session.name
-            ),
-        )
+        summary = await _summarize_scratch_run(session, cell, run, execution, timeout)
         figures = session.language.diagnosis.list_saved_figures(0)
         return responses.EvalResponse(
             notebook=session.name,
@@ -448,8 +440,34 @@ async def evaluate(
             fault=run.fault,
             text=run_report.format_scratch(summary),
             output=get_terminal_text(execution.outputs),
+            # The folder may also contain figures of earlier scratch executions.
             figures=figures[: len(execution.images)],
         )
+
+
+async def _summarize_scratch_run(
+    session: Session, cell: Cell, run: Run, execution: Execution, timeout: float
+) -> RunSummary:
+    """Save the figures of a scratch execution; return the data for its report.
+
+    `timeout` is the deadline of the execution in seconds.
+    """
+    figure_lines: list[str] = []
+    if execution.images:
+        figure_lines = await asyncio.to_thread(
+            session.language.diagnosis.summarize_figures, execution, run.run
+        )
+    return RunSummary(
+        cell,
+        run,
+        execution.outputs,
+        timeout=timeout,
+        max_timeout=session.limits().max_cell_timeout_seconds,
+        figures=figure_lines,
+        modules=module_reloads.format_module_changes(
+            execution.module_changes, session.name
+        ),
+    )
 
 
 async def _record_scratch_run(
