@@ -222,7 +222,7 @@ def test_values_that_cannot_be_pickled_are_computed(project: Quick) -> None:
         "print(type(letters).__name__)",
     )
     shown = project.stepper("verify", "a", "--from", "3", "--checkpoint").stderr
-    assert "cell 1 (id a) is replayed: its values can't be saved (TypeError: " in shown
+    assert "cell 1 (id a) is replayed: its values cannot be saved (TypeError: " in shown
     document = project.json("verify", "a", "--from", "3", "--checkpoint")
     assert list_verdicts(document) == "same skipped same same"
     assert document["cells"][1]["difference"] == "`data` loaded from the live kernel"

@@ -500,7 +500,7 @@ def test_later_cells_wait_and_other_notebooks_continue(
     else:
         assert "step 1 of notebooks/" in get_new_text(
             model, 3
-        ) and "this code cell was NOT written" in get_new_text(model, 3)
+        ) and "This code cell was NOT written" in get_new_text(model, 3)
     finish(notebook)
     wait_until(
         lambda: status(notebook)[2] == "done" if queue else len(model.requests) > 5, 40

@@ -20,7 +20,7 @@ from stepper.session.session import Session
 from stepper.session.verification import failed_cells
 from stepper.session.verification.findings import ReplayFindings
 
-# Changes of files that a further replay does not find as they were.
+# Changes of files that may affect the outputs of a further replay.
 CHANGES = ("changed", "new", "deleted")
 
 
@@ -42,7 +42,7 @@ def create_verdicts(
 
 
 def count_failing(findings: ReplayFindings, verdicts: Sequence[CellVerdict]) -> int:
-    """Return the number of cells that failed in the replay with the recorded error.
+    """Return the number of cells that reproduce a recorded error.
 
     Cells with the tag `raises-exception` do not count.
     """
@@ -63,12 +63,14 @@ def _create_verdict(
         return CellVerdict(cell.id, cell.number, ReplayVerdict.SKIPPED, source)
     first = findings.first
     difference = findings.differences.get(cell.index)
-    is_random = difference and difference.verdict is ReplayVerdict.UNSTABLE
+    is_nondeterministic = (
+        difference is not None and difference.verdict is ReplayVerdict.UNSTABLE
+    )
     failed = first.failures.get(cell.index)
-    if failed is not None and not is_random:
+    if failed is not None and not is_nondeterministic:
         return _create_failure_verdict(session, findings, failed)
     is_recorded = findings.recording.outputs[cell.index] is not None
-    if not is_recorded and not findings.has_no_counts:
+    if not is_recorded and not findings.lacks_execution_counts:
         return CellVerdict(cell.id, cell.number, ReplayVerdict.NOT_RECORDED)
     if cell.index not in first.shown and first.ended_by is not None:
         reason = failed_cells.describe_end(first.ended_by)
@@ -112,7 +114,7 @@ def _describe_difference(
 def _create_failure_verdict(
     session: Session, findings: ReplayFindings, failed: RunSummary
 ) -> CellVerdict:
-    """Return the verdict on a cell that failed, but not with the recorded error."""
+    """Return the verdict on a cell that failed without reproducing a recorded error."""
     verdict = ReplayVerdict.FAILED
     if failed.run.outcome in failed_cells.LIMITS:
         verdict = ReplayVerdict.NOT_JUDGED

@@ -15,11 +15,11 @@ class TooLargeError(Exception):
 
 
 class LimitedFile:
-    """A file that raises an error when too many bytes are written to it."""
+    """A new file that raises an error when too many bytes are written to it."""
 
     def __init__(self, path: str, max_bytes: int) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-        self.handle = os.open(path, flags, 0o600)
+        self.stream = os.fdopen(os.open(path, flags, 0o600), "wb")
         self.bytes_left = max_bytes
 
     def write(self, data: Any) -> int:
@@ -28,9 +28,12 @@ class LimitedFile:
         self.bytes_left -= size
         if self.bytes_left < 0:
             raise TooLargeError("the values are too large for a checkpoint")
-        with os.fdopen(os.dup(self.handle), "wb") as stream:
-            stream.write(data)
+        self.stream.write(data)
         return size
+
+    def close(self) -> None:
+        """Close the file; raise OSError if buffered bytes cannot be written."""
+        self.stream.close()
 
 
 def save(
@@ -39,14 +42,17 @@ def save(
     path: str,
     max_bytes: int,
 ) -> str:
-    """Save the values of names to a file; return why this is impossible, or ""."""
+    """Save the values of names to a new file.
+
+    Return an error message if this fails, or else an empty string.
+    """
     try:
         values = {name: namespace[name] for name in names}
         file = LimitedFile(path, max_bytes)
         try:
             pickle.Pickler(file, protocol=5).dump(values)
         finally:
-            os.close(file.handle)
+            file.close()
     except Exception as error:  # noqa: BLE001  # raised by any object
         with contextlib.suppress(OSError):
             os.unlink(path)
@@ -55,7 +61,7 @@ def save(
 
 
 def load(namespace: Dict[str, Any], path: str) -> None:  # noqa: UP006
-    """Bind the values in a file to their names."""
+    """Assign the values in a file to their names."""
     with open(path, "rb") as stream:
         # A kernel of this user wrote the file.
         values = pickle.load(stream)  # noqa: S301

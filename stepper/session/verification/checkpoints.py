@@ -1,7 +1,7 @@
 """Values that a partial replay takes from the live kernel.
 
-The live kernel pickles them in a scratch execution. A name of a replaced or changed
-value is never taken, so each value is the one that its cell computed.
+The live kernel pickles the values in a scratch execution. `partial_replays` selects
+only names whose values have not changed since their cell ran.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from stepper.session.protocols import Kernel
 from stepper.session.session import Session
 from stepper.session.verification import checkpoint_code
 
-MAX_BYTES = 2 << 30
+MAX_BYTES = 2 << 30  # of the values of one cell
 # The code runs in a namespace of its own, so that it binds no names of the user.
 PROGRAM = (
     "exec(compile({source!r}, '<stepper checkpoint>', 'exec'),"
     " {{'__name__': 'stepper_checkpoint', 'namespace': globals()}})"
 )
-MARK = "stepper checkpoint: "
+MARK = "stepper checkpoint: "  # begins the printed line with the problems
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,9 @@ class Checkpoint:
 
 
 async def get_live_kernel(session: Session) -> Kernel:
-    """Return the live kernel.
+    """Return the running kernel of a notebook.
 
-    Raise UsageError if there is none on this machine.
+    Raise UsageError if no kernel is running, or if it runs on another machine.
     """
     kernel = await session.kernel_manager.find_or_attach()
     if kernel is None or await kernel.check_death() is not None:
@@ -58,10 +58,11 @@ async def get_live_kernel(session: Session) -> Kernel:
 async def save_values(
     session: Session, names_by_path: Mapping[str, Sequence[str]], caller: Caller
 ) -> dict[str, str]:
-    """Save values of the live kernel, each group of names to the file at its path.
+    """Save values of the live kernel to files.
 
-    Return the paths of the groups that can't be saved, with the reasons. Raise
-    StepperError if the live kernel does not answer.
+    `names_by_path` contains the names whose values each file gets. Return an error
+    message for each file that could not be saved, by path. Raise StepperError if the
+    code that saves the values fails.
     """
     source = inspect.getsource(checkpoint_code)
     groups = {path: [*names] for path, names in names_by_path.items()}
@@ -78,9 +79,8 @@ async def save_values(
         if mark:
             problems: dict[str, str] = json.loads(text.partition("\n")[0])
             return {path: problem for path, problem in problems.items() if problem}
-    raise StepperError(
-        f"--checkpoint: the values could not be saved ({_describe(execution)})"
-    )
+    reason = _describe_failure(execution)
+    raise StepperError(f"--checkpoint: the values could not be saved ({reason})")
 
 
 async def load_values(
@@ -88,7 +88,8 @@ async def load_values(
 ) -> None:
     """Load the values of a checkpoint in the kernel of a replay.
 
-    `cell` is the cell that computed them. Raise StepperError if this fails.
+    `cell` is the cell that computed the values. Raise StepperError if the values cannot
+    be loaded.
     """
     kernel = await fresh.kernel_manager.get_or_start_kernel(
         caller.environ, caller.disconnected
@@ -101,7 +102,7 @@ async def load_values(
         verify = CommandLines(fresh.name).shell("verify")
         raise StepperError(
             f"the results of cell {cell.number} ({one_line(names, 300)}) could not be"
-            f" loaded ({_describe(execution)})",
+            f" loaded ({_describe_failure(execution)})",
             f"{verify}  # without --checkpoint",
         )
 
@@ -117,8 +118,8 @@ async def _execute(
     )
 
 
-def _describe(execution: Execution) -> str:
-    """Return the error of an execution, on one line."""
+def _describe_failure(execution: Execution) -> str:
+    """Return the error of an execution on one line, or the outcome without an error."""
     if execution.fault is not None:
         error = f"{execution.fault.ename}: {execution.fault.evalue}"
         return one_line(error, 300)

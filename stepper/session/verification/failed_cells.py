@@ -18,12 +18,12 @@ from stepper.session.session import Session
 MISSING_NAME = re.compile(r"name '(\w+)' is not defined")
 TIMEOUT_DIRECTIVE = "# stepper: timeout=1h"
 ADDRESS_IN_USE = "Address already in use"
-# Outcomes in which a limit of stepper, not the cell, ended the run.
+# Outcomes of runs that stepper interrupted because of a limit.
 LIMITS = (Outcome.TIMEOUT, Outcome.MEMORY)
 
 
 def describe_limit(summary: RunSummary) -> str:
-    """Return a text on a cell that exceeded a limit of stepper."""
+    """Return a text on a cell that exceeded a time or memory limit of stepper."""
     run = summary.run
     if run.outcome is Outcome.MEMORY:
         return _remove_advice(run.error)
@@ -54,15 +54,18 @@ def describe_failure(
 
 
 def _remove_advice(error: str) -> str:
-    """Remove the advice on the kernel's variables: that kernel no longer exists."""
+    """Remove the advice on the kernel's variables from an error message.
+
+    The kernel of the replay no longer exists.
+    """
     error = error.partition(run_decisions.VARIABLES_LOST)[0]
     return error.partition(f"; {run_decisions.VARIABLES_KEPT}")[0]
 
 
-def describe_end(ended_by: RunSummary) -> str:
-    """Return why the cells below the last cell of a replay did not run."""
-    number = ended_by.cell.number
-    outcome = ended_by.run.outcome
+def describe_end(last_summary: RunSummary) -> str:
+    """Return the reason why the cells below the last replayed cell did not run."""
+    number = last_summary.cell.number
+    outcome = last_summary.run.outcome
     if outcome in LIMITS:
         return f"cell {number} was interrupted"
     if outcome is Outcome.KERNEL_DIED:
@@ -77,23 +80,15 @@ def _find_cause(
     failures: Mapping[int, RunSummary],
 ) -> str:
     """Return the cause of a failure, or an empty string if it is unknown."""
-    run = summary.run
+    fault = summary.run.fault
     missing_name = None
-    if run.fault and run.fault.ename == "NameError":
-        missing_name = MISSING_NAME.search(run.fault.evalue)
+    if fault and fault.ename == "NameError":
+        missing_name = MISSING_NAME.search(fault.evalue)
     if missing_name and session.language.is_python:
-        name = missing_name[1]
-        number = _find_failed_definition(session, name, summary, failures)
-        if number is not None:
-            return f"`{name}` is defined in cell {number}, which failed"
-        stale_cells.update_dependencies(session, document.cells)  # updates run_history
-        return unresolved_names.describe_former_binding(
-            name,
-            summary.cell.id,
-            document.cells,
-            session.journal.run_history,
+        return _explain_missing_name(
+            session, document, missing_name[1], summary, failures
         )
-    if ADDRESS_IN_USE in run.error and session.kernel_manager.kernel is not None:
+    if ADDRESS_IN_USE in summary.run.error and session.kernel_manager.kernel:
         command = CommandLines(session.name).shell("shutdown")
         return (
             "the notebook's own kernel may use the address; to shut down that kernel,"
@@ -102,14 +97,34 @@ def _find_cause(
     return ""
 
 
+def _explain_missing_name(
+    session: Session,
+    document: Document,
+    name: str,
+    summary: RunSummary,
+    failures: Mapping[int, RunSummary],
+) -> str:
+    """Return why a name is not defined, or an empty string if this is unknown."""
+    number = _find_failed_definition(session, name, summary, failures)
+    if number is not None:
+        return f"`{name}` is defined in cell {number}, which failed"
+    stale_cells.update_dependencies(session, document.cells)  # updates run_history
+    return unresolved_names.describe_former_binding(
+        name, summary.cell.id, document.cells, session.journal.run_history
+    )
+
+
 def _find_failed_definition(
     session: Session, name: str, reader: RunSummary, failures: Mapping[int, RunSummary]
 ) -> int | None:
-    """Return the number of the last failed cell above that defines a name, or None."""
+    """Return the number of the last failed cell above `reader` that defines a name.
+
+    Return None if there is no such cell.
+    """
     numbers = [
-        failed.cell.number
-        for index, failed in failures.items()
+        failure.cell.number
+        for index, failure in failures.items()
         if index < reader.cell.index
-        and name in session.language.analyze_names(failed.cell.source).binds
+        and name in session.language.analyze_names(failure.cell.source).binds
     ]
     return numbers[-1] if numbers else None

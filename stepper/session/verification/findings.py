@@ -40,8 +40,9 @@ class ReplayFindings:
     document: Document
     cells: list[Cell]
     recording: Recording
-    # Without execution counts it is unknown whether cells without outputs ran.
-    has_no_counts: bool
+    # The notebook has outputs but no execution counts, so it is unknown whether cells
+    # without outputs ran.
+    lacks_execution_counts: bool
     widget_models: Models
     sources: Sources
     first: ReplayResult = field(default_factory=ReplayResult)
@@ -63,21 +64,24 @@ class ReplayFindings:
             for cell in cells
         }
         counts = [document.get_displayed_execution_count(cell) for cell in cells]
-        has_no_counts = any(recorded.values()) and not any(
-            count is not None for count in counts
-        )
-        recording = Recording(recorded, deadlines)
-        models = widget_outputs.get_models(document.metadata)
-        inputs = list[set[int]]()
+        has_outputs = any(recorded.values())
+        has_counts = any(count is not None for count in counts)
+        inputs: list[set[int]] = []
         if session.language.is_python:
             usages = [session.language.analyze_names(cell.source) for cell in cells]
             inputs = find_input_cells(usages)
-        sources = Sources(cells, inputs)
-        return cls(document, cells, recording, has_no_counts, models, sources)
+        return cls(
+            document=document,
+            cells=cells,
+            recording=Recording(recorded, deadlines),
+            lacks_execution_counts=has_outputs and not has_counts,
+            widget_models=widget_outputs.get_models(document.metadata),
+            sources=Sources(cells, inputs),
+        )
 
     @property
     def replayed_cells(self) -> list[Cell]:
-        """The cells that are not skipped."""
+        """The cells that the first replay does not skip."""
         skipped = self.partial.skipped
         return [cell for cell in self.cells if cell.index not in skipped]
 
@@ -91,10 +95,11 @@ class ReplayFindings:
         ]
 
     def select_doubtful(self, cells: Sequence[Cell]) -> list[Cell]:
-        """Return the cells for which the replays so far may agree by chance."""
+        """Return the cells whose outputs in the replays so far may agree by chance."""
         return [cell for cell in cells if self._is_doubtful(cell)]
 
     def _is_doubtful(self, cell: Cell) -> bool:
+        """Return whether another replay of a cell may change its verdict."""
         difference = self.differences[cell.index]
         if difference.doubtful:
             return True
@@ -103,7 +108,11 @@ class ReplayFindings:
         return self.sources.uses_drawn_values(cell)
 
     def find_last_cell(self, unclear: Sequence[Cell]) -> Cell:
-        """Return the last cell that determines the outputs of the unclear cells."""
+        """Return the cell up to which a replay determines the outputs of cells.
+
+        If a cell shows widgets, cells below may change their outputs. `unclear` are the
+        cells, in order.
+        """
         for cell in unclear:
             outputs = self.first.shown[cell.index].outputs
             if widget_outputs.shows_widgets(outputs):
@@ -114,7 +123,10 @@ class ReplayFindings:
 def find_changed_packages(
     session: Session, findings: ReplayFindings
 ) -> list[PackageChange]:
-    """Return the packages whose version in the replay differs from recorded runs."""
+    """Return the packages whose versions differ between the recorded runs and a replay.
+
+    The versions in the replay are those of the first replay.
+    """
     return verify_results.find_changed_packages(
         session.state.packages, findings.first.packages
     )
@@ -138,7 +150,8 @@ def update_differences(
         if new_outputs is None or not _is_comparable(findings, cell):
             continue
         recorded = findings.recording.outputs[cell.index]
-        if recorded is None and findings.has_no_counts and not new_outputs.outputs:
+        lacks_counts = findings.lacks_execution_counts
+        if recorded is None and lacks_counts and not new_outputs.outputs:
             recorded = []
         if recorded is None:
             continue
@@ -153,16 +166,17 @@ def update_differences(
 def _prepare_outputs(
     findings: ReplayFindings, cell: Cell, recorded: CellOutputs
 ) -> list[CellOutputs]:
-    """Return the recorded outputs of a cell, and those of each replay that ran it.
+    """Return the recorded outputs of a cell, and its outputs in each replay.
 
-    They include the outputs inside widgets, if all runs have the models of the widgets.
+    Replays that did not run the cell are left out. The outputs inside widgets are
+    included if the notebook and all replays have the models of the widgets.
     """
     all_outputs = [recorded]
     all_models = [findings.widget_models]
     for result in (findings.first, *findings.others):
         shown = result.shown.get(cell.index)
         if shown is not None:
-            # Some programs do not record what a pager shows.
+            # Some programs do not record the text of a pager.
             outputs = remove_pager_text(cell.source, recorded.outputs, shown)
             all_outputs.append(outputs)
             all_models.append(result.widget_models)
@@ -177,8 +191,8 @@ def _prepare_outputs(
 def _is_comparable(findings: ReplayFindings, cell: Cell) -> bool:
     """Return whether a cell's outputs can be compared with the recorded outputs.
 
-    The outputs of a failed cell are comparable if the recorded error has the same
-    class: its message may be nondeterministic.
+    The outputs of a failed cell are comparable if the recorded outputs contain an error
+    of the same class. The messages of the errors may differ.
     """
     failed = findings.first.failures.get(cell.index)
     if failed is None:

@@ -1,4 +1,8 @@
-"""Which cells `verify --from CELL` skips, and what `--checkpoint` loads instead."""
+"""Selection of the cells that `verify --from CELL` skips.
+
+With `--checkpoint`, values of skipped cells are saved in the live kernel, and loaded in
+the kernel of the replay.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +29,10 @@ from stepper.session.verification.checkpoints import Checkpoint
 
 @dataclass(frozen=True)
 class PartialReplay:
-    """The cells that a replay skips, by index, and the values that it loads instead.
+    """The cells that a replay skips, and the checkpoints that it loads instead.
 
-    For a full replay, both are empty. `is_live_kernel_used` says whether the live
-    kernel executed code to save values, whether or not it could save them.
+    Both are by cell index. For a full replay, both are empty. `is_live_kernel_used`
+    says whether the live kernel executed code to save values, even if this failed.
     """
 
     skipped: frozenset[int] = frozenset()
@@ -36,7 +40,10 @@ class PartialReplay:
     is_live_kernel_used: bool = False
 
     def describe_source(self, index: int) -> str:
-        """Return where the results of a skipped cell come from, or an empty string."""
+        """Return a text on the loaded results of a skipped cell.
+
+        Return an empty string if no results are loaded.
+        """
         checkpoint = self.checkpoints.get(index)
         if checkpoint is None:
             return ""
@@ -48,9 +55,10 @@ FULL_REPLAY = PartialReplay()
 
 
 def find_first_cell(session: Session, document: Document, from_cell: str) -> Cell:
-    """Return the cell at which a partial replay starts, by its id or its number.
+    """Return the cell at which a partial replay starts.
 
-    Raise UsageError if there is no such cell, or if the notebook is not in Python.
+    `from_cell` is the ID or the number of the cell. Raise UsageError if there is no
+    such cell, or if the notebook is not in Python.
     """
     first = partial_replay.find_cell(document.cells, from_cell)
     if first is None:
@@ -61,8 +69,8 @@ def find_first_cell(session: Session, document: Document, from_cell: str) -> Cel
         )
     if document.language != "python" or not session.language.is_python:
         raise UsageError(
-            "--from needs a notebook in Python: stepper does not know which cells need"
-            " which in other languages"
+            "--from needs a notebook in Python: stepper cannot find the dependencies"
+            " between cells in other languages"
         )
     return first
 
@@ -80,10 +88,11 @@ class PartialReplayPlanner:
         self.cells_by_id = {cell.id: cell for cell in select_runnable(self.cells)}
         marked = (*self.dependencies.stale, *self.dependencies.hidden)
         self.marked_ids = {entry.cell.id for entry in marked}
-        # Whether the live kernel is the one of the last run.
+        # Whether the last run was in the live kernel. Only `plan_with_checkpoint` finds
+        # this out.
         self.is_live = False
-        # Cells whose results can't be saved.
-        self.unsaved = set[str]()
+        # IDs of the cells whose values cannot be saved.
+        self.unsavable_ids = set[str]()
         self.is_live_kernel_used = False
 
     def plan(self) -> PartialReplay:
@@ -96,45 +105,48 @@ class PartialReplayPlanner:
     ) -> PartialReplay:
         """Save values of the live kernel in a folder, and return the plan.
 
-        Cells whose values can't be saved are replayed. Raise StepperError if there is
-        no live kernel.
+        A cell whose values cannot be saved is replayed: `progress` reports it, and a
+        new plan is made. Raise StepperError if there is no live kernel.
         """
         kernel = await checkpoints.get_live_kernel(self.session)
         self.is_live = self.session.journal.run_history.kernel == kernel.id
         secure_files.create_folder(folder)
         for attempt in itertools.count(1):
             plan = self._plan(self._has_value)
-            saved: dict[str, Checkpoint] = {}
+            by_cell_id: dict[str, Checkpoint] = {}
             for cell_id, names in plan.loads.items():
-                path = os.path.join(folder, f"{len(saved)}-{attempt}.pickle")
-                saved[cell_id] = Checkpoint(sorted(names), path)
-            problems = await self._save(saved, caller)
+                path = os.path.join(folder, f"{len(by_cell_id)}-{attempt}.pickle")
+                by_cell_id[cell_id] = Checkpoint(sorted(names), path)
+            problems = await self._save(by_cell_id, caller)
             if not problems:
                 break
             for cell_id, problem in problems.items():
-                self.unsaved.add(cell_id)
+                self.unsavable_ids.add(cell_id)
                 label = self.cells_by_id[cell_id].label
-                line = f"{label} is replayed: its values can't be saved ({problem})"
+                line = f"{label} is replayed: its values cannot be saved ({problem})"
                 progress(progress_events.Waiting(line=line))
         by_index = {
             self.cells_by_id[cell_id].index: checkpoint
-            for cell_id, checkpoint in saved.items()
+            for cell_id, checkpoint in by_cell_id.items()
         }
         return PartialReplay(_get_indexes(plan), by_index, self.is_live_kernel_used)
 
     async def _save(
-        self, saved: Mapping[str, Checkpoint], caller: Caller
+        self, by_cell_id: Mapping[str, Checkpoint], caller: Caller
     ) -> dict[str, str]:
-        """Save the checkpoints of cells; return why some can't be saved, by cell id."""
-        if not saved:
+        """Save the checkpoints of cells.
+
+        Return an error message for each cell whose values cannot be saved, by cell ID.
+        """
+        if not by_cell_id:
             return {}
         self.is_live_kernel_used = True
-        names_by_path = {item.path: item.names for item in saved.values()}
+        names_by_path = {item.path: item.names for item in by_cell_id.values()}
         problems = await checkpoints.save_values(self.session, names_by_path, caller)
         return {
-            cell_id: one_line(problems[item.path], 300)
-            for cell_id, item in saved.items()
-            if item.path in problems
+            cell_id: one_line(problems[checkpoint.path], 300)
+            for cell_id, checkpoint in by_cell_id.items()
+            if checkpoint.path in problems
         }
 
     def _plan(self, is_loadable: partial_replay.IsLoadable) -> ReplayPlan:
@@ -149,38 +161,39 @@ class PartialReplayPlanner:
     def _has_value(self, cell_id: str, name: str) -> bool:
         """Return whether the live kernel has the value that a cell gave a name.
 
-        The results of all cells that the cell needs must be those of a replay.
+        Return False if a replay could compute another value: if the cell, or a cell
+        whose values it needs, is stale, used hidden state or has not run with its
+        current source.
         """
-        if not self.is_live or cell_id in self.unsaved:
+        if not self.is_live or cell_id in self.unsavable_ids:
             return False
         if not name.isidentifier():
-            return False  # state outside the variables
+            return False  # not a variable, but for example a random generator
         history = self.session.journal.run_history
-        needed = partial_replay.find_needed(self.reads, [cell_id])
-        records = []
-        for needed_id in needed:
+        records = {}
+        for needed_id in partial_replay.find_needed(self.reads, [cell_id]):
             cell = self.cells_by_id[needed_id]
             source_hash = hash_source(cell.source)
             record = partial_replay.find_current_run(history, cell, source_hash)
             if record is None or needed_id in self.marked_ids:
                 return False
-            records.append(record)
-            if needed_id == cell_id and not partial_replay.has_value_of_run(
-                history, record, name
-            ):
-                return False
-        return partial_replay.are_values_intact(history, records)
+            records[needed_id] = record
+        if not partial_replay.has_value_of_run(history, records[cell_id], name):
+            return False
+        return partial_replay.are_values_intact(history, [*records.values()])
 
 
 def _get_indexes(plan: ReplayPlan) -> frozenset[int]:
+    """Return the indexes of the skipped cells."""
     return frozenset(cell.index for cell in plan.skipped)
 
 
 def _add_reads_of_failing_cells(document: Document, reads: Reads) -> Reads:
-    """Return the reads of cells. Cells with a recorded error read from all above.
+    """Return `reads`, and reads from all cells above for cells with a recorded error.
 
-    Such a cell did not bind all names of its source, so they may come from above. These
-    reads have artificial names, which no variable can have.
+    A failed cell may not have assigned all names in its source, so cells below may get
+    these names from the cells above it. The added reads have artificial names, which no
+    variable can have.
     """
     cells = select_runnable(document.cells)
     all_reads = dict(reads)
@@ -193,10 +206,10 @@ def _add_reads_of_failing_cells(document: Document, reads: Reads) -> Reads:
 
 
 def _collect_durations(session: Session, document: Document) -> dict[str, float]:
-    """Return the seconds that cells took, by cell id.
+    """Return the durations of cells in seconds, by cell ID.
 
-    They are those of the last run of the current source here, or else the ones that the
-    file records.
+    The duration is from the last run with the current source. If the journal has no
+    such run, the duration is from the notebook file.
     """
     durations: dict[str, float] = {}
     hashes: dict[str, str] = {}

@@ -1,8 +1,9 @@
 """Seeds the random generators of a replay's kernel, before its first cell.
 
 Without a seed, a cell would draw other numbers each time the notebook is verified, and
-two replays could agree by chance at one time and not at another. With other seeds in
-each replay, drawn numbers differ between replays, but the verdict is always the same.
+two replays could agree by chance at one time and not at another. Each replay has
+another seed, so drawn numbers differ between replays. The seeds are the same each time
+the notebook is verified, so the verdict is the same, too.
 """
 
 from __future__ import annotations
@@ -55,7 +56,10 @@ del _seed_replay
 async def seed_generators(
     fresh: Session, kernel: Kernel, caller: Caller, seed: int
 ) -> None:
-    """Seed the generators of a replay's kernel; `seed` is the number of the replay."""
+    """Seed the random generators of a replay's kernel.
+
+    `seed` is a small number that differs between the replays of a notebook.
+    """
     source = SOURCE.replace("{seed}", str(SEED_OFFSET + seed))
     limits = fresh.limits()
     await fresh.execute(kernel, source, caller, SECONDS, limits, scratch=True)

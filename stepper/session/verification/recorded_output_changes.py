@@ -16,9 +16,7 @@ from stepper.notebooks.notebook_document import Document
 from stepper.policy.changed_cells import hash_source
 from stepper.policy.comparison import clock_values, rerun_comparison, verify_results
 from stepper.policy.comparison.clock_values import RunTime
-from stepper.policy.comparison.output_items import (
-    CellOutputs,
-)
+from stepper.policy.comparison.output_items import CellOutputs
 from stepper.policy.comparison.rerun_comparison import ChangedOutput
 from stepper.policy.dataflow import run_history
 from stepper.policy.execution_result import CellVersion
@@ -42,25 +40,24 @@ class RecordedOutputs:
         self.packages = dict(session.state.packages)
         # Project modules that changed after the recorded run of one of the cells.
         self.modules = _find_changed_modules(session, cells)
-        # By cell index.
+        # Only of cells whose outputs can be compared, by cell index.
         self.recorded: dict[int, list[dict[str, Any]]] = {}
         nondeterministic_ids = _get_nondeterministic_ids(session, document)
         last_hashes = {run.cell_id: run.source_hash for run in session.state.runs}
         for cell in cells:
             if cell.id in nondeterministic_ids:
                 continue
-            last_hash = last_hashes.get(cell.id, "")
             source_hash = hash_source(cell.source)
-            if last_hash not in ("", source_hash):
-                continue
+            if last_hashes.get(cell.id, source_hash) != source_hash:
+                continue  # the recorded outputs are of another source
             outputs = document.get_recorded_outputs(cell)
             if outputs is not None:
                 self.recorded[cell.index] = outputs
 
     def list_changed_modules(self) -> list[str]:
-        """Return the project modules that changed since the recorded runs."""
-        present_packages = self.session.state.packages
-        changed = verify_results.find_changed_modules(self.packages, present_packages)
+        """Return the names of project modules that changed since the recorded runs."""
+        current_packages = self.session.state.packages
+        changed = verify_results.find_changed_modules(self.packages, current_packages)
         return sorted(self.modules.union(changed))
 
     async def find_changed(self, finished: Sequence[RunSummary]) -> list[ChangedOutput]:
@@ -78,30 +75,26 @@ class RecordedOutputs:
         # final outputs.
         await self._write_late_outputs()
         changed_numbers = {change.cell for change in changed}
-        final_outputs: dict[int, list[Any]] = {}
-        recompared = []
-        for summary in compared:
-            if summary.cell.number in changed_numbers:
-                recompared.append(summary)
-                final_outputs[summary.cell.index] = self._read_written(summary)
-        for index, final in final_outputs.items():
-            if outputs[index] != final:
-                return await asyncio.to_thread(self._compare, recompared, final_outputs)
-        return changed
+        recompared = [
+            summary for summary in compared if summary.cell.number in changed_numbers
+        ]
+        final_outputs = {
+            summary.cell.index: self._read_outputs(summary) for summary in recompared
+        }
+        return await asyncio.to_thread(self._compare, recompared, final_outputs)
 
     def _is_comparable(self, summary: RunSummary) -> bool:
-        """Return whether a run succeeded and its cell has recorded outputs.
+        """Return whether the outputs of a run can be compared with recorded outputs.
 
-        A run with omitted outputs cannot be compared.
+        The run must have succeeded, without omitted outputs.
         """
         run = summary.run
         if summary.cell.index not in self.recorded:
             return False
         if run.verdict is not Verdict.FINE:
             return False
-        if isinstance(run, RunEnded):
-            return not run.left_out
-        return True
+        has_omitted_outputs = isinstance(run, RunEnded) and bool(run.left_out)
+        return not has_omitted_outputs
 
     async def _write_late_outputs(self) -> None:
         """Wait for late outputs and write them to the notebook."""
@@ -111,10 +104,10 @@ class RecordedOutputs:
             kernel.receive_pending()
         self.session.write_late_outputs()
 
-    def _read_written(self, summary: RunSummary) -> list[Any]:
+    def _read_outputs(self, summary: RunSummary) -> list[Any]:
         """Return a cell's outputs in the notebook file.
 
-        Return the outputs of the run if the file does not contain them.
+        If the file does not contain them, return the outputs of the run.
         """
         cell = summary.cell
         outputs: list[Any] = []
@@ -129,7 +122,7 @@ class RecordedOutputs:
     def _compare(
         self, compared: Sequence[RunSummary], outputs: dict[int, list[Any]]
     ) -> list[ChangedOutput]:
-        """Return the differences between the recorded and the new outputs of runs.
+        """Return the new outputs of runs that differ from the recorded outputs.
 
         `outputs` are the new outputs by cell index.
         """
@@ -158,6 +151,7 @@ class RecordedOutputs:
         return changed
 
     def _get_run_time(self, summary: RunSummary) -> RunTime:
+        """Return the time of a run, for comparing the times in its outputs."""
         started_at = parse_moment(summary.run.started_at)
         reads_clock = clock_values.reads_clock(summary.cell.source, self.sources)
         return RunTime(started_at.timestamp(), summary.run.duration_s, reads_clock)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,17 +13,15 @@ from stepper.messages.run_report import RunSummary
 from stepper.notebooks.journal_file import SyncMode
 from stepper.policy import changed_cells
 from stepper.policy.comparison import recorded_runs, widget_outputs
-from stepper.policy.comparison.output_items import (
-    CellOutputs,
-)
+from stepper.policy.comparison.output_items import CellOutputs
 from stepper.policy.comparison.recorded_runs import Recording
 from stepper.policy.model import Cell, Outcome, Verdict
 from stepper.session import progress_events
 from stepper.session.caller import Caller
 from stepper.session.cells.cell_run import run_cell
 from stepper.session.session import Session
+from stepper.session.verification import late_outputs
 from stepper.session.verification.checkpoints import load_values
-from stepper.session.verification.late_outputs import collect_outputs
 from stepper.session.verification.partial_replays import FULL_REPLAY, PartialReplay
 from stepper.session.verification.random_seeds import seed_generators
 
@@ -43,15 +41,15 @@ class NullJournal:
 
 @dataclass
 class ReplayResult:
-    """The outputs of a replay and the failures in it, by cell index."""
+    """The outputs, failures and durations of the replayed cells, by cell index."""
 
     shown: dict[int, CellOutputs] = field(default_factory=dict)
-    # Runs that failed, but not with the recorded error.
+    # Runs that failed without the recorded error.
     failures: dict[int, RunSummary] = field(default_factory=dict)
     durations: dict[int, float] = field(default_factory=dict)  # in seconds
-    # Errors of cells that failed as recorded.
+    # The errors of cells that failed with the recorded error.
     faults: dict[int, str] = field(default_factory=dict)
-    # The run after which the replay ended, if there are cells below that cell.
+    # The failed run that ended the replay, or None if no failure ended the replay.
     ended_by: RunSummary | None = None
     packages: dict[str, str] = field(default_factory=dict)
     widget_models: widget_outputs.Models = field(default_factory=dict)
@@ -69,13 +67,13 @@ async def replay(
     """Replay the cells up to `last_index`, or to the failure that ended the recording.
 
     `fresh` is a session on a copy of the notebook, and `progress` is called before each
-    cell. `seed` is for the random generators of Python and NumPy. `partial` says which
-    cells do not run, and which values are loaded instead. Raise StepperError if the
+    cell. `seed` is for the random generators of Python and NumPy. `partial` contains
+    the cells that do not run, and the values to load instead. Raise StepperError if the
     replay was interrupted, a value could not be loaded or no kernel started.
     """
-    result = ReplayResult()
     # Each cell has its own deadline.
     caller = replace(caller)
+    cell_replay = CellReplay(fresh, recording, caller, progress, partial)
     async with _interrupt_on_disconnect(fresh, caller), fresh.take_turn(caller=caller):
         try:
             cells = fresh.read_with_unique_ids().cells
@@ -85,42 +83,96 @@ async def replay(
             )
             if fresh.language.is_python:
                 await seed_generators(fresh, kernel, caller, seed)
-            cells_run: list[Cell] = []
-            figure_facts: dict[str, str] = {}
-            for cell in changed_cells.select_runnable(cells):
-                if cell.index > last_index:
-                    break
-                if cell.index in partial.skipped:
-                    checkpoint = partial.checkpoints.get(cell.index)
-                    if checkpoint is not None:
-                        await load_values(fresh, cell, checkpoint, caller)
-                    continue
-                progress(cell)
-                caller.timeout = recording.deadlines[cell.index]
-                summary = await run_cell(fresh, cells, cell, caller, keep_time=False)
-                _check_usable(summary)
-                cells_run.append(cell)
-                result.durations[cell.index] = summary.run.duration_s
-                figure_facts.update(fresh.state.runs[-1].figures)
-                if summary.run.verdict is Verdict.FINE:
-                    continue
-                if _has_recorded_error(summary, recording):
-                    result.faults[cell.index] = summary.run.error
-                else:
-                    result.failures[cell.index] = summary
-                if not _can_go_on(summary, recording):
-                    result.ended_by = summary
-                    break
-            outputs_by_index = await collect_outputs(fresh, cells_run, recording)
-            for index, outputs in outputs_by_index.items():
-                result.shown[index] = CellOutputs(outputs, figure_facts)
-            metadata = fresh.file.read().metadata
-            result.widget_models = widget_outputs.get_models(metadata)
-            result.packages = dict(fresh.state.packages)
+            await cell_replay.replay_cells(cells, last_index)
+            await cell_replay.collect_outputs()
         finally:
             shutdown = fresh.kernel_manager.shut_down("the replay has finished")
             await asyncio.shield(shutdown)
-    return result
+    return cell_replay.result
+
+
+class CellReplay:
+    """Runs or skips the cells of a replay, and collects the result."""
+
+    def __init__(
+        self,
+        fresh: Session,
+        recording: Recording,
+        caller: Caller,
+        progress: Callable[[Cell], None],
+        partial: PartialReplay,
+    ) -> None:
+        self.result = ReplayResult()
+        self._fresh = fresh
+        self._recording = recording
+        self._caller = caller
+        self._progress = progress
+        self._partial = partial
+        self._replayed_cells: list[Cell] = []
+        self._figure_descriptions: dict[str, str] = {}  # by image key
+
+    async def replay_cells(self, cells: Sequence[Cell], last_index: int) -> None:
+        """Replay the cells up to `last_index`, or to the failure that ends the replay.
+
+        `cells` are all cells of the notebook.
+        """
+        for cell in changed_cells.select_runnable(cells):
+            if cell.index > last_index:
+                return
+            if cell.index in self._partial.skipped:
+                await self._load_checkpoint(cell)
+                continue
+            summary = await self._run_cell(cells, cell)
+            if summary.run.verdict is Verdict.FINE:
+                continue
+            self._add_failure(summary)
+            if not _continues_below(summary, self._recording):
+                self.result.ended_by = summary
+                return
+
+    async def _load_checkpoint(self, cell: Cell) -> None:
+        """Load the values of a skipped cell, if it has a checkpoint."""
+        checkpoint = self._partial.checkpoints.get(cell.index)
+        if checkpoint is not None:
+            await load_values(self._fresh, cell, checkpoint, self._caller)
+
+    async def _run_cell(self, cells: Sequence[Cell], cell: Cell) -> RunSummary:
+        """Run a cell; return the summary of the run.
+
+        Raise StepperError if the run was interrupted or no kernel started.
+        """
+        fresh = self._fresh
+        self._progress(cell)
+        self._caller.timeout = self._recording.deadlines[cell.index]
+        summary = await run_cell(fresh, cells, cell, self._caller, keep_time=False)
+        _check_usable(summary)
+        self._replayed_cells.append(cell)
+        self.result.durations[cell.index] = summary.run.duration_s
+        self._figure_descriptions.update(fresh.state.runs[-1].figures)
+        return summary
+
+    def _add_failure(self, summary: RunSummary) -> None:
+        """Add a failed run to the result."""
+        index = summary.cell.index
+        if _has_recorded_error(summary, self._recording):
+            self.result.faults[index] = summary.run.error
+        else:
+            self.result.failures[index] = summary
+
+    async def collect_outputs(self) -> None:
+        """Add the outputs, the widgets and the packages to the result.
+
+        Raise StepperError if outputs cannot be written or read.
+        """
+        fresh = self._fresh
+        outputs_by_index = await late_outputs.collect_outputs(
+            fresh, self._replayed_cells, self._recording
+        )
+        for index, outputs in outputs_by_index.items():
+            self.result.shown[index] = CellOutputs(outputs, self._figure_descriptions)
+        metadata = fresh.file.read().metadata
+        self.result.widget_models = widget_outputs.get_models(metadata)
+        self.result.packages = dict(fresh.state.packages)
 
 
 @contextlib.asynccontextmanager
@@ -147,7 +199,8 @@ def _check_usable(summary: RunSummary) -> None:
         raise StepperError(
             "the replay was interrupted, so the notebook was not verified"
         )
-    if not run.run and run.fault is not None:
+    # A run with the number 0 did not start.
+    if run.run == 0 and run.fault is not None:
         raise KernelError(run.fault.evalue)
 
 
@@ -160,11 +213,12 @@ def _has_recorded_error(summary: RunSummary, recording: Recording) -> bool:
     return recorded_runs.has_recorded_error(fault, summary.outputs, recorded)
 
 
-def _can_go_on(summary: RunSummary, recording: Recording) -> bool:
-    """Return whether a replay continues below a failed cell.
+def _continues_below(summary: RunSummary, recording: Recording) -> bool:
+    """Return whether a replay continues with the cells below a failed cell.
 
-    It continues if the recorded run did, but not if the cell was interrupted or the
-    kernel died, because the state of the kernel then differs.
+    The replay continues if cells below ran in the recorded run. It ends if the cell was
+    interrupted or the kernel died, because the kernel's state then differs from the
+    recorded run.
     """
     if summary.run.outcome is not Outcome.ERROR:
         return False

@@ -51,9 +51,8 @@ from stepper.session.verification.replay import (
 )
 
 HASH_SEEDS = 4294967296  # the number of values that PYTHONHASHSEED can have
-# The number of replays. After the second one, replays continue only if all together
-# took less than EXTRA_REPLAY_SECONDS.
 MAX_REPLAYS = 4
+# A third and a fourth replay start only within this time after the first one started.
 EXTRA_REPLAY_SECONDS = 60
 
 
@@ -62,11 +61,12 @@ class ReplayOptions:
     """The options of `verify`.
 
     `open_session` opens a session on a copy of the notebook, for a value of
-    PYTHONHASHSEED. With `once`, the notebook is replayed only once. `seed` is the value
-    for the first replay. `is_scratch` says whether each replay has its own copy of the
-    folder. `from_cell` is the id or the number of the cell at which a partial replay
-    starts, or empty. `checkpoint_folder` is the folder for values of the live kernel;
-    if it is empty, no values are taken from there.
+    PYTHONHASHSEED. `compare_pixels` returns how much two images differ. With `once`,
+    the notebook is replayed only once. `seed` is the value of PYTHONHASHSEED for the
+    first replay. With `is_scratch`, each replay has its own copy of the folder.
+    `from_cell` is the ID or the number of the cell at which a partial replay starts, or
+    empty for a full replay. `checkpoint_folder` is the folder for values of the live
+    kernel; if it is empty, no values are taken from the live kernel.
     """
 
     open_session: Callable[[int], AbstractAsyncContextManager[Session]]
@@ -98,29 +98,32 @@ async def verify(
         findings.partial = await _plan_partial_replay(
             session, document, options, caller, progress
         )
-    file_changes = await _replay_until_clear(
-        session, findings, options, caller, progress, list_file_changes
-    )
+    replays = NotebookReplays(session, findings, options, caller, progress)
+    file_changes = await replays.run(list_file_changes)
     # The verdicts also use the kernel of an earlier daemon.
     await session.kernel_manager.find_or_attach()
-    verdicts = create_verdicts(
-        session, findings, () if options.is_scratch else file_changes
+    original_changes: Sequence[FileChange] = file_changes
+    if options.is_scratch:
+        original_changes = ()  # only copies of the files were changed
+    verdicts = create_verdicts(session, findings, original_changes)
+    replay_count = 0
+    if findings.replayed_cells:
+        replay_count = 1 + len(findings.others)
+    warning_count = sum(
+        bool(difference.warnings) for difference in findings.differences.values()
     )
-    first_replay_count = 1 if findings.cells else 0
-    differences = findings.differences.values()
-    with_warnings = [difference for difference in differences if difference.warnings]
     result = VerifyResult(
-        session.name,
-        _do_all_reproduce(verdicts),
-        verdicts,
-        file_changes,
-        round(time.monotonic() - started, 3),
-        first_replay_count + len(findings.others),
-        find_changed_packages(session, findings),
-        options.where,
+        notebook=session.name,
+        reproduces=_have_all_reproduced(verdicts),
+        cells=verdicts,
+        files=file_changes,
+        duration_s=round(time.monotonic() - started, 3),
+        kernels=replay_count,
+        packages=find_changed_packages(session, findings),
+        where=options.where,
         failing=count_failing(findings, verdicts),
         open_steps=len(session.state.open_steps),
-        warnings=len(with_warnings),
+        warnings=warning_count,
         partial=bool(findings.partial.skipped),
     )
     text = verify_report.format_verify(
@@ -147,8 +150,8 @@ async def _plan_partial_replay(
     return await planner.plan_with_checkpoint(folder, caller, progress)
 
 
-def _do_all_reproduce(verdicts: Sequence[CellVerdict]) -> bool:
-    """Return whether all cells that were not skipped reproduce."""
+def _have_all_reproduced(verdicts: Sequence[CellVerdict]) -> bool:
+    """Return whether all cells reproduced, except the skipped cells."""
     return all(
         verdict.verdict.reproduces
         for verdict in verdicts
@@ -157,7 +160,7 @@ def _do_all_reproduce(verdicts: Sequence[CellVerdict]) -> bool:
 
 
 def _record_verdict(session: Session, document: Document, result: VerifyResult) -> None:
-    """Log the verdict on the whole notebook."""
+    """Log the verdict on the notebook and the IDs of the nondeterministic cells."""
     nondeterministic_ids = [
         cell.cell_id for cell in result.cells if cell.verdict is ReplayVerdict.UNSTABLE
     ]
@@ -173,61 +176,84 @@ def _record_verdict(session: Session, document: Document, result: VerifyResult) 
     )
 
 
-async def _replay_until_clear(
-    session: Session,
-    findings: ReplayFindings,
-    options: ReplayOptions,
-    caller: Caller,
-    progress: progress_events.ProgressCallback,
-    list_file_changes: Callable[[], list[FileChange]],
-) -> list[FileChange]:
-    """Replay the notebook, and compare the outputs; return the changed files.
+class NotebookReplays:
+    """Replays a notebook, and compares the outputs with the recorded outputs."""
 
-    If outputs differ, the notebook is replayed again, to find out whether these outputs
-    are nondeterministic.
-    """
-    cells = findings.replayed_cells
-    if not cells:
-        return []
-    started = time.monotonic()
-    replay_progress = ReplayProgress(progress)
+    def __init__(
+        self,
+        session: Session,
+        findings: ReplayFindings,
+        options: ReplayOptions,
+        caller: Caller,
+        progress: progress_events.ProgressCallback,
+    ) -> None:
+        self._session = session
+        self._findings = findings
+        self._options = options
+        self._caller = caller
+        self._progress = ReplayProgress(progress)
+        self._started_at = time.monotonic()
 
-    async def run_replay(number: int, last_cell: Cell) -> ReplayResult:
-        cell_count = sum(cell.index <= last_cell.index for cell in cells)
-        replay_progress.expect_cells(cell_count)
-        seed = (options.seed + number) % HASH_SEEDS
-        async with options.open_session(seed) as fresh:
+    async def run(
+        self, list_file_changes: Callable[[], list[FileChange]]
+    ) -> list[FileChange]:
+        """Add the replays to the findings; return the project files that they changed.
+
+        If outputs differ from the recorded outputs, replay the notebook again to find
+        out whether these outputs are nondeterministic.
+        """
+        findings = self._findings
+        cells = findings.replayed_cells
+        if not cells:
+            return []
+        findings.first = await self._replay(0, cells[-1])
+        # Further replays in a copy of the folder begin with a new copy.
+        file_changes = await asyncio.to_thread(list_file_changes)
+        await self._compare(cells)
+        unclear = findings.select_differing()
+        while unclear and self._may_replay_again():
+            last_cell = findings.find_last_cell(unclear)
+            result = await self._replay(1 + len(findings.others), last_cell)
+            findings.others.append(result)
+            await self._compare(unclear)
+            unclear = findings.select_doubtful(unclear)
+        if self._options.is_scratch:
+            return file_changes
+        return await asyncio.to_thread(list_file_changes)
+
+    def _may_replay_again(self) -> bool:
+        """Return whether the options and the limits allow another replay."""
+        replay_count = 1 + len(self._findings.others)
+        if self._options.once or replay_count >= MAX_REPLAYS:
+            return False
+        elapsed = time.monotonic() - self._started_at
+        return replay_count == 1 or elapsed <= EXTRA_REPLAY_SECONDS
+
+    async def _replay(self, number: int, last_cell: Cell) -> ReplayResult:
+        """Replay the notebook up to a cell; `number` counts the replays from 0."""
+        findings = self._findings
+        cell_count = sum(
+            cell.index <= last_cell.index for cell in findings.replayed_cells
+        )
+        self._progress.expect_cells(cell_count)
+        seed = (self._options.seed + number) % HASH_SEEDS
+        async with self._options.open_session(seed) as fresh:
             return await replay(
                 fresh,
                 findings.recording,
                 last_cell.index,
-                caller,
-                replay_progress.report_cell,
+                self._caller,
+                self._progress.report_cell,
                 seed,
                 findings.partial,
             )
 
-    async def update(compared: Sequence[Cell]) -> None:
+    async def _compare(self, cells: Sequence[Cell]) -> None:
+        """Compare the outputs of cells in all replays with the recorded outputs."""
         await asyncio.to_thread(
-            update_differences, session, findings, options.compare_pixels, compared
+            update_differences,
+            self._session,
+            self._findings,
+            self._options.compare_pixels,
+            cells,
         )
-
-    findings.first = await run_replay(0, cells[-1])
-    # Further replays in a copy of the folder begin with a new copy.
-    file_changes = await asyncio.to_thread(list_file_changes)
-    await update(cells)
-    unclear = findings.select_differing()
-    replay_count = 1
-    while unclear and not options.once and replay_count < MAX_REPLAYS:
-        elapsed = time.monotonic() - started
-        if findings.others and elapsed > EXTRA_REPLAY_SECONDS:
-            break
-        last_cell = findings.find_last_cell(unclear)
-        result = await run_replay(replay_count, last_cell)
-        findings.others.append(result)
-        replay_count += 1
-        await update(unclear)
-        unclear = findings.select_doubtful(unclear)
-    if not options.is_scratch:
-        file_changes = await asyncio.to_thread(list_file_changes)
-    return file_changes
