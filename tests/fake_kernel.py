@@ -177,9 +177,8 @@ class FakeKernel:
         )
         self.is_busy = False
         self.interrupted = self.unreachable_reason = ""
-        self.on_cell_output: Callable[[dict[str, Any], bool], bool] = (
-            lambda message, late: False
-        )
+        self.on_display: Callable[[dict[str, Any]], None] = lambda message: None
+        self.on_late_output: Callable[[dict[str, Any]], bool] = lambda message: False
         self.external_executions = FakeExternalExecutions()
         self.ended: Death | None = None
         self.count, self.runs = 0, dict[str, FakeRun]()
@@ -245,7 +244,7 @@ class FakeKernel:
 
     def _notify_display(self, kind: str, data: dict[str, Any], mark: str) -> None:
         content = {"data": data, "metadata": {}, "transient": {"display_id": mark}}
-        self.on_cell_output(_message(kind, self.current_run.request, content), False)
+        self.on_display(_message(kind, self.current_run.request, content))
 
     def _late(self, text: str) -> None:
         self.current_run.late_texts.append(text)
@@ -263,7 +262,7 @@ class FakeKernel:
         self.is_connected = True
         messages, self.pending_messages = self.pending_messages, []
         for message in messages:
-            self.on_cell_output(message, True)
+            self.on_late_output(message)
 
     def take_widget_state(self) -> None:
         return None

@@ -179,7 +179,8 @@ def harness(backend: KernelHarness) -> KernelHarness:
     """The kernel of all tests with one backend; restarted if a test ended it."""
     if backend.wait(backend.kernel.check_death()) is not None:
         backend.start_kernel()
-    backend.kernel.on_cell_output = lambda message, late: False
+    backend.kernel.on_display = lambda message: None
+    backend.kernel.on_late_output = lambda message: False
     return backend
 
 
@@ -344,10 +345,10 @@ def test_outputs_over_the_limit_are_counted(
 
 @contract("helper")
 def test_displays_are_updated_by_id(harness: KernelHarness) -> None:
-    events: list[tuple[str, bool]] = []
-    harness.kernel.on_cell_output = lambda message, late: (
-        bool(events.append((message["msg_type"], late))) or True
-    )
+    events: list[str] = []
+    late_outputs: list[dict[str, Any]] = []
+    harness.kernel.on_display = lambda message: events.append(message["msg_type"])
+    harness.kernel.on_late_output = lambda message: not late_outputs.append(message)
     result = harness.run(
         "print(1)\ndisplay({'text/plain': 'a'}, raw=True, display_id='mark')"
     )
@@ -361,9 +362,8 @@ def test_displays_are_updated_by_id(harness: KernelHarness) -> None:
     )
     # the other display belongs to another cell
     assert [out["data"] for out in result.outputs] == [{"text/plain": "c"}]
-    assert (
-        events == [("display_data", False)] * 2 + [("update_display_data", False)] * 2
-    )
+    assert events == ["display_data"] * 2 + ["update_display_data"] * 2
+    assert late_outputs == []
 
 
 @contract("widgets")
@@ -620,24 +620,24 @@ def test_matching_line_can_be_a_progress_bar(
 
 @contract("helper")
 def test_output_after_the_run_is_late_output(harness: KernelHarness) -> None:
-    events: list[tuple[str, str, bool]] = []
+    events: list[tuple[str, str]] = []
 
-    def hears(message: dict[str, Any], late: bool) -> bool:
+    def record(message: dict[str, Any]) -> bool:
         if message["msg_type"] == "stream":
             events.append(
-                (message["content"]["text"], message["parent_header"]["msg_id"], late)
+                (message["content"]["text"], message["parent_header"]["msg_id"])
             )
         return True
 
-    harness.kernel.on_cell_output = hears
+    harness.kernel.on_late_output = record
     harness.run("late('afterwards')", request="a" * 32)
 
-    def listened() -> list[tuple[str, str, bool]]:
+    def listened() -> list[tuple[str, str]]:
         harness.wait(asyncio.sleep(0))  # a websocket is read by the loop
         harness.kernel.receive_pending()
         return events
 
-    assert wait_until_ready(listened) == [("afterwards", "a" * 32, True)]
+    assert wait_until_ready(listened) == [("afterwards", "a" * 32)]
 
 
 @contract()
@@ -660,7 +660,7 @@ def test_new_daemon_gets_missed_messages(harness: KernelHarness) -> None:
     events: list[
         dict[str, Any]
     ] = []  # a Jupyter server repeats the message for the same session
-    kernel.on_cell_output = lambda message, late: not events.append(message)
+    kernel.on_late_output = lambda message: not events.append(message)
     assert harness.wait(kernel.take_over()) is None
     kernel.receive_pending()
     missed = [*events, *harness.wait(kernel.fetch_missed_messages("b" * 32))]

@@ -442,6 +442,15 @@ def test_late_outputs_are_written_to_the_cell(project: Quick) -> None:
     wait_until(lambda: text_of(notebook.cell(cell_id)) == "now\nlater")
 
 
+def test_kernel_of_an_unreadable_notebook_can_be_shut_down(project: Quick) -> None:
+    notebook = project.new("Load")
+    cell_id, _ = notebook.insert("late('later')")
+    wait_until(lambda: text_of(notebook.cell(cell_id)) == "later")
+    # stepper checks for some seconds whether the late output is still in the file.
+    notebook.path.write_text("{")
+    project.stepper("shutdown", notebook.path.name)
+
+
 def test_write_with_unchanged_source_runs_the_failed_cell(project: Project) -> None:
     notebook = project.new("One")
     cell, _ = notebook.insert("d = {'a': 1}\nd['b']")

@@ -41,8 +41,12 @@ POLL_SECONDS = 0.02
 log = logging.getLogger("stepper")
 
 
-def _ignore_message(message: dict[str, Any], is_late: bool) -> bool:
-    """Ignore a message, until the session sets `Connection.on_cell_output`."""
+def _ignore_display(message: dict[str, Any]) -> None:
+    """Ignore a display, until the session sets `Connection.on_display`."""
+
+
+def _handle_no_output(message: dict[str, Any]) -> bool:
+    """Handle no output, until the session sets `Connection.on_late_output`."""
     return False
 
 
@@ -73,10 +77,11 @@ class Connection:
         # The reason of an interrupt that may not have reached the kernel, because the
         # connection was lost.
         self.pending_interrupt = ""
-        # Called with each output message for a cell that is not running. The second
-        # argument is false for a display of the running cell that updates other cells,
-        # and true for late messages. Returns whether the message was handled.
-        self.on_cell_output: Callable[[dict[str, Any], bool], bool] = _ignore_message
+        # Called with each message that shows or updates a display with an ID.
+        self.on_display: Callable[[dict[str, Any]], None] = _ignore_display
+        # Called with each output that does not belong to the running request. Returns
+        # whether the output was handled.
+        self.on_late_output: Callable[[dict[str, Any]], bool] = _handle_no_output
         self.received_ids: deque[str] = deque(maxlen=MAX_RECEIVED)
         self.widgets = Widgets()
         self.describe = process.describe
@@ -113,7 +118,7 @@ class Connection:
                 request = message["parent_header"].get("msg_id")
                 is_update = message_type == UPDATE
                 if is_update or not self.widgets.capture(request, message):
-                    return is_external or self.on_cell_output(message, True)
+                    return is_external or self.on_late_output(message)
         except MALFORMED_MESSAGE as error:
             self.record_malformed_message(error)
         return True
@@ -156,7 +161,7 @@ class Connection:
                 self.widgets.changed = True
         if area and display_id in area.displays:
             area.add_message(update)
-        self.on_cell_output(message, False)
+        self.on_display(message)
 
     def sync_widgets(self) -> None:
         """Send the captured outputs of Output widgets to the kernel."""

@@ -32,8 +32,8 @@ class LaunchConfig:
     python: str
     cwd: str
     environ: Mapping[str, str]
-    # For an interpreter without ipykernel: the path of stepper's copies of ipykernel
-    # without the Python version (such as `3.12`) at its end.
+    # For an interpreter without ipykernel: the path of stepper's copies of ipykernel,
+    # without the last folder, which is the Python version (such as `3.12`).
     bundled_ipykernel: str = ""
     backend: BackendConfig | None = None  # None for `python` on this machine
     # The kernel exits with the daemon if the backend supports that.
@@ -126,7 +126,8 @@ class ExternalExecutions(Protocol):
     def forget_before(self, before: float) -> None:
         """Treat executions that started before a time as finished.
 
-        A kernel that answers a later request has finished the earlier executions.
+        `before` is a time of the monotonic clock. A kernel that answers a later request
+        has finished the earlier executions.
         """
 
 
@@ -137,10 +138,12 @@ class Kernel(Protocol):
     # The language that the kernel reports. Empty before the first request.
     language: str
     is_busy: bool
-    # Called with each output message for a cell that is not running. The second
-    # argument is false for a display of the running cell that updates other cells.
-    # Returns whether the message was handled.
-    on_cell_output: Callable[[dict[str, Any], bool], bool]
+    # Called with each message that shows or updates a display with an ID, because other
+    # cells may show the same display.
+    on_display: Callable[[dict[str, Any]], None]
+    # Called with each output that does not belong to the running request. Returns
+    # whether the output was handled; if it was not, it belongs to the running cell.
+    on_late_output: Callable[[dict[str, Any]], bool]
 
     @property
     def external_executions(self) -> ExternalExecutions:
@@ -188,12 +191,13 @@ class Kernel(Protocol):
     ) -> Execution:
         """Run code until it finishes, or a limit or an interrupt stops it.
 
-        `timeout` is in seconds. `request` is the message ID of the execute request, by
-        which `await_earlier_request` finds it. A `scratch` execution gets no execution
-        count and is not stored in the history. `criterion` is an expression to evaluate
-        afterwards; `wake` is a pattern for `PartialOutput.matched_line`. `undo` is what
-        the kernel undoes before, and keeps to be able to undo this run. Raise
-        KernelUnreachableError if the result cannot be determined.
+        `timeout` is in seconds. `request` is the message ID of the execute request:
+        `await_earlier_request` finds the request by this ID. A `scratch` execution gets
+        no execution count and is not stored in the history. `criterion` is an
+        expression to evaluate afterwards; `wake` is a pattern for
+        `PartialOutput.matched_line`. `undo` requests before-images of the run, and may
+        contain earlier runs to undo first. Raise KernelUnreachableError if the result
+        cannot be determined.
         """
 
     async def undo(self, request: RestoreRequest) -> UndoFacts | None:
@@ -275,7 +279,10 @@ class LateOutputs(Protocol):
     """The outputs that arrived after the run of their cell and are not written yet."""
 
     def collect_pending(self) -> bool:
-        """Collect the outputs to write, and return whether there are any."""
+        """Collect the outputs to write, and return whether there are any.
+
+        Raise NotebookError if the notebook cannot be read.
+        """
 
     def add_message(
         self,
@@ -290,9 +297,9 @@ class LateOutputs(Protocol):
 
         `displays` contains the indexes of the cell's outputs by display ID. `missing`
         describes the outputs omitted so far. `limit` is the output limit in bytes.
-        `waiting` contains the outputs of the cell's run if they are not written yet, or
-        is None. Raise NotebookError,
-        without adding the message, if the notebook cannot be read.
+        `waiting` contains the outputs of the cell's run if they are not written yet;
+        otherwise it is None. Raise NotebookError, without adding the message, if the
+        notebook cannot be read.
         """
 
     def write(
@@ -300,8 +307,9 @@ class LateOutputs(Protocol):
     ) -> list[journal_events.LateOutput]:
         """Write the late outputs and the widget state to the notebook.
 
-        `so_far` are the outputs of the running cell, which are also written. Return the
-        journal events to log. Raise NotebookError if the file cannot be written.
+        `models` is the widget state, or None if it has not changed. `so_far` are the
+        outputs of the running cell, which are also written. Return the journal events
+        to log. Raise NotebookError if the file cannot be written.
         """
 
 

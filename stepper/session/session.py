@@ -113,7 +113,8 @@ class Session:
             kernels,
             get_launch_config,
             self.journal,
-            self.outputs.handle_display,
+            self.outputs.update_displays,
+            self.outputs.add_late_output,
             self._record_external_execution,
         )
 

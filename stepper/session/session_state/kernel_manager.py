@@ -61,15 +61,15 @@ class KernelManager:
         launcher: KernelLauncher,
         get_launch_config: Callable[[Mapping[str, str], str], LaunchConfig],
         journal: NotebookJournal,
-        on_cell_output: Callable[[dict[str, Any], bool], bool],
+        on_display: Callable[[dict[str, Any]], None],
+        on_late_output: Callable[[dict[str, Any]], bool],
         on_external_execution: Callable[[ExternalExecution], None],
     ) -> None:
         self.launcher = launcher
         self.get_launch_config = get_launch_config
         self.journal = journal
-        self._on_cell_output = (
-            on_cell_output  # gets outputs for cells that are not running
-        )
+        self._on_display = on_display
+        self._on_late_output = on_late_output
         self._on_external_execution = on_external_execution
         self.kernel: Kernel | None = None
         # `status` may search for the kernel while a cell is about to run.
@@ -113,7 +113,8 @@ class KernelManager:
         return self.kernel
 
     def _connect_callbacks(self, kernel: Kernel) -> None:
-        kernel.on_cell_output = self._on_cell_output
+        kernel.on_display = self._on_display
+        kernel.on_late_output = self._on_late_output
         kernel.external_executions.on_finished = self._on_external_execution
 
     async def take_over(self) -> None:

@@ -1,7 +1,4 @@
-"""Writing of outputs to the notebook.
-
-Pending outputs could not be written yet. Late outputs arrive after their cell finished.
-"""
+"""Writing of outputs to the notebook: outputs of runs, pending and late outputs."""
 
 from __future__ import annotations
 
@@ -27,6 +24,7 @@ from stepper.session.session_state.notices import Notices
 
 # The pause after a write, relative to the duration of the write.
 RETRY_FACTOR = 50
+# Types of messages with outputs, except "stream".
 LATE_TYPES = ("display_data", "update_display_data", "execute_result", "error")
 LATE_SECONDS = 2.0  # between two writes of late outputs
 
@@ -54,8 +52,8 @@ class OutputWriter:
         self._last_limits = Limits()
         # The last execution of a cell, if it failed; its outputs may be written again.
         self._failed_execution: Execution | None = None
-        # The run, and its number of changes, whose outputs were written last while it
-        # was running.
+        # The last write of a running cell's outputs: the number of the run, and the
+        # number of changes of the outputs at that time.
         self._last_written = (0, 0)
         self.next_late_write = 0.0  # when to write late outputs, by time.monotonic
         self.next_retry = 0.0  # when to write pending outputs, by time.monotonic
@@ -81,26 +79,13 @@ class OutputWriter:
 
         The result contains the notes of the execution, and notes on omitted outputs and
         on a failed write. If a later attempt may succeed, the outputs become pending.
-        `run` is the number of the run. `keep_time` preserves the modification time of
-        the file.
+        `step` is the ID of the cell's plan step, and `run` the number of the run.
+        `keep_time` preserves the modification time of the file.
         """
         limits = self.load_limits()
-        widgets = execution.widgets
         if not limits.record_timing:
             execution.timings = {}
-        notes = [*execution.notes]
-        if execution.left_out:
-            notes.append(
-                f"{format_left_out(execution.left_out)}"
-                f" (max_output_bytes {limits.max_output_bytes:,})"
-            )
-        if widgets is not None and widgets.omitted_count:
-            omitted = format_count(widgets.omitted_count, "widget")
-            notes.append(
-                f"left out of the notebook: the state of {omitted},"
-                f" {widgets.omitted_bytes:,} bytes"
-                f" (max_widget_state_bytes {widgets.limit:,})"
-            )
+        notes = [*execution.notes, *_list_omissions(execution, limits)]
         try:
             problem = self.file.write_execution(cell, execution, step, keep_time)
             execution.in_notebook = not problem
@@ -147,75 +132,78 @@ class OutputWriter:
         """
         started = time.monotonic()
         for pending in list(self.journal.state.pending_outputs.values()):
-            cell = Cell(pending.cell_id, -1, pending.number, "code", pending.source)
-            run = self.journal.state.find_run(pending.run)
-            outcome = run.outcome if run else Outcome.OK
-            execution = Execution(
-                outcome,
-                pending.outputs,
-                pending.execution_count,
-                pending.timings,
-            )
             try:
-                # A client may be sending a message: keep the time of the file.
-                problem = self.file.write_execution(
-                    cell, execution, pending.step, keep_time=True
-                )
+                problem = self._write_pending(pending)
             except NotebookError:
                 self.next_retry = _compute_retry_time(started)
                 return
-            except (AttributeError, KeyError, TypeError, ValueError):
-                # Another program wrote that line of the journal.
-                problem = "the journal entry is invalid"
             self.journal.log(
                 journal_events.OutputsWritten(
-                    run=pending.run, cell_id=cell.id, why_not=problem
+                    run=pending.run, cell_id=pending.cell_id, why_not=problem
                 )
             )
             result = "are in the notebook now"
             if problem:
                 result = f"were not written ({problem})"
             self.notices.add(
-                f"the pending outputs of run {pending.run} (cell {cell.number})"
+                f"the pending outputs of run {pending.run} (cell {pending.number})"
                 f" {result}"
             )
 
-    def handle_display(self, message: dict[str, Any], late: bool) -> bool:
-        """Add a display message to the cells that show it, except the running cell.
+    def _write_pending(self, pending: journal_events.OutputsPending) -> str:
+        """Write the pending outputs of a run to the notebook.
 
-        `late` means that the request of the message has finished. Return whether the
-        message was handled; it is not handled if the running cell may have sent it.
+        Return an empty string, or the reason if the outputs can never be written. Raise
+        NotebookError if the outputs cannot be written now.
         """
-        request_id = str(message["parent_header"].get("msg_id") or "")
-        transient = message["content"].get("transient")
-        display_id = ""
-        if isinstance(transient, dict):
-            display_id = str(transient.get("display_id") or "")
-        if late:
-            return self._handle_late_message(message, request_id, display_id)
-        running = self.journal.state.running
-        excluded_id = None
-        if running:
-            excluded_id = running.cell_id
-        if request_id in self.journal.state.cells_by_request:
-            excluded_id, _ = self.journal.state.cells_by_request[request_id]
-        for cell_id, displayed in self.journal.state.displayed_outputs.items():
-            is_shown = display_id and display_id in displayed.displays
-            if is_shown and cell_id != excluded_id:
-                self._add_late_message(
-                    CellVersion(cell_id, displayed.source_hash),
-                    {**message, "msg_type": "update_display_data"},
-                )
-        return True
+        cell = Cell(pending.cell_id, -1, pending.number, "code", pending.source)
+        run = self.journal.state.find_run(pending.run)
+        execution = Execution(
+            outcome=run.outcome if run else Outcome.OK,
+            outputs=pending.outputs,
+            execution_count=pending.execution_count,
+            timings=pending.timings,
+        )
+        try:
+            # The agent may be about to edit the file. Claude Code refuses the edit if
+            # the modification time has changed.
+            return self.file.write_execution(
+                cell, execution, pending.step, keep_time=True
+            )
+        except (AttributeError, KeyError, TypeError, ValueError):
+            # Another program wrote that line of the journal.
+            return "the journal entry is invalid"
 
-    def _handle_late_message(
-        self, message: dict[str, Any], request_id: str, display_id: str
-    ) -> bool:
-        """Add a message to the cell that sent it, after its request has finished.
+    def update_displays(self, message: dict[str, Any]) -> None:
+        """Update the cells that show the same display as a running request.
 
-        Return False if the caller must handle the message, because its cell is running
-        or no cell has run. Return True if the message was added or can be ignored.
+        `message` shows or updates the display. The cell of the request is not updated:
+        the kernel adds the message to its outputs.
         """
+        display_id = _get_display_id(message)
+        if not display_id:
+            return
+        state = self.journal.state
+        request_id = _get_request_id(message)
+        sender_id = None
+        if request_id in state.cells_by_request:
+            sender_id, _ = state.cells_by_request[request_id]
+        elif state.running:
+            sender_id = state.running.cell_id
+        update = {**message, "msg_type": "update_display_data"}
+        for cell_id, displayed in state.displayed_outputs.items():
+            if display_id in displayed.displays and cell_id != sender_id:
+                target = CellVersion(cell_id, displayed.source_hash)
+                self._add_late_message(target, update)
+
+    def add_late_output(self, message: dict[str, Any]) -> bool:
+        """Add an output to the cell of its request, which has finished.
+
+        Return False if the caller must handle the message, because the cell is running
+        again or no cell has run. Return True if the message was added or can be
+        ignored.
+        """
+        request_id = _get_request_id(message)
         running = self.journal.state.running
         if not request_id:
             return True  # the kernel itself sent the message
@@ -227,16 +215,18 @@ class OutputWriter:
         if running and sender.cell_id == running.cell_id:
             return False  # the end of the run overwrites the outputs of this cell
         displayed = self.journal.state.displayed_outputs.get(sender.cell_id)
+        display_id = _get_display_id(message)
         is_shown = displayed is not None and display_id in displayed.displays
         if is_shown or message["msg_type"] != "update_display_data":
             self._add_late_message(sender, message)
         return True
 
     def _find_sender(self, request_id: str) -> CellVersion | None:
-        """Return the cell of a request, or None if no cell has run.
+        """Return the cell that sent a request, or None if no cell has run.
 
-        An unknown request belongs to the cell that ran last. While a cell is running,
-        it belongs to no cell: its messages are reported as those of a deleted cell.
+        The sender of an unknown request is the cell that ran last. While a cell is
+        running, the sender is a cell that does not exist, so that the messages are
+        reported as those of a deleted cell.
         """
         state = self.journal.state
         if request_id in state.cells_by_request:
@@ -250,16 +240,14 @@ class OutputWriter:
 
     async def take_missed_messages(self, kernel: Kernel) -> None:
         """Add the last run's messages that arrived while no daemon was running."""
-        if not self.journal.state.runs:
+        state = self.journal.state
+        if not state.runs:
             return
-        last_run = self.journal.state.runs[-1]
-        displayed = self.journal.state.displayed_outputs.get(last_run.cell_id)
-        if (
-            displayed is None
-            or last_run.request not in self.journal.state.cells_by_request
-        ):
+        last_run = state.runs[-1]
+        displayed = state.displayed_outputs.get(last_run.cell_id)
+        if displayed is None or last_run.request not in state.cells_by_request:
             return
-        # Skip what the notebook already contains.
+        # Skip the late text and the other messages that the notebook already contains.
         skipped_characters = displayed.late_characters
         skipped_others = displayed.late_others
         for message in await kernel.fetch_missed_messages(last_run.request):
@@ -269,10 +257,10 @@ class OutputWriter:
                 skipped_characters = max(0, skipped_characters - len(text))
                 message["content"]["text"] = new_text
                 if new_text:
-                    self.handle_display(message, True)
+                    self.add_late_output(message)
             elif message["msg_type"] in LATE_TYPES:
                 if skipped_others <= 0:
-                    self.handle_display(message, True)
+                    self.add_late_output(message)
                 skipped_others -= 1
 
     def write_late(
@@ -281,36 +269,50 @@ class OutputWriter:
         """Write late outputs, widget state and outputs of the running cell.
 
         `widgets` is None if the widget state has not changed, and `partial` is None if
-        no long-running cell runs. If the write fails, a later call tries again.
+        no long-running cell runs. If the notebook cannot be read or written, a later
+        call tries again.
         """
         started = time.monotonic()
+        try:
+            has_late_outputs = self.late.collect_pending()
+        except NotebookError:
+            self._delay_late_write(started)
+            return
         running = self.journal.state.running
+        partial_outputs: dict[CellVersion, list[dict[str, Any]]] = {}
         version = (0, 0)
-        if running and partial:
+        if running and partial and partial.change_count > 0:
             version = (running.run, partial.change_count)
-        has_new_outputs = version[1] > 0 and version != self._last_written
-        has_changes = (
-            self.late.collect_pending() or widgets is not None or has_new_outputs
-        )
+            if version != self._last_written:
+                cell_version = CellVersion(running.cell_id, hash_source(running.source))
+                partial_outputs[cell_version] = partial.get_outputs()
+        has_changes = has_late_outputs or widgets is not None or partial_outputs
         # Pending outputs of earlier runs must be written first.
         if self.journal.state.pending_outputs or not has_changes:
             return
-        partial_outputs: dict[CellVersion, list[dict[str, Any]]] = {}
-        if has_new_outputs and running and partial:
-            cell_version = CellVersion(running.cell_id, hash_source(running.source))
-            partial_outputs[cell_version] = partial.get_outputs()
         late_outputs: Sequence[journal_events.LateOutput] = ()
         with contextlib.suppress(NotebookError):
             late_outputs = self.late.write(widgets, partial_outputs)
-            if has_new_outputs:
+            if partial_outputs:
                 self._last_written = version
-        self.next_late_write = max(
-            time.monotonic() + LATE_SECONDS, _compute_retry_time(started)
-        )
+        self._delay_late_write(started)
         for late_output in late_outputs:
             self.journal.log(replace(late_output, at=format_now()), sync=SyncMode.NONE)
 
+    def _delay_late_write(self, started: float) -> None:
+        """Set the time of the next write of late outputs, after a write or an attempt.
+
+        `started` is the start of the write (monotonic clock).
+        """
+        self.next_late_write = max(
+            time.monotonic() + LATE_SECONDS, _compute_retry_time(started)
+        )
+
     def _add_late_message(self, target: CellVersion, message: dict[str, Any]) -> None:
+        """Add a message to the late outputs of a cell.
+
+        If the notebook cannot be read, log that the output was lost.
+        """
         displayed = self.journal.state.displayed_outputs.get(
             target.cell_id, DisplayedOutput("")
         )
@@ -343,6 +345,38 @@ class OutputWriter:
                 ),
                 sync=SyncMode.NONE,
             )
+
+
+def _get_request_id(message: dict[str, Any]) -> str:
+    """Return the ID of the request that a message belongs to, or an empty string."""
+    return str(message["parent_header"].get("msg_id") or "")
+
+
+def _get_display_id(message: dict[str, Any]) -> str:
+    """Return the display ID in a message, or an empty string."""
+    transient = message["content"].get("transient")
+    if not isinstance(transient, dict):
+        return ""
+    return str(transient.get("display_id") or "")
+
+
+def _list_omissions(execution: Execution, limits: Limits) -> list[str]:
+    """Return the notes on outputs and widgets that exceed a limit."""
+    notes = []
+    if execution.left_out:
+        notes.append(
+            f"{format_left_out(execution.left_out)}"
+            f" (max_output_bytes {limits.max_output_bytes:,})"
+        )
+    widgets = execution.widgets
+    if widgets is not None and widgets.omitted_count:
+        omitted = format_count(widgets.omitted_count, "widget")
+        notes.append(
+            f"left out of the notebook: the state of {omitted},"
+            f" {widgets.omitted_bytes:,} bytes"
+            f" (max_widget_state_bytes {widgets.limit:,})"
+        )
+    return notes
 
 
 def _compute_retry_time(started: float) -> float:
