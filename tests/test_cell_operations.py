@@ -264,6 +264,17 @@ def test_nbformat_4_4_cells_without_ids(agent: Agent) -> None:
     }
 
 
+def test_stale_cell_without_id_is_reported_after_each_run_of_its_provider(
+    agent: Agent,
+) -> None:
+    cells = [code("import random\nx = random.random()"), code("y = x")]
+    agent.project.notebook("old.ipynb", cells, minor=4)
+    agent.project.json("run", "old")
+    for _ in range(2):
+        response = agent.run(notebook="old", cell_id=1)
+        assert "Stale: cell 2 read `x`" in response["text"]
+
+
 # --- writing and running cells --------------------------------------------------------
 
 

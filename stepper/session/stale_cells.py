@@ -7,7 +7,7 @@ reported once, and again after the cell that provides the value has run again.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import NamedTuple
 
 from stepper.common.errors import NotebookError
@@ -18,21 +18,21 @@ from stepper.policy.dataflow import (
     rerun_selection,
     unresolved_names,
 )
-from stepper.policy.dataflow.causes import PENDING, MarkedCell
+from stepper.policy.dataflow.causes import PENDING, Cause, MarkedCell
 from stepper.policy.dataflow.cell_flow import Dependencies
 from stepper.policy.model import Cell
 from stepper.session.session import Session
 
-# How often `run --stale` runs one cell: a cell above may turn out to be needed when
-# cells below have already run.
+# How often `run --stale` may run the same cell. The cell runs again if a cell above,
+# which was selected later, changed a value that the cell reads.
 MAX_RUNS = 3
 
 
 def update_dependencies(session: Session, cells: Sequence[Cell]) -> Dependencies:
     """Record which cells of a notebook are stale; return the dependencies of its cells.
 
-    The result is empty if the notebook's language is not Python, because its sources
-    are not analyzed.
+    The result is empty if the notebook's language is not Python, because stepper
+    analyzes only Python sources.
     """
     if not session.language.is_python:
         return Dependencies()
@@ -45,24 +45,30 @@ def update_dependencies(session: Session, cells: Sequence[Cell]) -> Dependencies
 
 
 def report_new(
-    session: Session, cells: Sequence[Cell], ran: Sequence[Cell] = ()
+    session: Session, cells: Sequence[Cell], run_cells: Sequence[Cell] = ()
 ) -> str:
     """Return report lines on stale cells and hidden state that are not reported yet.
 
     The returned lines count as reported. Return an empty string if there is nothing
-    new. `ran` are the cells that have just run. If all other cells that ran are above
-    them, no cell can have become stale, so this does not search for stale cells.
+    new. `run_cells` are the cells that have just run. If all cells ran in the order of
+    the notebook, and `run_cells` last, no cell can have become stale.
     """
     if not session.language.is_python:
         return ""
     session.journal.update_run_history()
-    if ran and cell_dependencies.ran_in_order(cells, ran, session.journal.run_history):
+    history = session.journal.run_history
+    if run_cells and cell_dependencies.ran_in_order(cells, run_cells, history):
         return ""
     dependencies = update_dependencies(session, cells)
-    reported = set[Hashable]()
-    stale = _select_unreported(session, dependencies.stale, reported)
-    hidden = _select_unreported(session, dependencies.hidden, reported)
-    session.reported_changes.replace_causes(reported)
+    last_runs = {run.cell_id: run.run for run in session.state.runs}
+    stale = _select_unreported(session, dependencies.stale, last_runs)
+    hidden = _select_unreported(session, dependencies.hidden, last_runs)
+    causes = {
+        _identify_cause(entry.cell, cause, last_runs)
+        for entry in (*dependencies.stale, *dependencies.hidden)
+        for cause in entry.causes
+    }
+    session.reported_changes.replace_causes(causes)
     commands = session.state.commands
     repairable_ids = {
         flow.cell.id for flow in dependencies.flows if flow.repairable_names
@@ -75,33 +81,37 @@ def report_new(
 
 
 def _select_unreported(
-    session: Session, marked: Sequence[MarkedCell], reported: set[Hashable]
+    session: Session, marked: Sequence[MarkedCell], last_runs: Mapping[str, int]
 ) -> list[MarkedCell]:
     """Return the cells with causes that are not reported yet.
 
-    The returned cells contain only these causes. Add all causes to `reported`.
+    The returned cells contain only these causes. `last_runs` are the numbers of the
+    last runs, by cell ID.
     """
-    selected = []
+    unreported = []
     for entry in marked:
         new_causes = []
         for cause in entry.causes:
-            # A value of a changed cell is reported after each run that reads it.
-            cell_id = entry.cell.id if cause.where == PENDING else cause.provider_id
-            record = session.journal.run_history.last_runs.get(cell_id)
-            last_run = record.run if record else 0
-            key = (
-                entry.cell.id,
-                cause.name,
-                cause.provider_id,
-                cause.where,
-                last_run,
-            )
-            reported.add(key)
-            if not session.reported_changes.has_cause(key):
+            identity = _identify_cause(entry.cell, cause, last_runs)
+            if not session.reported_changes.has_cause(identity):
                 new_causes.append(cause)
         if new_causes:
-            selected.append(entry._replace(causes=new_causes))
-    return selected
+            unreported.append(entry._replace(causes=new_causes))
+    return unreported
+
+
+def _identify_cause(cell: Cell, cause: Cause, last_runs: Mapping[str, int]) -> Hashable:
+    """Return a key for a cause of a marked cell.
+
+    The key changes when the cell that provides the value runs again, because the cause
+    is then reported again. `last_runs` are the numbers of the last runs, by cell ID.
+    """
+    runner_id = cause.provider_id
+    if cause.where == PENDING:
+        # A value of a changed cell is reported after each run that reads the value.
+        runner_id = cell.id
+    last_run = last_runs.get(runner_id, 0)
+    return (cell.id, cause.name, cause.provider_id, cause.where, last_run)
 
 
 def report_new_after_edit(session: Session) -> str:
@@ -135,37 +145,38 @@ def collect_marks(session: Session, cells: Sequence[Cell]) -> CellMarks:
 def select_cells_to_run(
     session: Session, cells: Sequence[Cell], done: Sequence[str] = ()
 ) -> list[Cell]:
-    """Return the cells that `run --stale` runs, in order.
+    """Return the cells that `run --stale` must still run, in order.
 
-    `done` are the ids of cells that it has already run. It runs no cell more than
-    MAX_RUNS times. See `rerun_selection` for the rule.
+    `done` are the IDs of the cells that the command has run, once for each run. A cell
+    that it has run MAX_RUNS times is not returned. `rerun_selection` selects the cells.
     """
     dependencies = update_dependencies(session, cells)
     state = session.state
-    changed = {
+    changed_ids = {
         cell.id for cell in changed_cells.select_changed(cells, state.last_sources)
     }
     # Cells that ran in the current kernel, including cells that failed.
-    in_kernel = {*state.succeeded_sources}
+    kernel_ids = {*state.succeeded_sources}
     if state.succeeded_sources:
-        in_kernel.update(state.cells_by_execution_count.values())
+        kernel_ids.update(state.cells_by_execution_count.values())
     last_run = state.runs[-1] if state.runs else None
-    kernel_undoes = last_run is not None and last_run.undo_reach > 0
-    undoes_runs = session.limits().undo and kernel_undoes
-    selected = rerun_selection.select_cells(
+    can_undo = last_run is not None and last_run.undo_reach > 0
+    selected_ids = rerun_selection.select_cells(
         dependencies,
         session.journal.run_history,
-        in_kernel - changed,
-        undoes_runs,
+        kernel_ids - changed_ids,
+        session.limits().undo and can_undo,
         done,
     )
     return [
-        cell for cell in cells if cell.id in selected and done.count(cell.id) < MAX_RUNS
+        cell
+        for cell in cells
+        if cell.id in selected_ids and done.count(cell.id) < MAX_RUNS
     ]
 
 
 def format_order(session: Session, cells: Sequence[Cell]) -> str:
-    """Return a sentence on whether a run from top to bottom gives the same results.
+    """Return sentences on whether a run from top to bottom gives the same results.
 
     Also record which cells are stale. Return an empty string if the notebook's language
     is not Python.
