@@ -572,14 +572,14 @@ def test_report_without_a_run_belongs_to_one_call() -> None:
         journal_events.RunReported(run=0, text="first"),
     ]
     journal = make_journal(events)
-    report = journal.deliver_report("call-1")
+    report = journal.take_report("call-1")
     assert report is not None and report.text == "first"
-    assert journal.deliver_report("call-2") is None
-    assert journal.deliver_report(None) is None
+    assert journal.take_report("call-2") is None
+    assert journal.take_report(None) is None
     # The daemon exited before it reported the second check.
     journal = make_journal([*events, make_failed_preflight("call-2")])
-    assert journal.deliver_report("call-1") is None
-    assert journal.deliver_report("call-2") is None
+    assert journal.take_report("call-1") is None
+    assert journal.take_report("call-2") is None
 
 
 def make_journal(events: list[journal_events.Event]) -> NotebookJournal:

@@ -29,7 +29,7 @@ from stepper.session.session import Session
 async def recover_run(session: Session) -> None:
     """Wait for the unfinished run in the journal and record its result.
 
-    The timeout of the run still applies. If the run never started, record this in the
+    The deadline of the run still applies. If the run never started, record this in the
     journal. Raise KernelUnreachableError if the kernel cannot be reached.
     """
     started = session.state.running
@@ -54,13 +54,12 @@ async def recover_run(session: Session) -> None:
     session.namespace_tracker.record_recovered(execution.namespace)
     work = _create_work(session, started)
     work.notes.append(_format_note(run_name, interruption, execution))
+    age = _compute_age(started)
     # The cell may have moved in the notebook.
-    moved = replace(started, number=work.cell.number, index=work.cell.index)
-    run, decision = await record_execution(
-        session, work, moved, execution, _compute_age(started)
-    )
+    started = replace(started, number=work.cell.number, index=work.cell.index)
+    run, decision = await record_execution(session, work, started, execution, age)
     if decision.action is run_decisions.NextAction.RETRY:
-        # A recovered run is not repeated, because no client waits for it.
+        # The cell is not run again, because no client waits for the result.
         work.notes += session.outputs.write_outputs(
             work.cell, execution, run.step, run.run, work.keeps_mtime
         )
@@ -107,7 +106,7 @@ def _format_note(run_name: str, interruption: str, execution: Execution) -> str:
     note = f"{run_name} continued after {interruption}"
     fault = execution.fault
     if fault is not None and fault.ename == error_classification.UNOBSERVED_RUN:
-        return note
+        return note  # the run has finished, but its result is not known
     return f"{note}: this is its result"
 
 
@@ -131,7 +130,7 @@ async def _await_execution(session: Session, started: RunStarted) -> Execution |
                 started.request, remaining, limits, wake_pattern
             )
     except KernelUnreachableError:
-        raise  # the cell may still run
+        raise  # the cell may still be running
     except KernelError as error:
         # Give up the kernel, even if it cannot be shut down.
         with contextlib.suppress(KernelError):
@@ -142,7 +141,7 @@ async def _await_execution(session: Session, started: RunStarted) -> Execution |
 
 
 async def _handle_lost_kernel(session: Session) -> Execution:
-    """Return the result of a run after its kernel was lost.
+    """Return the result of a run whose kernel was lost.
 
     If the notebook has another kernel now, shut down that kernel, because its state is
     unknown.

@@ -21,7 +21,8 @@ from stepper.messages.stale_cells import Mark
 from stepper.notebooks.notebook_document import Document
 from stepper.policy import cell_list_edits, changed_cells, journal_reducer, plan
 from stepper.policy.execution_result import CellVersion
-from stepper.policy.model import Cell, Limits, Step, StepStatus, parse_moment
+from stepper.policy.journal_events import ExternalExecution, RunStarted
+from stepper.policy.model import Cell, Limits, Run, Step, StepStatus, parse_moment
 from stepper.policy.namespace_model import UNKNOWN_NAMESPACE, Namespace
 from stepper.policy.undo.requested_undo import UndoReach, find_reach
 from stepper.policy.undo.undone_runs import KernelRuns
@@ -61,14 +62,6 @@ async def get_status(
         off_plan = _list_off_plan(session, document.cells)
         undo = find_undo_reach(session, document.cells)
     state = session.state
-    stop = state.stop
-    stop_details = None
-    if stop:
-        stop_details = responses.StopDetails(
-            stop.error,
-            stop.cell_id or None,
-            *command_messages.format_stop(state, stop),
-        )
     kernel = await session.kernel_manager.get_status()
     kernel = replace(kernel, trouble=kernel.trouble or _explain_start_problem(session))
     return responses.StatusResponse(
@@ -78,7 +71,7 @@ async def get_status(
         running=get_running(session),
         kernel=kernel,
         cells=cells,
-        stop=stop_details,
+        stop=_get_stop_details(session),
         lost=state.lost_reason,
         unheard="\n".join(report.text for report in state.undelivered),
         verified=get_last_verification(session, document),
@@ -87,6 +80,21 @@ async def get_status(
         indirect=indirect,
         off_plan=off_plan,
         undo=undo,
+    )
+
+
+def _get_stop_details(session: Session) -> responses.StopDetails | None:
+    """Return the details of the stop, or None if the notebook is not stopped."""
+    stop = session.state.stop
+    if stop is None:
+        return None
+    texts = command_messages.format_stop(session.state, stop)
+    return responses.StopDetails(
+        error=stop.error,
+        cell_id=stop.cell_id or None,
+        question=texts.question,
+        ways=texts.commands,
+        text=texts.text,
     )
 
 
@@ -110,10 +118,13 @@ def _list_off_plan(
     titles = {cell.id: one_line(cell.source, TITLE_LIMIT) for cell in cells}
     return [
         responses.CellStatus(
-            cell.number, cell.cell_id, titles.get(cell.cell_id, ""), cell.status
+            cell=open_cell.number,
+            cell_id=open_cell.cell_id,
+            title=titles.get(open_cell.cell_id, ""),
+            status=open_cell.status,
         )
-        for cell in session.state.open_cells
-        if not cell.is_planned
+        for open_cell in session.state.open_cells
+        if not open_cell.is_planned
     ]
 
 
@@ -135,13 +146,13 @@ def get_last_verification(
         document = document or session.file.read_uncached()
     except NotebookError:
         return None
-    cells = document.cells
-    is_current = verify_results.hash_sources(cells) == last.sources
-    age = _compute_age(last.at)
+    is_current = verify_results.hash_sources(document.cells) == last.sources
     text = verify_report.format_last_verdict(
-        last.reproduces, last.text, age, is_current
+        last.reproduces, last.text, _compute_age(last.at), is_current
     )
-    return responses.LastVerification(last.reproduces, last.at, is_current, text)
+    return responses.LastVerification(
+        reproduces=last.reproduces, at=last.at, holds=is_current, text=text
+    )
 
 
 def _compute_age(moment: str) -> float:
@@ -151,7 +162,10 @@ def _compute_age(moment: str) -> float:
 
 
 def _explain_start_problem(session: Session) -> str:
-    """Return a text on why the next kernel cannot start, or an empty string."""
+    """Return a text if the next kernel cannot start, or else an empty string.
+
+    This checks only the configuration of the kernel backend.
+    """
     backend_name = session.state.plan.kernel
     try:
         if (backend_name or session.limits().kernel) != Limits.kernel:
@@ -167,15 +181,6 @@ def get_running(session: Session) -> responses.RunningCell | None:
     started = session.state.running or session.requests.scratch_run
     if started is None:
         return None
-    step = None
-    if isinstance(started.key, int):
-        step = started.key
-    if step is not None:
-        name = f"step {step}"
-    elif started.number:
-        name = f"cell {started.number}"
-    else:
-        name = started.cell_id
     seconds = _compute_age(started.at)
     kernel = session.kernel_manager.kernel
     partial = None
@@ -190,11 +195,14 @@ def get_running(session: Session) -> responses.RunningCell | None:
         )
     if left_seconds is not None:
         left_seconds = round(left_seconds)
+    step = None
+    if isinstance(started.key, int):
+        step = started.key
     cell_id = None
     if session.state.running:
         cell_id = started.cell_id
     return responses.RunningCell(
-        name=name,
+        name=_get_run_name(started),
         step=step,
         cell_id=cell_id,
         seconds=round(seconds, 1),
@@ -203,6 +211,15 @@ def get_running(session: Session) -> responses.RunningCell | None:
         handed_on=session.state.runs_in_background,
         left_seconds=left_seconds,
     )
+
+
+def _get_run_name(started: RunStarted) -> str:
+    """Return the name of running code for messages, such as "step 3" or "eval"."""
+    if isinstance(started.key, int):
+        return f"step {started.key}"
+    if started.number:
+        return f"cell {started.number}"
+    return started.cell_id
 
 
 def format_running(session: Session) -> str:
@@ -268,12 +285,12 @@ def explain_wait(session: Session) -> str:
 
 
 async def get_entry(
-    session: Session, current: bool, age: float
+    session: Session, is_current: bool, age: float
 ) -> responses.NotebookEntry:
     """Return the entry of a notebook in the list of notebooks.
 
-    `current` is true for the current notebook. `age` is the time in seconds since the
-    last change of the notebook.
+    `is_current` is true for the current notebook. `age` is the time in seconds since
+    the last change of the notebook.
     """
     await session.kernel_manager.find_or_attach()
     statuses: list[responses.StepStatus | responses.CellStatus] = []
@@ -285,16 +302,18 @@ async def get_entry(
         unit = "steps" if steps else "cells"
     except NotebookError:
         status_name = "unreadable"
-    done = sum(entry.status == StepStatus.DONE for entry in statuses)
-    skipped = sum(entry.status == StepStatus.SKIPPED for entry in statuses)
-    progress = responses.StepProgress(done, len(statuses), unit, skipped)
+    done_count = sum(entry.status == StepStatus.DONE for entry in statuses)
+    skipped_count = sum(entry.status == StepStatus.SKIPPED for entry in statuses)
+    progress = responses.StepProgress(
+        done=done_count, of=len(statuses), what=unit, skipped=skipped_count
+    )
     return responses.NotebookEntry(
-        session.name,
-        current,
-        status_name,
-        progress,
-        await session.kernel_manager.get_status(),
-        age,
+        notebook=session.name,
+        current=is_current,
+        state=status_name,
+        progress=progress,
+        kernel=await session.kernel_manager.get_status(),
+        age_s=age,
     )
 
 
@@ -309,20 +328,19 @@ def _list_statuses(
     """
     journal_plan = session.state.plan
     if journal_plan.steps:
-        _refresh_statuses(session, document)
+        _update_changed_cells(session, document)
         return [_get_step_status(session, step) for step in journal_plan.steps], []
     document = undelivered_reports.update_changed_cells(session, document).document
     # The file may have a plan that is not in the journal yet.
     file_plan = plan.from_json(document.plan)
     if file_plan and file_plan.steps:
         return [_get_step_status(session, step) for step in file_plan.steps], []
-    return [], [
-        get_cell_status(session, cell) for cell in document.cells if cell.is_code
-    ]
+    code_cells = [cell for cell in document.cells if cell.is_code]
+    return [], [get_cell_status(session, cell) for cell in code_cells]
 
 
-def _refresh_statuses(session: Session, document: Document | None = None) -> None:
-    """Update the statuses of cells that were changed since their last run."""
+def _update_changed_cells(session: Session, document: Document | None = None) -> None:
+    """Record which cells were changed or deleted, if the notebook can be read."""
     # The next edit or run reports a notebook that cannot be read.
     with contextlib.suppress(NotebookError):
         undelivered_reports.update_changed_cells(session, document)
@@ -330,12 +348,16 @@ def _refresh_statuses(session: Session, document: Document | None = None) -> Non
 
 def get_cell_status(session: Session, cell: Cell) -> responses.CellStatus:
     """Return the status of a code cell."""
-    title = one_line(cell.source, TITLE_LIMIT)
-    status = _get_cell_step_status(session, cell)
-    return responses.CellStatus(cell.number, cell.id, title, status.value)
+    return responses.CellStatus(
+        cell=cell.number,
+        cell_id=cell.id,
+        title=one_line(cell.source, TITLE_LIMIT),
+        status=_determine_cell_status(session, cell).value,
+    )
 
 
-def _get_cell_step_status(session: Session, cell: Cell) -> StepStatus:
+def _determine_cell_status(session: Session, cell: Cell) -> StepStatus:
+    """Return the status of a code cell, with the names of step statuses."""
     state = session.state
     if state.running is not None and state.running.cell_id == cell.id:
         return StepStatus.RUNNING
@@ -354,34 +376,35 @@ def _get_cell_step_status(session: Session, cell: Cell) -> StepStatus:
 
 
 def _get_step_status(session: Session, step: Step) -> responses.StepStatus:
+    """Return the status of a plan step, and the counts of its attempts."""
     state = session.state
     progress = state.get_progress(step.id)
     status = state.get_step_status(step.id).value
     if state.running is not None and state.running.key == step.id:
         status = StepStatus.RUNNING.value
     return responses.StepStatus(
-        step.id,
-        step.title,
-        status,
-        progress.cell_id,
-        progress.attempts,
-        progress.retries,
+        id=step.id,
+        title=step.title,
+        status=status,
+        cell_id=progress.cell_id,
+        attempts=progress.attempts,
+        retries=progress.retries,
     )
 
 
 def get_plan(session: Session) -> responses.PlanResponse:
     """Return the plan with the status of each step."""
-    _refresh_statuses(session)
+    _update_changed_cells(session)
     state = session.state
     steps = [
         responses.PlannedStep(
-            step.id,
-            step.title,
-            step.criterion,
-            step.kind,
-            state.get_step_status(step.id),
-            state.get_progress(step.id).reason,
-            step.long,
+            id=step.id,
+            title=step.title,
+            criterion=step.criterion,
+            kind=step.kind,
+            status=state.get_step_status(step.id),
+            reason=state.get_progress(step.id).reason,
+            long=step.long,
         )
         for step in state.plan.steps
     ]
@@ -390,66 +413,82 @@ def get_plan(session: Session) -> responses.PlanResponse:
 
 def list_history(session: Session) -> list[responses.HistoryEntry]:
     """Return all runs and all executions of other clients, oldest first."""
-    # Each row has the number of the run, or of the run before the external execution,
-    # as its sort key.
-    rows = []
+    # The number of the run, or of the run before the external execution; and the entry.
+    rows: list[tuple[int, responses.HistoryEntry]] = []
     for run in session.state.runs:
-        entry = responses.HistoryEntry(
-            notebook=session.name,
-            run=run.run,
-            cell_id=run.cell_id,
-            step=run.step,
-            started_at=run.started_at,
-            duration_s=run.duration_s,
-            outcome=run.outcome.value,
-            by=run.by,
-        )
-        rows.append((run.run, entry))
+        rows.append((run.run, _create_run_entry(session, run)))
     for execution in session.state.external_executions:
-        outcome = "error" if execution.error else "ok"
-        entry = responses.HistoryEntry(
-            notebook=session.name,
-            run=0,
-            cell_id="",
-            step=None,
-            started_at=execution.at,
-            duration_s=execution.duration_s,
-            outcome=outcome,
-            by="elsewhere",
-            source=execution.code,
-            bound=[*execution.bound],
-        )
-        rows.append((execution.after, entry))
+        rows.append((execution.after, _create_external_entry(session, execution)))
     rows.sort(key=operator.itemgetter(0))
     return [entry for _, entry in rows]
 
 
+def _create_run_entry(session: Session, run: Run) -> responses.HistoryEntry:
+    return responses.HistoryEntry(
+        notebook=session.name,
+        run=run.run,
+        cell_id=run.cell_id,
+        step=run.step,
+        started_at=run.started_at,
+        duration_s=run.duration_s,
+        outcome=run.outcome.value,
+        by=run.by,
+    )
+
+
+def _create_external_entry(
+    session: Session, execution: ExternalExecution
+) -> responses.HistoryEntry:
+    outcome = "error" if execution.error else "ok"
+    return responses.HistoryEntry(
+        notebook=session.name,
+        run=0,
+        cell_id="",
+        step=None,
+        started_at=execution.at,
+        duration_s=execution.duration_s,
+        outcome=outcome,
+        by="elsewhere",
+        source=execution.code,
+        bound=[*execution.bound],
+    )
+
+
 def get_report(session: Session, number: int | None) -> responses.ReportResponse:
-    """Return the report on the run with a number, by default on the last run.
+    """Return the report on the run with a number, or the last report.
 
     The report on a cell that did not run has the number 0. Raise UsageError if there is
-    no such run.
+    no such report.
     """
     state = session.state
     if number is None:
         number = state.last_report
+    if number is None:
+        raise UsageError(f"{session.name} has no runs yet")
     if number and number not in state.reports:
         # Only the journal has the reports of old runs.
         events = session.journal.load_events()
         state = journal_reducer.replay(
             event for event in events if event.get("run") == number
         )
-    run = next((run for run in state.runs if run.run == number), None)
-    if run is None and (number is None or number not in state.reports):
+    run = state.find_run(number)
+    if run is None and number not in state.reports:
         if number:
             raise UsageError(f"{session.name} has no run {number}")
         raise UsageError(f"{session.name} has no runs yet")
-    report = state.reports.get(number or 0, "")
+    report = state.reports.get(number, "")
     text = run_report.limit_report(clean(report))
     if run is None:
-        return responses.ReportResponse(None, None, None, None, None, text=text)
+        return responses.ReportResponse(
+            run=None, cell_id=None, step=None, outcome=None, fault=None, text=text
+        )
     return responses.ReportResponse(
-        run.run, run.cell_id, run.step, run.outcome, run.fault, text=text
+        run=run.run,
+        cell_id=run.cell_id,
+        step=run.step,
+        outcome=run.outcome,
+        fault=run.fault,
+        text=text,
     )
 
 
@@ -492,8 +531,8 @@ async def get_context(
 ) -> responses.ContextResponse:
     """Return the plan, the names in the kernel and a text for an agent.
 
-    With this context, the agent can continue the work. For an agent that has seen the
-    notebook before, the text does not contain the plan.
+    With this context, another agent can continue the work. If the agent
+    `has_seen_notebook` before, the text does not contain the plan.
     """
     await session.handle_idle_death()
     namespace, is_alive = await fetch_namespace(session)
@@ -517,6 +556,7 @@ async def get_namespace_summary(session: Session) -> responses.NamespaceSummary:
 def _summarize_namespace(
     session: Session, namespace: Namespace
 ) -> responses.NamespaceSummary:
+    """Return the names in a namespace, with a short description of each."""
     variables = {
         name: command_messages.describe_variable(variable)
         for name, variable in namespace.variables.items()

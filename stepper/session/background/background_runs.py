@@ -36,7 +36,8 @@ CLIENT_PID = "CLAUDE_PID"  # environment variable of hooks: the client's process
 # a daemon waits for the client of a call that an earlier daemon started.
 CLIENT_GRACE_SECONDS = 15.0
 RECOVERY_SECONDS = 3.0  # for the calls of an earlier daemon
-MAX_PROMPTS = 1  # after more prompts or ends of turns, a result counts as read
+# A result counts as read after more prompts and ends of turns than this.
+MAX_PROMPTS = 1
 
 Work = Coroutine[Any, Any, "Report | None"]
 
@@ -92,9 +93,11 @@ def continue_in_background(session: Session, call: BackgroundCall, owner: str) -
 
 
 async def wait_for_call(session: Session, call: BackgroundCall, owner: str) -> bool:
-    """Wait for a call; return False if it continues in the background.
+    """Wait until a call finishes, or move it to the background after some time.
 
-    `owner` is the ID of the agent session that gets the result in that case.
+    Return whether the call finished. A call moves to the background only if a client
+    waits to notify the agent. `owner` is the ID of the agent session that then gets the
+    result.
     """
     while not call.task.done():
         backgrounding.record_first_cell(session, call)
@@ -106,8 +109,10 @@ async def wait_for_call(session: Session, call: BackgroundCall, owner: str) -> b
             matched_line = backgrounding.get_matched_line(session, call)
             call.set_match_reported(bool(matched_line))
             return False
-        timeout = min(remaining, POLL_SECONDS) if remaining > 0 else POLL_SECONDS
-        await asyncio.wait([call.task], timeout=timeout)
+        poll_seconds = POLL_SECONDS
+        if remaining > 0:
+            poll_seconds = min(remaining, POLL_SECONDS)
+        await asyncio.wait([call.task], timeout=poll_seconds)
     return True
 
 
@@ -236,30 +241,41 @@ def _notify_waker(session: Session, call: BackgroundCall) -> None:
         return
     if not session.background_calls.is_current(call):
         return
-    is_finished = call.task.done()
-    matched_line = ""
-    if not call.match_reported:
-        matched_line = backgrounding.get_matched_line(session, call)
-    if is_finished:
-        report = background_runs.format_finished(session.name, get_report(call))
-    elif matched_line:
-        report = background_runs.format_matched(
-            session.name,
-            session.state.commands,
-            backgrounding.format_running_name(session),
-            matched_line,
-        )
-    else:
+    report = _create_notification(session, call)
+    if report is None:
         return
-    for waker in call.wakers:
-        if waker.is_waiting:
-            event = CallEvent.SENDS_RESULT if is_finished else CallEvent.SENDS_LINE
-            call.apply(event)
-            call.set_match_reported(call.match_reported or not is_finished)
-            waker.result.set_result((call, report))
-            return
+    is_finished = call.task.done()
+    waker = call.find_waker()
+    if waker is None:
+        if is_finished:
+            _record_undelivered(session, call)
+        return
     if is_finished:
-        _record_undelivered(session, call)
+        call.apply(CallEvent.SENDS_RESULT)
+    else:
+        call.apply(CallEvent.SENDS_LINE)
+        call.set_match_reported(True)
+    waker.result.set_result((call, report))
+
+
+def _create_notification(session: Session, call: BackgroundCall) -> Report | None:
+    """Return the notification of the result or the matched line of a call.
+
+    Return None if the call is running and no line has matched since the last report.
+    """
+    if call.task.done():
+        return background_runs.format_finished(session.name, get_report(call))
+    if call.match_reported:
+        return None
+    matched_line = backgrounding.get_matched_line(session, call)
+    if not matched_line:
+        return None
+    return background_runs.format_matched(
+        session.name,
+        session.state.commands,
+        backgrounding.format_running_name(session),
+        matched_line,
+    )
 
 
 def _record_undelivered(session: Session, call: BackgroundCall) -> None:
@@ -344,26 +360,26 @@ def mark_reports_in_prompt(
     """Mark the reports that a prompt contains as read by the agent.
 
     Return the lines of these reports for the user. A report also counts as read after
-    two further prompts or turns of the agent session `owner`, because a client may
-    delay a report until the end of a turn.
+    more than MAX_PROMPTS prompts and ends of turns of the agent session `owner`,
+    because a client may delay a report until the end of a turn.
     """
     lines = []
     for session in sessions:
-        matched_reports = [
+        found_reports = [
             report
             for report in session.background_calls.delivered_reports
             if _contains_report(prompt, report)
         ]
-        lines += [report.line for report in matched_reports]
-        session.background_calls.remove_delivered_reports(matched_reports)
+        lines += [report.line for report in found_reports]
+        session.background_calls.remove_delivered_reports(found_reports)
         for call in session.background_calls:
             delivery = call.delivery
             if delivery is None:
                 continue
             if get_owner(session, call) == owner:
                 delivery.count_prompt()
-            is_matched = delivery.report in matched_reports
-            if is_matched or delivery.prompts_since > MAX_PROMPTS:
+            is_found = delivery.report in found_reports
+            if is_found or delivery.prompts_since > MAX_PROMPTS:
                 mark_reported(session, call)
     return lines
 
@@ -371,7 +387,7 @@ def mark_reports_in_prompt(
 def _contains_report(prompt: str, report: Report) -> bool:
     """Return whether a prompt contains a report.
 
-    The client alters tags, so only the text before the first one is compared.
+    The client alters tags, so only the text before the first tag is compared.
     """
     return report.text.partition("<")[0][:MATCHED_CHARACTERS] in prompt
 
@@ -382,8 +398,9 @@ def _contains_report(prompt: str, report: Report) -> bool:
 def process_background_calls(session: Session, since: float) -> None:
     """Deliver matched lines, and handle calls of exited clients and earlier daemons.
 
-    `since` is the start of this daemon (monotonic clock). Calls of earlier daemons are
-    recovered only after CLIENT_GRACE_SECONDS, unless the journal has their results.
+    `since` is the start of this daemon (monotonic clock). For CLIENT_GRACE_SECONDS
+    after this time, only calls whose results are in the journal are recovered, because
+    the clients of the other calls may request the results themselves.
     """
     for call in session.background_calls:
         if not call.task.done():
@@ -404,10 +421,10 @@ def process_background_calls(session: Session, since: float) -> None:
 async def _recover_call(session: Session, call_id: str, caller: Caller) -> Report:
     """Return the report on a call that an earlier daemon started.
 
-    If the journal has no report, return a report that the cell did not run.
+    If the journal has no result of the call, report that the cell did not run.
     """
     async with session.take_turn(reconnecting=caller):
-        report = session.journal.deliver_report(call_id)
+        report = session.journal.take_report(call_id)
         if report:
             return report
         if session.kernel_manager.kernel is None:
@@ -433,9 +450,9 @@ async def recover_calls(session: Session) -> None:
 def transfer_calls(session: Session, owner: str, client_pid: str) -> None:
     """Make a new agent session the owner of background calls.
 
-    `owner` is the ID of the new session. The session gets the calls that its client
-    process started before /clear, and the calls for which no client waits.
-    `client_pid` is the ID of the client process.
+    `owner` is the ID of the new session, and `client_pid` the ID of its client process.
+    The session gets the calls that this process started before /clear. The session also
+    gets the calls whose client has exited, unless another client waits for them.
     """
     for call in session.background_calls:
         entry = session.state.background_calls.get(call.id)
@@ -449,12 +466,16 @@ def transfer_calls(session: Session, owner: str, client_pid: str) -> None:
 
 
 def _has_client(call: BackgroundCall) -> bool:
-    """Return whether the client that started a call is running or another one waits."""
+    """Return whether a client that gets the result of a call is running."""
     return call.caller.is_alive() or call.is_being_reported or call.has_waker
 
 
 def finish_deliveries(session: Session) -> None:
-    """Mark the results that running clients accepted as reported."""
+    """Mark results as reported if a running client accepted them.
+
+    This is called when the daemon exits: no one can then check whether the agent has
+    read the results.
+    """
     for call in session.background_calls:
         if call.delivery and call.delivery.client.is_alive():
             mark_reported(session, call)
@@ -471,7 +492,7 @@ async def interrupt_calls(session: Session, owner: str, seconds: float) -> str:
         for call in session.background_calls
         if call.state is CallState.BACKGROUND and get_owner(session, call) == owner
     ]
-    # No other client may get the results meanwhile.
+    # Keep other clients from getting the results during the interrupt.
     for call in calls:
         call.apply(CallEvent.SENDS_RESULT)
     is_starting = session.kernel_manager.is_starting

@@ -25,12 +25,13 @@ from stepper.session import status_queries, undelivered_reports
 from stepper.session.background import background_runs
 from stepper.session.caller import Caller
 from stepper.session.mcp_responses import CellRunResponse
+from stepper.session.responses import RunningCell
 from stepper.session.session import Session
 from stepper.session.session_state.background_call_states import BackgroundCall
 from stepper.session.session_state.notebook_journal import format_now
 
 # The minimum wait: a cell that must not run is refused within this time.
-LEAST_SECONDS = 0.3
+MIN_WAIT_SECONDS = 0.3
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ async def run_with_limit(
     call = session.background_calls.find(call_id)
     if call is None:
         call = background_runs.start_call(session, call_id, caller, work())
-    await asyncio.wait([call.task], timeout=max(seconds, LEAST_SECONDS))
+    await asyncio.wait([call.task], timeout=max(seconds, MIN_WAIT_SECONDS))
     if not call.task.done() and not caller.disconnected.is_set():
         background_runs.continue_in_background(session, call, owner)
         return format_interim(session, call)
@@ -130,35 +131,55 @@ def format_interim(session: Session, call: BackgroundCall) -> CellRunResponse:
     progress = status_queries.get_running(session)
     run = session.state.running
     if progress is None or run is None or run.tool_use_id != call.id:
-        queued = session.kernel_manager.queue_status
-        queue_state = ""
-        if queued:
-            queue_state = format_queue_state(queued.text, queued.until)
-        running_name = progress.name if progress else ""
-        report = mcp_cells.format_waiting(running_name, queue_state)
-        return CellRunResponse(
-            session.name, "", "running", report.text, report.line, call=call.id
-        )
+        cell_id = ""
+        report = _format_waiting(session, progress)
+    else:
+        cell_id = run.cell_id
+        report = _format_still_running(session, cell_id, progress)
+    return CellRunResponse(
+        notebook=session.name,
+        cell_id=cell_id,
+        state="running",
+        text=report.text,
+        line=report.line,
+        call=call.id,
+    )
+
+
+def _format_waiting(session: Session, progress: RunningCell | None) -> Report:
+    """Return the interim report on a call that waits for a kernel or another cell.
+
+    `progress` is the progress of the other cell.
+    """
+    queued = session.kernel_manager.queue_status
+    queue_state = ""
+    if queued:
+        queue_state = format_queue_state(queued.text, queued.until)
+    running_name = progress.name if progress else ""
+    return mcp_cells.format_waiting(running_name, queue_state)
+
+
+def _format_still_running(
+    session: Session, cell_id: str, progress: RunningCell
+) -> Report:
+    """Return the interim report on the running cell."""
     kernel = session.kernel_manager.kernel
     outputs = []
     if kernel and kernel.partial_output:
         outputs = kernel.partial_output.get_outputs()
-    printed = format_outputs(outputs, mcp_cells.OUTPUT_LIMIT, "Last lines")
-    report = mcp_cells.format_still_running(
+    output_lines = format_outputs(outputs, mcp_cells.OUTPUT_LIMIT, "Last lines")
+    return mcp_cells.format_still_running(
         progress.name,
-        run.cell_id,
+        cell_id,
         progress.seconds,
         progress.timeout,
-        printed or ["The cell has printed nothing yet."],
+        output_lines or ["The cell has printed nothing yet."],
         progress.line,
-    )
-    return CellRunResponse(
-        session.name, run.cell_id, "running", report.text, report.line, call=call.id
     )
 
 
 def _list_pending_below(session: Session, cell_id: str) -> list[Cell]:
-    """Return the code cells below a cell that have not run yet.
+    """Return the code cells below a cell whose current source has not run.
 
     Return an empty list if the notebook cannot be read or the cell was deleted.
     """
@@ -177,18 +198,24 @@ def create_response(session: Session, call: BackgroundCall) -> CellRunResponse:
     """
     if call.in_background and call.task.exception() is not None:
         failure = background_runs.get_report(call)
-        return CellRunResponse(session.name, "", "not run", failure.text, failure.line)
+        return CellRunResponse(
+            notebook=session.name,
+            cell_id="",
+            state="not run",
+            text=failure.text,
+            line=failure.line,
+        )
     report = call.task.result() or background_runs.get_report(call)
     if not isinstance(report, CellRunReport):
         report = _complete_report(session, call, report)
     text = "\n".join(filter(None, [report.text, report.stop]))
     return CellRunResponse(
-        session.name,
-        report.cell_id,
-        report.state,
-        text,
-        report.line,
-        report.figures,
+        notebook=session.name,
+        cell_id=report.cell_id,
+        state=report.state,
+        text=text,
+        line=report.line,
+        figures=report.figures,
         cells=report.cells,
     )
 
@@ -196,15 +223,17 @@ def create_response(session: Session, call: BackgroundCall) -> CellRunResponse:
 def _complete_report(
     session: Session, call: BackgroundCall, report: Report
 ) -> CellRunReport:
-    """Complete a report that has only a text.
+    """Add the cell, the state and the figures to the report on a recovered call.
 
-    This is the report on a call that an earlier daemon started. The cell, the state and
-    the figures are in the journal.
+    The report of a call that an earlier daemon started has only a text. The journal
+    contains the other values.
     """
     runs = [run for run in session.state.runs if run.tool_use_id == call.id]
     if not runs:
         state = "stopped" if session.state.stop else "not run"
-        return CellRunReport(report.text, report.line, report.stop, False, state=state)
+        return CellRunReport(
+            report.text, report.line, report.stop, ok=False, state=state
+        )
     run = runs[-1]
     is_fine = run.verdict is Verdict.FINE
     if is_fine:
@@ -220,9 +249,9 @@ def _complete_report(
         text,
         report.line,
         report.stop,
-        is_fine,
-        run.cell_id,
-        state,
-        figures,
-        [run.cell_id],
+        ok=is_fine,
+        cell_id=run.cell_id,
+        state=state,
+        figures=figures,
+        cells=[run.cell_id],
     )

@@ -58,7 +58,7 @@ async def run_edited_cell(
     async with _take_turn(session, caller, again):
         if session.journal.has_handled(edit.tool_use_id):
             if again:
-                return session.journal.deliver_report(edit.tool_use_id)
+                return session.journal.take_report(edit.tool_use_id)
             return None
         cells = session.read_with_unique_ids().cells
         cell = plan.find_edited_cell(cells, edit)
@@ -119,7 +119,7 @@ async def run_written_notebook(
     async with _take_turn(session, caller, again):
         earlier_report = None
         if again:
-            earlier_report = session.journal.deliver_report(write.tool_use_id)
+            earlier_report = session.journal.take_report(write.tool_use_id)
         if session.journal.has_handled(write.tool_use_id):
             has_failed = earlier_report is not None and not earlier_report.ok
             if not again or has_failed:

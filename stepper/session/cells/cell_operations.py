@@ -187,7 +187,7 @@ async def _write_and_run(
     """
     if session.journal.has_handled(caller.call_id):
         async with session.take_turn(reconnecting=caller):
-            report = session.journal.deliver_report(caller.call_id)
+            report = session.journal.take_report(caller.call_id)
             return report or run_report.format_unknown(
                 "stepper already handled this call, but its report was not found: the"
                 " cells may have run",

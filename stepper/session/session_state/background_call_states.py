@@ -131,10 +131,11 @@ class BackgroundCall:
     caller: Caller
     task: asyncio.Task[Report | None]
     state: CallState = CallState.FOREGROUND
-    # The start of the call, or of its first cell after that started (monotonic clock).
+    # The start of the call; after its first cell started, the start of this cell
+    # (monotonic clock).
     started_at: float = field(default_factory=time.monotonic)
     has_started: bool = False  # a cell has started
-    is_recovered: bool = False  # an earlier daemon got the call: only its ID is known
+    is_recovered: bool = False  # an earlier daemon started the call
     match_reported: bool = False  # the line that matches `wake=` was reported
     delivery: Delivery | None = None  # in the state ACCEPTED
     wakers: list[Waker] = field(default_factory=list)
@@ -163,8 +164,8 @@ class BackgroundCall:
     def record_cell_start(self, started_at: float) -> None:
         """Set the start of the call to the start of its first cell (monotonic clock).
 
-        This excludes the time that the kernel takes to start. Later cells have no
-        effect.
+        This excludes the start of the kernel from the time that the client waits. Calls
+        for later cells have no effect.
         """
         if not self.has_started:
             self.has_started = True
@@ -182,7 +183,7 @@ class BackgroundCall:
 
     @property
     def in_background(self) -> bool:
-        """Whether the call is in the background and its result was not reported."""
+        """Whether the call is in the background and the agent has no result yet."""
         return self.state in BACKGROUND_STATES
 
     @property
@@ -198,7 +199,14 @@ class BackgroundCall:
     @property
     def has_waker(self) -> bool:
         """Whether a client waits to notify the agent."""
-        return any(waker.is_waiting for waker in self.wakers)
+        return self.find_waker() is not None
+
+    def find_waker(self) -> Waker | None:
+        """Return the first client that waits to notify the agent, or None."""
+        for waker in self.wakers:
+            if waker.is_waiting:
+                return waker
+        return None
 
     def add_waker(self, waker: Waker, first: bool = False) -> None:
         """Add a client that waits for the call.

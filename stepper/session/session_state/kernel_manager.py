@@ -36,6 +36,7 @@ POLL_SECONDS = 0.2  # how often to check whether a queued kernel is still wanted
 OTHER_CLIENT_POLL_SECONDS = 0.05
 BUSY = "the kernel is busy with another client's execution"
 RECONNECT_SECONDS = 10.0  # how long a cell waits for a lost connection
+RECONNECT_POLL_SECONDS = 0.1  # how often to check whether the connection is back
 
 
 class Activity(Enum):
@@ -77,13 +78,15 @@ class KernelManager:
         self._has_searched = False  # for the kernel of an earlier daemon
         # An earlier daemon started the kernel, and this daemon sent no request yet.
         self.needs_takeover = False
-        self.unhandled_death: Death | None = None  # of an earlier daemon's kernel
+        # The death of an earlier daemon's kernel, until it is recorded or reported.
+        self.unhandled_death: Death | None = None
         self.is_starting = False
         # The cell for which a kernel starts or is queued was interrupted.
         self._start_cancelled = False
         self.external_wait: QueueStatus | None = None  # for another client's execution
         # The status while a queued request is being withdrawn.
         self._withdrawal: QueueStatus | None = None
+        # A text on the last withdrawal; empty after a start without a withdrawal.
         self.withdrawal_result = ""
         self._notice = ""
         self._reported_missing_ipykernel = False
@@ -120,7 +123,8 @@ class KernelManager:
     async def take_over(self) -> None:
         """Take over the kernel of an earlier daemon and interrupt its execution.
 
-        If the kernel cannot be reached, do nothing: it still needs a takeover.
+        If the kernel has died, set `unhandled_death`. If the kernel does not answer, it
+        still needs a takeover.
         """
         try:
             death = None
@@ -135,9 +139,9 @@ class KernelManager:
 
     @contextlib.contextmanager
     def count_as_taken_over(self) -> Iterator[None]:
-        """Count the kernel as taken over from the start of the block.
+        """Count the kernel as taken over, from the start of the block.
 
-        If the block raises KernelUnreachableError, the kernel needs a takeover again.
+        If the block raises KernelUnreachableError, undo this.
         """
         needed_takeover = self.needs_takeover
         self.needs_takeover = False
@@ -184,8 +188,7 @@ class KernelManager:
             return Activity.STARTING
         if self.external_wait:
             return Activity.OTHER_CLIENT
-        busy = self.kernel is not None and self.kernel.is_busy
-        if busy:
+        if self.kernel is not None and self.kernel.is_busy:
             return Activity.RUNNING
         return Activity.NONE
 
@@ -269,27 +272,26 @@ class KernelManager:
         self._notice = ". ".join(filter(None, [self._notice, text]))
 
     async def _wait_until_reachable(self, kernel: Kernel) -> None:
-        """Wait for a limited time until the kernel can be reached.
+        """Wait up to RECONNECT_SECONDS until the kernel can be reached.
 
-        Raise KernelError if the kernel stays unreachable, needs a takeover or has an
-        unfinished run.
+        Raise KernelError if the kernel stays unreachable. Raise it without waiting if
+        the kernel needs a takeover or has an unfinished run.
         """
-        deadline = time.monotonic()
-        if not self.needs_takeover:
-            deadline += RECONNECT_SECONDS
-        # The result of a run in progress must be known before the next cell runs.
-        while (
-            kernel.unreachable_reason
-            or self.needs_takeover
-            or self.journal.state.running
-        ):
-            if time.monotonic() > deadline or self.journal.state.running:
+        deadline = time.monotonic() + RECONNECT_SECONDS
+        while True:
+            # The result of an unfinished run must be known before the next cell runs.
+            if self.needs_takeover or self.journal.state.running:
+                raise self._create_unreachable_error(kernel)
+            if not kernel.unreachable_reason:
+                return
+            if time.monotonic() > deadline:
                 raise self._create_unreachable_error(kernel)
             kernel.receive_pending()
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(RECONNECT_POLL_SECONDS)
             await kernel.check_death()  # also tries to reconnect
 
     def _create_unreachable_error(self, kernel: Kernel) -> KernelError:
+        """Return the error for code that did not run because of a lost connection."""
         reason = kernel.unreachable_reason
         if not reason and kernel.external_executions.running_since:
             reason = BUSY
@@ -305,8 +307,8 @@ class KernelManager:
         return KernelError(
             f"{reason}: the code was NOT run{unknown_result}. The kernel may still be"
             " running, with its variables",
-            f"{commands.shell('status')}  # shows when the kernel can be reached;"
-            f" `{commands.shell('restart')}` gives it up",
+            f"{commands.shell('status')}  # shows whether the kernel can be reached; to"
+            f" start a new kernel instead: `{commands.shell('restart')}`",
         )
 
     async def _wait_for_other_client(
@@ -340,10 +342,11 @@ class KernelManager:
     async def _launch(
         self, config: LaunchConfig, disconnected: asyncio.Event | None
     ) -> Kernel:
-        """Start a kernel.
+        """Start a kernel, and return it when it is ready.
 
-        If the start is cancelled while the kernel is queued, withdraw the request for
-        the kernel and raise StepperError.
+        Raise KernelError if the kernel cannot start. If the start is cancelled while
+        the kernel is queued, withdraw the request for the kernel and raise
+        StepperError.
         """
         start = asyncio.ensure_future(self.launcher.start(config))
         try:
@@ -365,9 +368,9 @@ class KernelManager:
     ) -> None:
         """Cancel a queued start and withdraw the request for the kernel.
 
-        Raise StepperError unless the kernel started before it could be cancelled.
+        Raise StepperError, unless the kernel started before this could be cancelled.
         """
-        interrupted = "interrupted while the kernel waited in a queue"
+        interruption = "interrupted while the kernel waited in a queue"
         self._withdrawal = replace(
             queued, text=f"the request is being withdrawn ({queued.text})", until=""
         )
@@ -382,14 +385,14 @@ class KernelManager:
                 self.withdrawal_result = (
                     f"the {queued.request} was withdrawn, and there is no kernel"
                 )
-            raise StepperError(f"{interrupted}: {self.withdrawal_result}")
+            raise StepperError(f"{interruption}: {self.withdrawal_result}")
         except KernelError as error:
             # Not a KernelError, which would make the caller try again.
             self.withdrawal_result = (
                 f"the request is not withdrawn yet: {error.message}"
             )
             raise StepperError(
-                f"{interrupted}: {self.withdrawal_result}", error.hint
+                f"{interruption}: {self.withdrawal_result}", error.hint
             ) from None
         finally:
             self._withdrawal = None
@@ -401,7 +404,7 @@ class KernelManager:
         kernel was busy or a wait was cancelled.
         """
         if self.is_starting or self.external_wait:
-            self._start_cancelled = True  # also if the request is not queued yet
+            self._start_cancelled = True
             return True
         is_busy = self.kernel is not None and self.kernel.is_busy
         if self.kernel is not None and (is_busy or self.journal.state.running):
@@ -450,14 +453,12 @@ class KernelManager:
                 return KernelStatus(state="queued", where=queued.text)
             state = "starting" if self.is_starting else "none"
             return KernelStatus(state=state)
+        is_dead = await kernel.check_death() is not None
         external_since = kernel.external_executions.running_since
-        if await kernel.check_death() is not None:
+        is_busy = kernel.is_busy or self.journal.state.running is not None
+        if is_dead:
             state = "dead"
-        elif (
-            kernel.is_busy
-            or self.journal.state.running is not None
-            or external_since > 0
-        ):
+        elif is_busy or external_since:
             state = "busy"
         else:
             state = "idle"
@@ -469,19 +470,20 @@ class KernelManager:
         if description.location:
             problems.append(self._explain_backend_change())
         return KernelStatus(
-            description.pid,
-            state,
-            kernel.measure_memory(),
-            description.python,
-            description.location,
-            description.walltime_left,
-            "; ".join(filter(None, problems)),
+            pid=description.pid,
+            state=state,
+            rss_bytes=kernel.measure_memory(),
+            python=description.python,
+            where=description.location,
+            left_seconds=description.walltime_left,
+            trouble="; ".join(filter(None, problems)),
         )
 
     def _explain_backend_change(self) -> str:
-        """Return a text if the next kernel will run on this machine or cannot start.
+        """Return a text if the next kernel cannot start or runs on this machine.
 
-        Return an empty string if the configuration still selects a backend.
+        This is for a kernel that runs on another machine. Return an empty string if the
+        configuration still selects a backend.
         """
         try:
             config = self.get_launch_config({}, self.journal.state.plan.kernel)

@@ -99,33 +99,36 @@ class NotebookJournal:
         """Return whether the journal already has the result of a tool call."""
         return tool_use_id in self.state.tool_use_ids
 
-    def deliver_report(self, tool_use_id: str | None) -> Report | None:
+    def take_report(self, tool_use_id: str | None) -> Report | None:
         """Return the report on the last run of a tool call, or None if there is none.
 
         If no cell of the call ran, return the report on its failed preflight check, if
         this check was the last one that failed. Discard the notice on the run, because
         the report replaces the notice.
         """
-        last_run = None
-        for run in self.state.runs:
-            if run.tool_use_id == tool_use_id:
-                last_run = run
-        if last_run is None:
-            if tool_use_id != self.state.preflight_call_id:
-                return None
-            text = self.state.reports.get(0)
-            if text is None:
-                return None
-            return Report(text, "", ok=False)
+        runs = [run for run in self.state.runs if run.tool_use_id == tool_use_id]
+        if not runs:
+            return self._get_preflight_report(tool_use_id)
+        last_run = runs[-1]
         text = self.state.reports.get(last_run.run)
         self._notices.discard(last_run.run)
         return command_messages.format_journaled_run(last_run, text, self.state.stop)
 
+    def _get_preflight_report(self, tool_use_id: str | None) -> Report | None:
+        """Return the report on the last failed preflight check.
+
+        Return None if it was the check of another tool call.
+        """
+        text = self.state.reports.get(0)
+        if text is None or tool_use_id != self.state.preflight_call_id:
+            return None
+        return Report(text, line="", ok=False)
+
     def log_report(self, report: Report, summary: RunSummary) -> Report:
         """Log the report on a run; return the report.
 
-        If the run failed and the notebook is stopped, the logged and the returned
-        report contain the message on the stop.
+        If the run failed and the notebook is stopped, the message on the stop is added
+        to the report.
         """
         if self.state.stop and not report.ok:
             report = replace(report, stop=self.state.stop.block)
@@ -141,7 +144,9 @@ class NotebookJournal:
     ) -> None:
         """Stop the notebook until the user resumes it.
 
-        `fix` is the command that fixes the cause, or an empty string if there is none.
+        `key` is the step or cell that failed, and `attempts` the number of attempted
+        fixes. `fix` is the suggestion for the user; if it is empty, the suggestion is
+        derived from the error.
         """
         block = run_report.format_stop_block(summary, attempts, fix)
         question = run_report.format_question(summary)
@@ -180,7 +185,7 @@ class NotebookJournal:
             self.state.last_key = None
 
     def set_cell_marks(self, stale_ids: set[str], hidden_ids: set[str]) -> None:
-        """Set the IDs of the stale cells and of those that used hidden state."""
+        """Set the IDs of the stale cells, and of the cells that used hidden state."""
         self.state.stale_ids = stale_ids
         self.state.hidden_ids = hidden_ids
 
@@ -204,14 +209,14 @@ class NotebookJournal:
     def find_dependencies(self, cells: Sequence[Cell]) -> Dependencies:
         """Return the dependencies of a notebook's cells, after all runs so far.
 
-        A step needs them several times for the same cells and runs, so the last result
-        is kept.
+        The last result is cached, because one request needs the dependencies several
+        times for the same cells and runs.
         """
         self.update_run_history()
         history = self.run_history
         key = (history.version, tuple(cells))
-        is_known = key == self._dependencies_key
-        if not is_known or history.runs is not self._dependencies_runs:
+        is_current = key == self._dependencies_key
+        if not is_current or history.runs is not self._dependencies_runs:
             self._dependencies = cell_dependencies.find_dependencies(cells, history)
             self._dependencies_key = key
             self._dependencies_runs = history.runs
