@@ -22,15 +22,7 @@ async def get_connection_details(session: Session) -> AttachResponse:
     """
     kernel = await session.kernel_manager.find_or_attach()
     if kernel is None or await kernel.check_death() is not None:
-        queue_status = session.kernel_manager.queue_status
-        reason = "the notebook has no running kernel"
-        if queue_status:
-            reason = f"its kernel has not started yet ({queue_status.text})"
-        command = CommandLines(session.name).shell("kernels wait")
-        raise StepperError(
-            f"cannot attach to {one_line(session.name)}: {reason}",
-            f"{command}  # starts the kernel, or waits for it",
-        )
+        raise _create_no_kernel_error(session)
     if kernel.unreachable_reason:
         raise KernelUnreachableError(kernel.unreachable_reason)
     description = kernel.describe()
@@ -39,36 +31,43 @@ async def get_connection_details(session: Session) -> AttachResponse:
     )
     location = location or f"pid {description.pid}"
     connection_file = kernel.ensure_connection_file()
-    if not connection_file:
+    console = None
+    settings = []
+    url = None
+    if connection_file:
+        console = f"jupyter console --existing {shlex.quote(connection_file)}"
+        folder = shlex.quote(os.path.dirname(connection_file))
+        settings = [
+            "--ServerApp.allow_external_kernels=True",
+            f"--ServerApp.external_connection_dir={folder}",
+        ]
+        text = attached_clients.format_attach(session.name, location, console, settings)
+    else:
+        url = description.url or None
         text = attached_clients.format_attach_by_url(
             session.name, location, kernel.id, description.url
         )
-        return AttachResponse(
-            notebook=session.name,
-            kernel=kernel.id,
-            where=location,
-            file=None,
-            console=None,
-            settings=[],
-            url=description.url or None,
-            python=description.python,
-            text=text,
-        )
-    console = f"jupyter console --existing {shlex.quote(connection_file)}"
-    folder = shlex.quote(os.path.dirname(connection_file))
-    settings = [
-        "--ServerApp.allow_external_kernels=True",
-        f"--ServerApp.external_connection_dir={folder}",
-    ]
-    text = attached_clients.format_attach(session.name, location, console, settings)
     return AttachResponse(
         notebook=session.name,
         kernel=kernel.id,
         where=location,
-        file=connection_file,
+        file=connection_file or None,
         console=console,
         settings=settings,
-        url=None,
+        url=url,
         python=description.python,
         text=text,
+    )
+
+
+def _create_no_kernel_error(session: Session) -> StepperError:
+    """Return the error for a notebook without a running kernel."""
+    queue_status = session.kernel_manager.queue_status
+    reason = "the notebook has no running kernel"
+    if queue_status:
+        reason = f"its kernel has not started yet ({queue_status.text})"
+    command = CommandLines(session.name).shell("kernels wait")
+    return StepperError(
+        f"cannot attach to {one_line(session.name)}: {reason}",
+        f"{command}  # starts the kernel, or waits for it",
     )

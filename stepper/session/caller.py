@@ -23,15 +23,16 @@ def _is_always_alive() -> bool:
 class Caller:
     """The client that sent a request."""
 
-    environ: Mapping[str, str] = field(default_factory=dict)  # for a new kernel
+    # The client's environment variables; a new kernel gets them.
+    environ: Mapping[str, str] = field(default_factory=dict)
     # Set if the client disconnects before it gets the response.
     disconnected: asyncio.Event = field(default_factory=asyncio.Event)
     call_id: str | None = None  # the ID of the tool call
-    timeout: float | None = None  # the deadline of each of its cells, in seconds
+    timeout: float | None = None  # the deadline of each cell, in seconds
     interface: str = "cli"  # hook, mcp or cli
     # Sends a message immediately; returns whether the client accepted the message.
     deliver: Callable[[str], Awaitable[bool]] = _deliver_nothing
-    # Sends the request that the client repeats to the next daemon if this one exits.
+    # Sends the client a request to repeat if this daemon exits before the response.
     send_handover: Callable[[bytes], None] = _ignore_handover
     # Whether the agent's client is still running.
     is_alive: Callable[[], bool] = _is_always_alive
@@ -39,7 +40,10 @@ class Caller:
     @property
     def is_outside_agent(self) -> bool:
         """Whether the request comes from a user's terminal, a script or CI."""
-        in_agents_shell = self.environ.get("STEPPER_SESSION") or self.environ.get(
+        if self.interface != "cli":
+            return False
+        # These variables are set in the shells of agents.
+        has_agent = self.environ.get("STEPPER_SESSION") or self.environ.get(
             "CLAUDECODE"
         )
-        return self.interface == "cli" and not in_agents_shell
+        return not has_agent

@@ -27,10 +27,10 @@ WAITS_FOR_KERNEL = (Activity.QUEUED, Activity.STARTING)
 
 
 async def interrupt(session: Session) -> responses.InterruptResponse:
-    """Interrupt the running code or the start of the kernel; return the effect.
+    """Interrupt the running code or the start of the kernel.
 
-    Raise KernelUnreachableError if the interrupt is delayed until the kernel can be
-    reached.
+    The text of the response describes the effect. Raise KernelUnreachableError if the
+    interrupt is delayed until the kernel can be reached.
     """
     manager = session.kernel_manager
     activity = manager.activity

@@ -1,4 +1,4 @@
-"""Follow the output of a running cell until the cell finishes."""
+"""Reports the output of a running cell until the cell finishes."""
 
 from __future__ import annotations
 

@@ -179,11 +179,13 @@ class UndoneCell:
 
 @dataclass(frozen=True)
 class UndoResponse:
-    """The result of `undo`: the undone runs, oldest first, and what was restored.
+    """The result of `undo`.
 
-    `removed` are names that did not exist before, `not_restored` the reasons by name.
-    `stale` are all stale cells. `undo` says how far back another undo reaches, or is
-    None if no run is left that can be undone.
+    `undone` are the cells whose runs were undone, oldest run first. `restored` are the
+    names with restored values, and `removed` the names that did not exist before the
+    runs. `not_restored` contains the reason for each name that was not restored.
+    `stale` are all stale cells. `undo` is the reach of another undo, or None if no run
+    is left that can be undone.
     """
 
     notebook: str
@@ -227,7 +229,7 @@ class StatusResponse:
     jupyter: str = ""
     # Open cells outside the plan.
     off_plan: Sequence[CellStatus] = field(default_factory=list)
-    # How far back `undo` reaches, or None if the kernel can undo no run.
+    # The reach of undo, or None if the kernel cannot undo any run.
     undo: UndoReach | None = None
 
 
@@ -349,7 +351,13 @@ class CellResult:
 
 @dataclass(frozen=True)
 class RunResponse:
-    """The result of running cells; `report` is the report on the first failure."""
+    """The result of running cells.
+
+    `ran` is the number of cells that succeeded, and `cells` the number of cells to run.
+    `skipped` is the number of cells with the tag that skips them. `report` is the
+    report on the first failure, or a message on a notebook that `restore` did not
+    resume.
+    """
 
     notebook: str
     ok: bool
@@ -447,7 +455,7 @@ class RestartResponse:
 
 @dataclass(frozen=True)
 class TextResponse:
-    """A response that consists of text only."""
+    """A response with a text only."""
 
     text: str
 

@@ -124,7 +124,7 @@ class Session:
         return self.journal.state
 
     def _handle_event(self, event: journal_events.Event) -> None:
-        """Handle an event that the journal logged."""
+        """Reset the namespace if the kernel changed, and call `on_change`."""
         if isinstance(event, journal_events.KernelChanged):
             self.namespace_tracker.reset()
         self._on_change()
@@ -154,6 +154,7 @@ class Session:
                     await self._catch_up()
                     unreachable_kernel = None
                     if reconnecting:
+                        # The connection may have been lost again.
                         unreachable_kernel = await self._find_unreachable_kernel(
                             reconnecting
                         )
@@ -312,8 +313,8 @@ class Session:
     ) -> None:
         """Use another name and path after the notebook was renamed.
 
-        `get_launch_config` returns the launch configuration for the new path. This is
-        possible while a cell runs.
+        `get_launch_config` returns the launch configuration for the new path. The
+        notebook may be moved while a cell is running.
         """
         self.name = name
         self.file.move(path)
@@ -426,7 +427,7 @@ class Session:
                 source, timeout, limits, request, scratch, criterion, wake, undo
             )
         if undo is None and not scratch:
-            # Facts on code outside the cells: undo was turned off.
+            # Undo is turned off: the facts are only on code outside the cells.
             execution.undo = None
         self.namespace_tracker.record_execution(execution)
         return execution
@@ -473,7 +474,8 @@ class Session:
     def _record_external_execution(self, execution: ExternalExecution) -> None:
         """Record an execution of another client.
 
-        A silent execution is recorded only if it assigned names.
+        A silent execution is logged only if it assigned names. Nothing is logged if the
+        kernel is lost.
         """
         self.requests.record_use()
         self.namespace_tracker.record_external(execution.namespace)
@@ -506,6 +508,12 @@ class Session:
                 f"the kernel died ({execution.death.reason}) in {where}"
             )
 
+    @property
+    def _running_call_id(self) -> str | None:
+        """The ID of the tool call that started the running cell, or None."""
+        running = self.state.running
+        return running.tool_use_id if running else None
+
     async def interrupt(self) -> bool:
         """Interrupt the running cell, its retry or the start of its kernel.
 
@@ -513,12 +521,8 @@ class Session:
         This takes no lock.
         """
         # Cancel the background runs that wait behind the running cell.
-        running = self.state.running
-        running_call_id = None
-        if running:
-            running_call_id = running.tool_use_id
         for call in self.background_calls:
-            if call.in_background and call.id != running_call_id:
+            if call.in_background and call.id != self._running_call_id:
                 call.caller.disconnected.set()
         is_interrupted = await self.kernel_manager.interrupt("user")
         waits_for_retry = self.requests.running_caller is not None
@@ -530,11 +534,7 @@ class Session:
     async def cancel_for_caller(self, caller: Caller) -> None:
         """Cancel the run or the retry of a caller that disconnected."""
         caller.disconnected.set()
-        running = self.state.running
-        call_id = None
-        if running:
-            call_id = running.tool_use_id
-        if self.requests.waits_for_run(caller, call_id):
+        if self.requests.waits_for_run(caller, self._running_call_id):
             self.requests.cancel_retry()
             await self.kernel_manager.interrupt("client disconnected")
 

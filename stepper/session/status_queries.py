@@ -99,7 +99,7 @@ def _get_stop_details(session: Session) -> responses.StopDetails | None:
 
 
 def find_undo_reach(session: Session, cells: Sequence[Cell]) -> UndoReach | None:
-    """Return how far back `undo` reaches, or None if the kernel can undo no run.
+    """Return the reach of undo, or None if the kernel cannot undo any run.
 
     `cells` are all cells of the notebook.
     """

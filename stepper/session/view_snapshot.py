@@ -29,8 +29,8 @@ class ViewSnapshot:
     `outputs` is None if no cell is running, or if the outputs are unchanged.
     """
 
-    run: int  # the number of the running run, 0 if no cell is running
-    changes: int  # the number of changes of the outputs
+    run: int  # the number of the current run, or 0 if no cell is running
+    changes: int  # the number of changes of the outputs so far
     outputs: Sequence[Mapping[str, Any]] | None
     running: responses.RunningCell | None
     waits: str  # the reason why the kernel is queued
@@ -39,7 +39,7 @@ class ViewSnapshot:
     kernels: Mapping[str, responses.KernelStatus] = field(default_factory=dict)
     stale: Sequence[Mark] | None = None  # only if `marks` were requested
     hidden: Sequence[Mark] | None = None
-    undo: UndoReach | None = None  # how far back undo reaches; only with the marks
+    undo: UndoReach | None = None  # the reach of undo; only if `marks` were requested
 
 
 async def take_snapshot(
@@ -52,14 +52,10 @@ async def take_snapshot(
     requested, and if the notebook can be read and its language is Python.
     """
     kernel = await session.kernel_manager.find_or_attach()
-    partial = None
-    if kernel:
-        partial = kernel.partial_output
     running = session.state.running
     run = running.run if running else 0
-    change_count = 0
-    if partial:
-        change_count = partial.change_count
+    partial = kernel.partial_output if kernel else None
+    change_count = partial.change_count if partial else 0
     outputs = None
     is_new = (run, change_count) != (request.run, request.changes)
     if running is not None and partial is not None and is_new:
@@ -98,6 +94,7 @@ async def take_snapshot(
 
 
 def _truncate(output: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return an output with at most MAX_CHARACTERS of text, from its end."""
     text = output.get("text")
     if not isinstance(text, str) or len(text) <= MAX_CHARACTERS:
         return output

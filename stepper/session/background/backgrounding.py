@@ -27,7 +27,7 @@ def record_first_cell(session: Session, call: BackgroundCall) -> None:
 def compute_wait_seconds(session: Session, call: BackgroundCall) -> float:
     """Return the seconds that a client waits before a call moves to the background.
 
-    The wait begins at `call.started_at`. The result is infinite while the kernel is
+    The seconds count from `call.started_at`. The result is infinite while the kernel is
     starting.
     """
     running = session.state.running
@@ -62,10 +62,10 @@ def format_backgrounded(session: Session, call: BackgroundCall) -> Report:
         return background_runs.format_queued(
             session.name,
             state.commands,
-            queued.text,
-            queued.until,
-            queued.request,
-            may_queue,
+            reason=queued.text,
+            until=queued.until,
+            request=queued.request,
+            queue=may_queue,
         )
     running = state.running
     progress = status_queries.get_running(session)
@@ -89,26 +89,26 @@ def format_backgrounded(session: Session, call: BackgroundCall) -> Report:
         session.name,
         state.commands,
         cell,
-        progress.seconds,
-        _format_deadline(progress),
-        state.plan,
-        state.plan.find_step(progress.step),
-        progress.line,
-        _get_partial_outputs(session),
-        may_queue,
-        get_matched_line(session, call),
-        location,
-        notes,
+        seconds=progress.seconds,
+        deadline=_format_deadline(progress),
+        plan=state.plan,
+        step=state.plan.find_step(progress.step),
+        last_line=progress.line,
+        outputs=_get_partial_outputs(session),
+        queue=may_queue,
+        matched=get_matched_line(session, call),
+        kernel=location,
+        notes=notes,
     )
 
 
 def _get_partial_outputs(session: Session) -> Sequence[dict[str, Any]] | None:
     """Return the outputs of the running cell so far, or None if they are incomplete.
 
-    This daemon did not receive all outputs of a run that an earlier daemon started.
+    The outputs of a run that an earlier daemon started are incomplete.
     """
     if session.requests.running_caller is None:
-        return None
+        return None  # an earlier daemon started the run
     kernel = session.kernel_manager.kernel
     if kernel is None or not kernel.partial_output:
         return []
@@ -135,18 +135,19 @@ def format_still_running(session: Session, owner: str) -> str:
     return background_runs.format_session_start(
         session.name,
         session.state.commands,
-        progress.name,
-        progress.seconds,
-        _format_deadline(progress),
-        progress.line,
-        is_notified,
+        running=progress.name,
+        seconds=progress.seconds,
+        deadline=_format_deadline(progress),
+        last_line=progress.line,
+        is_notified=is_notified,
     )
 
 
 def explain_refusal(session: Session, owner: str = "") -> str | None:
-    """Return the reason why no code cell can be written during a background run.
+    """Return the reason why code cells cannot be written now, or None if they can.
 
-    `owner` is the ID of the agent session. Return None if a code cell can be written.
+    Code cells cannot be written during a background run unless they may wait in line
+    (`queue: true`). `owner` is the ID of the agent session.
     """
     if session.outputs.load_limits().queue or not session.runs_in_background:
         return None
@@ -162,15 +163,18 @@ def explain_refusal(session: Session, owner: str = "") -> str | None:
     return background_runs.format_refused(
         session.name,
         session.state.commands,
-        progress.name,
-        progress.seconds,
-        _format_deadline(progress),
-        is_notified,
+        running=progress.name,
+        seconds=progress.seconds,
+        deadline=_format_deadline(progress),
+        is_notified=is_notified,
     )
 
 
 def list_other_pending_cells(session: Session, cells: Sequence[Cell]) -> list[Cell]:
-    """Return the cells whose current source has not run, except the running cell."""
+    """Return the cells whose current source has not run.
+
+    The running cell is left out if its source was not changed.
+    """
     pending = changed_cells.select_not_run(cells, session.state.last_sources)
     running = session.state.running
     if running is None:
@@ -180,7 +184,7 @@ def list_other_pending_cells(session: Session, cells: Sequence[Cell]) -> list[Ce
 
 
 def _notifies_agent(session: Session, owner: str) -> bool:
-    """Return whether the background run belongs to the agent session `owner`."""
+    """Return whether the agent session `owner` is notified of the background run."""
     running = session.state.running
     if running:
         call_ids = [running.tool_use_id or ""]
@@ -192,6 +196,7 @@ def _notifies_agent(session: Session, owner: str) -> bool:
 
 
 def _format_deadline(progress: responses.RunningCell) -> str:
+    """Return a text on the deadline and the estimated remaining time of a cell."""
     return background_runs.format_deadline(progress.timeout, progress.left_seconds)
 
 

@@ -11,7 +11,7 @@ class NamespaceTracker:
     """Owns the last namespace that the kernel reported.
 
     Only `Session` and `run_recovery` record namespaces. Any code may read `current` and
-    call `fetch`.
+    call `fetch`, which requests the namespace from the kernel if it may have changed.
     """
 
     def __init__(self) -> None:

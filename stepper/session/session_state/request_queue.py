@@ -29,7 +29,7 @@ class RequestQueue:
         self.run_started_at = 0.0  # by time.monotonic
         self._estimator = ProgressEstimator()  # for the running cell
         self.scratch_run: journal_events.RunStarted | None = None  # while it runs
-        self.last_used = time.monotonic()  # when code ran last
+        self.last_used = time.monotonic()  # when code ran last (monotonic clock)
         self._needs_replay = False
 
     # The turn
