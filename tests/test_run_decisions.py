@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import orjson
 import pytest
 
+from stepper.messages import command_messages
 from stepper.policy import journal_events, journal_reducer, plan, run_decisions
 from stepper.policy.changed_cells import hash_source
 from stepper.policy.dataflow.name_effects import NameUsage
@@ -19,6 +20,7 @@ from stepper.policy.model import (
     Consent,
     Fault,
     Limits,
+    OmittedOutput,
     Outcome,
     Plan,
     Run,
@@ -621,3 +623,33 @@ def test_cancelled_request_leaves_the_queue() -> None:
         assert not queue.is_locked
 
     asyncio.run(cancel_before_the_turn())
+
+
+@pytest.mark.parametrize(
+    ("problem", "reason"),
+    [
+        ("", "because the cell has since been changed or deleted"),
+        ("a.ipynb is not valid JSON", "because a.ipynb is not valid JSON"),
+    ],
+)
+def test_dropped_late_output_is_reported_with_its_reason(
+    problem: str, reason: str
+) -> None:
+    event = journal_events.LateOutput(
+        cell_id="a",
+        source_hash="",
+        characters=4,
+        shows=0,
+        updates=0,
+        left_out=OmittedOutput(),
+        displays={},
+        there=False,
+        why=problem,
+    )
+    current = State()
+    journal_reducer.apply(event, current)
+    cell = Cell("a", 0, 1, "code", "")
+    assert command_messages.format_late_outputs(current, [cell]) == [
+        f"4 characters arrived for {cell.label} after its run; the notebook was not"
+        f" updated, {reason}"
+    ]

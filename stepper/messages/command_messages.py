@@ -206,7 +206,7 @@ def format_largest(before: Namespace, after: Namespace) -> list[str]:
     """Return a list with a clause on the largest variables, or an empty list.
 
     `before` and `after` are the names in the kernel before and after a run. `after` is
-    empty if the kernel could not report its names. Variables of less than LARGE_BYTES
+    empty if the kernel could not report its names. Variables with less than LARGE_BYTES
     are not listed.
     """
     namespace = after or before
@@ -329,7 +329,7 @@ class DeathStop(NamedTuple):
 def format_death_stop(
     reason: str, rebuild: str, stderr: str, commands: CommandLines
 ) -> DeathStop:
-    """Return the error and the text of a stop after the kernel died while idle.
+    """Return the texts on a stop because the kernel died while no cell was running.
 
     `reason` says how the kernel died, `rebuild` is the clause from `format_rebuild`,
     and `stderr` is the end of the kernel's error output.
@@ -346,8 +346,8 @@ def format_death_stop(
             f"{STOP_SIGN} Execution stopped: the kernel died",
             "Error Type: KernelDied",
             f"Error Message: {message}",
-            f"Suggestion: `{restore}` re-runs the cells that succeeded in a new kernel,"
-            f" then {resume}",
+            f"Suggestion: `{restore}` re-runs the cells that succeeded, in a new"
+            f" kernel; then {resume} resumes the notebook",
         ]
     )
     return DeathStop(f"KernelDied: {message}", block)
@@ -365,18 +365,22 @@ class StopTexts(NamedTuple):
     text: str
 
 
+def _find_last_run(state: State, key: Key | None) -> Run | None:
+    """Return the last run of a step or cell, or None if it has not run."""
+    for run in reversed(state.runs):
+        if run.key == key:
+            return run
+    return None
+
+
 def format_stop(state: State, stop: Stopped) -> StopTexts:
-    """Return the texts on a stop: where, why and how to resume."""
+    """Return the texts on a stop: the cell, the error and how to resume."""
     question = error_classification.extract_question(stop.error)
-    run = None
-    for earlier in reversed(state.runs):
-        if earlier.key == stop.key:
-            run = earlier
-            break
-    where = ""
+    run = _find_last_run(state, stop.key)
+    position = ""
     if run:
-        where = f" at cell {run.number} (id {one_line(run.cell_id, 100)})"
-    lines = [f"Stopped{where}: {one_line(stop.error)}"]
+        position = f" at cell {run.number} (id {one_line(run.cell_id, 100)})"
+    lines = [f"Stopped{position}: {one_line(stop.error)}"]
     if question:
         lines.append(f"The agent asks: {one_line(question)}")
     if run:
@@ -464,17 +468,17 @@ def format_uncovered(name: str, setting: str, renamed: str = "") -> Report:
     reason = (
         f"{one_line(name, 200)} does not match `notebooks:` in .stepper/config.yaml"
     )
-    fix = "no pattern can include a notebook in this folder"
-    fix_for_agent = "No pattern can include a notebook in this folder"
+    user_advice = "no pattern can include a notebook in this folder"
+    agent_advice = "No pattern can include a notebook in this folder"
     if setting:
         shown_setting = one_line(setting)
-        fix = f"to include the notebook, set: {shown_setting}"
-        fix_for_agent = f"To include the notebook, the user can set: {shown_setting}"
+        user_advice = f"to include the notebook, set: {shown_setting}"
+        agent_advice = f"To include the notebook, the user can set: {shown_setting}"
     text = (
         "stepper: the cell was NOT run, and outputs may be stale:"
-        f" {reason}. {fix_for_agent}"
+        f" {reason}. {agent_advice}"
     )
-    line = f"{FAILED_MARK} cell not run: {reason}; {fix}"
+    line = f"{FAILED_MARK} cell not run: {reason}; {user_advice}"
     if renamed:
         text += f". {renamed}"
         line += f". {renamed}"
@@ -544,11 +548,11 @@ def format_disconnected(label: str, trouble: str) -> str:
 
 def format_failing(state: State) -> str:
     """Return a sentence on the last failure in a notebook without a plan."""
-    for run in reversed(state.runs):
-        if run.key == state.last_key:
-            label = f"Cell {run.number or '?'} (id {one_line(run.cell_id, 100)})"
-            return f"{label} failed with {run.error}."
-    return "The preflight check found an error in the last cell."
+    run = _find_last_run(state, state.last_key)
+    if run is None:
+        return "The preflight check found an error in the last cell."
+    label = f"Cell {run.number or '?'} (id {one_line(run.cell_id, 100)})"
+    return f"{label} failed with {run.error}."
 
 
 def format_continue(
@@ -563,8 +567,8 @@ def format_continue(
 
     `stop` is the stop that the command cleared, or None.
     """
-    first = "The notebook is resumed." if stop else "The notebook was not stopped."
-    lines = [f"{first} Continue.", *format_answer(stop, answer)]
+    result = "The notebook is resumed." if stop else "The notebook was not stopped."
+    lines = [f"{result} Continue.", *format_answer(stop, answer)]
     lines.append(format_context(name, state, namespace, is_alive))
     return "\n".join(lines)
 
@@ -589,29 +593,32 @@ def format_from_terminal(
     name: str, command: str, stop: Stopped | None, message: str
 ) -> str:
     """Return the text for the agent on a command that the user ran in a terminal."""
-    resumed = ", which resumed the stopped notebook" if stop else ""
-    first = (
+    effect = ", which resumed the stopped notebook" if stop else ""
+    headline = (
         f"stepper: the user ran `stepper {command}` for {one_line(name)} in a"
-        f" terminal{resumed}."
+        f" terminal{effect}."
     )
-    return "\n".join([first, *format_answer(stop, message)])
+    return "\n".join([headline, *format_answer(stop, message)])
 
 
 def format_command_line(name: str, command: str, response: str) -> str:
-    """Return the user's line on a command typed in Claude Code."""
-    first = response.removeprefix("stepper: ").split("\n", 1)[0]
-    notebook = "" if name in first else f" ({one_line(name, 200)})"
-    return f"stepper {command}: {one_line(first, 300)}{notebook}"
+    """Return the user's line on a command typed in Claude Code.
+
+    `response` is the response for the agent. The line contains its first line.
+    """
+    first_line = response.removeprefix("stepper: ").split("\n", 1)[0]
+    notebook = "" if name in first_line else f" ({one_line(name, 200)})"
+    return f"stepper {command}: {one_line(first_line, 300)}{notebook}"
 
 
 def format_still_stopped(name: str, state: State) -> str:
-    """Return a message on a restore that did not resume the notebook."""
+    """Return a message on a `restore` that did not resume the stopped notebook."""
     error = ""
     if state.stop:
         error = one_line(state.stop.error, 300)
     return (
         f"stepper: the variables of {one_line(name)} are restored, and the notebook is"
-        f" still stopped ({error}): restoring does not resume it."
+        f" still stopped ({error}): `restore` does not resume this notebook."
         f" {edit_gate.format_resume_commands(state.commands)}"
     )
 
@@ -668,13 +675,13 @@ def format_prompt_while_stopped(name: str, stop: Stopped, state: State) -> str:
     question = error_classification.extract_question(stop.error)
     if question:
         reason = f'you asked "{question}"'
-    first = (
+    headline = (
         f"stepper: {one_line(name)} is stopped ({reason}), and its code cells do not"
         " run."
     )
     if edit_gate.is_stopped_by_idle_death(state):
         return (
-            f"{first} The user's message does not resume the notebook."
+            f"{headline} The user's message does not resume the notebook."
             f" {edit_gate.format_restore_commands(commands)}."
         )
     if stop.key is None:
@@ -684,8 +691,8 @@ def format_prompt_while_stopped(name: str, stop: Stopped, state: State) -> str:
     else:
         command = commands.slash("fix", "HINT")
     return (
-        f"{first} The user's message does not resume the notebook, and you can't resume"
-        f" it yourself. Ask the user to type: `{command}`."
+        f"{headline} The user's message does not resume the notebook, and you can't"
+        f" resume it yourself. Ask the user to type: `{command}`."
     )
 
 
@@ -702,12 +709,12 @@ def format_fix(
     target = _format_target(state, key)
     noun = "new retry" if retries == 1 else "new retries"
     lines = [f"stepper: {retries} {noun} for {target} in {one_line(name)}."]
-    failed = [
+    failed_runs = [
         run for run in state.runs if run.key == key and run.outcome is not Outcome.OK
     ]
-    if failed:
+    if failed_runs:
         lines.append("Failed runs:")
-        for run in failed[-MAX_RUNS:]:
+        for run in failed_runs[-MAX_RUNS:]:
             lines.append(f"  run {run.run}: {_format_failure(run)}")
     if cell is None:
         lines.append(
@@ -717,7 +724,7 @@ def format_fix(
     lines.append(f"The current source of {cell.label}:")
     lines.append(quote(cell.source, 2500))
     action = "Replace this cell"
-    if failed and error_classification.is_external_death(failed[-1].fault):
+    if failed_runs and error_classification.is_external_death(failed_runs[-1].fault):
         action = (
             "This cell did not cause the kernel's death: replace it, even with the same"
             " source, and it runs again"
@@ -756,6 +763,7 @@ def format_confirm(name: str, state: State, key: Key, reason: str) -> str:
 
 
 def _format_failure(run: Run) -> str:
+    """Return the error of a failed run, or the name of its outcome."""
     if run.outcome is Outcome.KERNEL_DIED:
         # The variables may have been restored since: leave that part out.
         error: str = run.error.partition(run_decisions.VARIABLES_LOST)[0]
@@ -766,6 +774,7 @@ def _format_failure(run: Run) -> str:
 
 
 def _format_target(state: State, key: Key) -> str:
+    """Return the name of a step or cell for a message."""
     step = None
     if isinstance(key, int):
         step = state.plan.find_step(key)
@@ -779,7 +788,7 @@ def format_completion(
 ) -> list[str]:
     """Return the lines after the report that completed the notebook.
 
-    `figures` is the number of figures in the notebook. `order` is the sentence from
+    `figures` is the number of figures in the notebook. `order` is the text from
     `stale_cells.format_order`, or an empty string. `verifies` says whether a replay
     starts now.
     """
@@ -791,17 +800,17 @@ def format_completion(
     if verifies:
         replay = (
             "stepper replays it in a new kernel now (verify: auto). The next prompt"
-            " says whether the results reproduce."
+            " shows whether the results reproduce."
         )
     statuses = [state.get_progress(step.id).status for step in state.plan.steps]
-    done = format_count(statuses.count(StepStatus.DONE), "step")
-    skipped = statuses.count(StepStatus.SKIPPED)
+    done_steps = format_count(statuses.count(StepStatus.DONE), "step")
+    skipped_count = statuses.count(StepStatus.SKIPPED)
     runs = format_count(len(state.runs), "run")
     retries = _format_retries(state)
-    took = format_seconds(state.run_seconds)
+    duration = format_seconds(state.run_seconds)
     lines = [
-        f"The notebook is complete: {done} done, {skipped} skipped; {runs}, {retries},"
-        f" {took} in total; {format_count(figures, 'figure')}.",
+        f"The notebook is complete: {done_steps} done, {skipped_count} skipped;"
+        f" {runs}, {retries}, {duration} in total; {format_count(figures, 'figure')}.",
         f"Notebook: {one_line(name)}.",
     ]
     if order:
@@ -832,7 +841,7 @@ def format_late_outputs(state: State, cells: Sequence[Cell]) -> list[str]:
 
     Late outputs arrived after the cell's run.
     """
-    labels = {cell.id: cell.label for cell in cells if cell.id in state.late_outputs}
+    labels = {cell.id: cell.label for cell in cells}
     clauses = []
     for cell_id, outputs in state.late_outputs.items():
         label = labels.get(cell_id, f"a deleted cell (id {one_line(cell_id, 100)})")
@@ -841,6 +850,7 @@ def format_late_outputs(state: State, cells: Sequence[Cell]) -> list[str]:
 
 
 def _format_late_output(label: str, outputs: LateOutputSummary) -> str:
+    """Return the clause on the late outputs of the cell with a label."""
     parts = []
     if outputs.characters:
         parts.append(format_count(outputs.characters, "character"))
@@ -848,14 +858,14 @@ def _format_late_output(label: str, outputs: LateOutputSummary) -> str:
         parts.append(format_count(outputs.outputs, "output"))
     if outputs.updates:
         parts.append(format_count(outputs.updates, "display update"))
-    received = " and ".join(parts) or "a request to clear its outputs"
-    arrived = f"{received} arrived for {label} after its run"
-    if outputs.is_outdated:
-        return (
-            f"{arrived}; the notebook was not updated, because the cell has since been"
-            " changed or deleted"
-        )
-    omitted = ""
+    counts = " and ".join(parts) or "a request to clear its outputs"
+    arrival = f"{counts} arrived for {label} after its run"
+    if outputs.is_dropped:
+        reason = "because the cell has since been changed or deleted"
+        if outputs.drop_reason:
+            reason = f"because {one_line(outputs.drop_reason, 200)}"
+        return f"{arrival}; the notebook was not updated, {reason}"
+    omission = ""
     if outputs.left_out:
-        omitted = f"; in total, {format_left_out(outputs.left_out)}"
-    return f"{arrived}; the notebook was updated{omitted}"
+        omission = f"; in total, {format_left_out(outputs.left_out)}"
+    return f"{arrival}; the notebook was updated{omission}"

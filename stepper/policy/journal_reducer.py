@@ -383,7 +383,8 @@ def _apply_late_output(event: journal_events.LateOutput, state: State) -> None:
     summary.outputs += event.shows
     summary.updates += event.updates
     summary.left_out = event.left_out
-    summary.is_outdated = not event.there
+    summary.is_dropped = not event.there
+    summary.drop_reason = event.why
     displayed = state.displayed_outputs.get(event.cell_id)
     if displayed is not None and event.there:
         displayed.displays = event.displays

@@ -94,8 +94,10 @@ class LateOutputSummary:
     outputs: int = 0
     updates: int = 0
     left_out: OmittedOutput = NOTHING_OMITTED  # of all outputs of the cell
-    # Whether the cell was changed or deleted, so that the output was dropped.
-    is_outdated: bool = False
+    # Whether output was not written, because the cell was changed or deleted, or for
+    # another reason.
+    is_dropped: bool = False
+    drop_reason: str = ""  # the other reason
 
 
 class AttemptCount(NamedTuple):
