@@ -598,7 +598,7 @@ def test_user_line_of_a_write_counts_its_cells() -> None:
         [all_fine, run_report.format_not_run("no interpreter", "stepper doctor")]
     )
     assert joined.line.startswith(
-        "✗ cell not run: no interpreter; to fix this, run: stepper doctor; before it: ✓ 2 of 2"
+        "✗ cell not run: no interpreter; to fix this, run: stepper doctor; before that: ✓ 2 of 2"
     )
     with_sentence = run_report.format_not_run(
         "there is no cell 'x' in a.ipynb", "Read the notebook again"

@@ -282,7 +282,7 @@ def test_new_broken_and_many_notebooks(project: Project) -> None:
     lines = message(notebook, "Bash").text.splitlines()
     assert (
         len(lines) == 4
-        and "9 cells, 1 to 9, were NOT run by stepper" in lines[0]
+        and "9 cells (from cell 1 to cell 9) were NOT run by stepper" in lines[0]
         and lines[3] == "stepper: 2 more notebooks not listed here"
     )
 

@@ -100,7 +100,7 @@ def test_what_cannot_be_restored_is_named(project: Quick) -> None:  # noqa: F811
     notebook = project.new("One", "Two")
     notebook.insert("numbers = (n for n in range(5))\nrows = []")
     notebook.insert("rows.append(next(numbers))")
-    line = "undo: back to cell 1 (2 runs, with exceptions; 0 MB of 1 MB)"
+    line = "undo: back to cell 1 (2 runs, none of them completely; 0 MB of 1 MB)"
     assert line in project.stepper("status").stdout
     text = project.stepper("undo", check=1).stdout
     assert "`rows` was restored; not restored: `numbers` (generator)." in text

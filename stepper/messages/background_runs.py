@@ -48,7 +48,7 @@ def _format_stop_hint(commands: CommandLines) -> str:
 
 
 def _format_recipient(is_own: bool) -> str:
-    """Return a clause that says whether this session or another one is notified."""
+    """Return a clause on the agent session that is notified."""
     return NOTIFIED if is_own else OTHER_SESSION
 
 
@@ -125,7 +125,7 @@ def format_session_start(
     last_line: str,
     is_notified: bool,
 ) -> str:
-    """Return the text that tells a new agent session about a background cell.
+    """Return the text on a background cell for a new agent session.
 
     `running` names the cell and `deadline` is the text from `format_deadline`.
     `is_notified` says whether the new session is notified when the cell finishes.
@@ -151,18 +151,19 @@ def format_in_line(name: str, behind: str) -> Report:
 
 
 def format_queue_state(reason: str, until: str) -> str:
-    """Return the state of a cell that waits for its kernel, for a `reason`.
+    """Return the state of a cell that waits for its kernel.
 
-    `until` is the condition under which the cell runs, or an empty string if the cell
-    will not run.
+    `reason` is the state of the queue. `until` is the condition under which the cell
+    runs, or an empty string if the cell will not run.
     """
-    when = "does NOT run"
+    effect = "does NOT run"
     if until:
-        when = f"has NOT run; it runs when {until}"
-    return f"queued: {one_line(reason, QUEUE_LIMIT)}: the cell {when}"
+        effect = f"has NOT run; it runs when {until}"
+    return f"queued: {one_line(reason, QUEUE_LIMIT)}: the cell {effect}"
 
 
 def _format_blocked(name: str, queue: bool) -> str:
+    """Return the sentence on new code cells, which are queued or refused."""
     if queue:
         return f"New code cells of {one_line(name)} wait in line."
     return f"New code cells of {one_line(name)} are refused until then."
@@ -207,8 +208,8 @@ def format_refused_queued(
     """Return the message on a refused code cell while another cell waits to run."""
     return (
         f"A cell of {one_line(name)} waits for its kernel"
-        f" ({one_line(reason, QUEUE_LIMIT)}): this code cell was NOT written;"
-        f" {_format_recipient(is_notified)}. {MEANWHILE} {_format_stop_hint(commands)}."
+        f" ({one_line(reason, QUEUE_LIMIT)}): {_format_recipient(is_notified)}."
+        f" This code cell was NOT written. {MEANWHILE} {_format_stop_hint(commands)}."
         f" {QUEUE_HINT}"
     )
 
@@ -227,8 +228,8 @@ def format_refused(
     """
     return (
         f"{running} of {one_line(name)} is still running after"
-        f" {format_seconds(seconds)} ({deadline}): this code cell was NOT written;"
-        f" {_format_recipient(is_notified)}. {MEANWHILE} {_format_stop_hint(commands)}."
+        f" {format_seconds(seconds)} ({deadline}): {_format_recipient(is_notified)}."
+        f" This code cell was NOT written. {MEANWHILE} {_format_stop_hint(commands)}."
         f" {QUEUE_HINT}"
     )
 
@@ -242,7 +243,7 @@ def format_finished(name: str, report: Report) -> Report:
 def format_matched(
     name: str, commands: CommandLines, running: str, line: str
 ) -> Report:
-    """Return the notification of a printed line that matches the cell's `wake=`."""
+    """Return the notification of a line that matches the cell's `wake=` pattern."""
     text = (
         f"stepper: {running} of {one_line(name)} is still running."
         f" {_format_match(line)}\nWhen the cell finishes, you are notified again or"
@@ -261,7 +262,7 @@ def _format_match(line: str) -> str:
 
 
 def format_finished_meanwhile(name: str, text: str) -> str:
-    """Return the report on a background cell for a session that was not notified."""
+    """Return the late report on a background cell, if no client was notified."""
     return (
         f"stepper: the background cell in {one_line(name)} finished in the meantime."
         f"\n{text}"

@@ -16,10 +16,11 @@ def format_changed(
 ) -> str:
     """Return the message on cells that were changed outside the edit tools.
 
-    `new` are cells that never ran. `stale` are cells with outputs of another source.
+    `changed` are cells that ran with another source, and `new` are cells that never
+    ran. `stale` are cells with outputs of another source.
     """
     command = CommandLines(name).shell("run")
-    # The file may be unchanged since the last commit: these cells are new to stepper.
+    # Nobody may have changed the file: its cells may only be new to stepper.
     if not changed:
         verb = "was" if len(new) == 1 else "were"
         cells = format_cells(new)
@@ -74,9 +75,9 @@ def format_renamed(
         parts.insert(0, "kernel")
     if is_stopped:
         parts.append("stop")
-    listed = f"{', '.join(parts[:-1])} and {parts[-1]}"
+    subjects = f"{', '.join(parts[:-1])} and {parts[-1]}"
     text = (
-        f"{one_line(former)} was renamed to {one_line(name)}: its {listed} continue"
+        f"{one_line(former)} was renamed to {one_line(name)}: its {subjects} continue"
         " under the new name"
     )
     if folder:
@@ -129,11 +130,13 @@ def format_cells(cells: Sequence[Cell]) -> str:
     """Return a phrase that names cells by number and id.
 
     For more than MAX_CELLS cells, the phrase contains only the first and the last
-    number, and ends with a comma.
+    number.
     """
     if len(cells) == 1:
         return cells[0].label
     if len(cells) <= MAX_CELLS:
         names = [f"{cell.number} (id {one_line(cell.id, 40)})" for cell in cells]
         return f"cells {', '.join(names[:-1])} and {names[-1]}"
-    return f"{len(cells)} cells, {cells[0].number} to {cells[-1].number},"
+    return (
+        f"{len(cells)} cells (from cell {cells[0].number} to cell {cells[-1].number})"
+    )

@@ -35,6 +35,7 @@ PART_SIZE = 8_000  # of one cell on a page
 # Of a line that is not split: escapes make it at most six times as long.
 PIECE_SIZE = 1_000
 HEADER_SIZE = 600  # of a page without its cells and head, as text and as JSON
+JSON_PAIR_SIZE = len('["", ""]')
 HEAD_SIZE = 5_000  # of the text on the notebook
 
 MAX_NAMED_CELLS = 20
@@ -66,7 +67,10 @@ class CellRead:
 
 
 class _CellLine(NamedTuple):
-    """A line of a cell's source or outputs, or the line between the two."""
+    """A line of a cell's source or outputs.
+
+    The last line of the source and the first line of the outputs are one item.
+    """
 
     source: str
     output: str
@@ -99,7 +103,7 @@ def format_refused(reason: str) -> Report:
 
 
 def format_written(cells: Sequence[Cell], stale_lines: str = "") -> Report:
-    """Return the report on cells that were written and not run.
+    """Return the report on cells that were written but not run.
 
     `stale_lines` are lines on stale cells, or an empty string.
     """
@@ -135,23 +139,25 @@ def format_still_running(
     cell_id: str,
     seconds: float,
     timeout: float,
-    printed: Sequence[str],
+    output_lines: Sequence[str],
     last_line: str,
 ) -> Report:
     """Return the interim report on a cell that continues in the background.
 
-    `seconds` is the elapsed time, `timeout` the deadline in seconds. `printed` are
+    `seconds` is the elapsed time, `timeout` the deadline in seconds. `output_lines` are
     lines on the output so far, `last_line` is the last printed line.
     """
-    took = format_seconds(seconds)
+    elapsed = format_seconds(seconds)
     deadline = format_span(timeout)
     lines = [
         f"stepper: {capitalize_first(name)} (id {one_line(cell_id, 100)}) is still"
-        f" running after {took} (deadline {deadline}).",
-        *printed,
+        f" running after {elapsed} (deadline {deadline}).",
+        *output_lines,
         f"The cell keeps running: {WAIT_HINT}.",
     ]
-    line = f"{RUNNING_MARK} {name} · still running after {took} · deadline {deadline}"
+    line = (
+        f"{RUNNING_MARK} {name} · still running after {elapsed} · deadline {deadline}"
+    )
     if last_line:
         line += f" | {last_line}"
     return Report(limit_report("\n".join(lines)), line)
@@ -178,7 +184,7 @@ def format_waiting(behind: str, queue_state: str = "") -> Report:
 
 
 def format_undelivered(name: str, text: str) -> str:
-    """Return the late report on a run whose report was not delivered."""
+    """Return a report that could not be delivered when the run finished."""
     return (
         f"stepper: a run in {one_line(name)} finished, and its report was not delivered"
         f" until now.\n{text}"
@@ -226,7 +232,9 @@ def split_cell(cell: CellRead) -> Iterator[CellRead]:
     room = PART_SIZE
     for line in _list_lines(cell):
         as_json = json.dumps(line, ensure_ascii=False)
-        size = max(len(line.source) + len(line.output) + 2, len(as_json) - 8)
+        json_size = len(as_json) - JSON_PAIR_SIZE
+        text_size = len(line.source) + len(line.output) + len("| ")
+        size = max(text_size, json_size)
         if size > room and groups[-1]:
             groups.append([])
             room = PART_SIZE
@@ -247,8 +255,8 @@ def split_cell(cell: CellRead) -> Iterator[CellRead]:
 def _list_lines(cell: CellRead) -> list[_CellLine]:
     """Return the lines of a cell's source and outputs.
 
-    The last line of the source and the first line of the outputs are not separated, so
-    a part with outputs contains the end of the source.
+    The last line of the source and the first line of the outputs are one item, so a
+    part with outputs contains the end of the source. Long lines are split.
     """
     pieces = []
     for line in _split_lines(cell.source):
@@ -344,7 +352,7 @@ def format_cell_read(cell: CellRead) -> str:
         source = source[:-1]
     elif has_more_source:
         notes.append("its last line continues in the next part")
-    described = DigestCell(
+    digest_cell = DigestCell(
         cell_id=cell.cell_id,
         index=cell.index,
         number=cell.number,
@@ -357,7 +365,7 @@ def format_cell_read(cell: CellRead) -> str:
         duration_s=cell.duration_s,
         notes=notes,
     )
-    lines = [format_header(described), *quote_source(source)]
+    lines = [format_header(digest_cell), *quote_source(source)]
     if cell.outputs.startswith(("| ", "… ")):
         lines.append("Output:")
     if cell.outputs:

@@ -96,13 +96,14 @@ def format_system_prompt(
     lines = [f"- {labels['notebook']}: {current}"]
     if notebook:
         for kind, descriptions in names.items():
-            listed = _list_names(descriptions, labels)
-            lines.append(f"- {labels[kind]}: {listed}")
+            text = _join_names(descriptions, labels)
+            lines.append(f"- {labels[kind]}: {text}")
     state = "\n".join(lines)
     return TEXTS[language].format(name=one_line(agent, 80), state=state).rstrip()
 
 
-def _list_names(descriptions: Mapping[str, str], labels: Mapping[str, str]) -> str:
+def _join_names(descriptions: Mapping[str, str], labels: Mapping[str, str]) -> str:
+    """Return names with their descriptions; at most MAX_NAMES are named."""
     shown = [
         f"{one_line(name, 60)} ({one_line(description, 60)})"
         for name, description in [*descriptions.items()][:MAX_NAMES]

@@ -110,8 +110,9 @@ def quote(
 def _quote_first_and_last(lines: Sequence[str], count: int) -> list[_QuotedLine]:
     """Return the first and the last `count` lines quoted, with one item between them.
 
-    The item counts the other lines. This is faster than to quote all lines. Return an
-    empty list if equal lines in a row are counted: then more lines may be shown.
+    The item counts the other lines. This is faster than quoting all lines. Return an
+    empty list if equal lines in a row were combined, because more lines than these may
+    then be shown.
     """
     first = _quote_lines(lines[:count])
     last = _quote_lines(lines[-count:])
@@ -128,10 +129,10 @@ def _quote_first_and_last(lines: Sequence[str], count: int) -> list[_QuotedLine]
 def quote_ends(
     text: str, limit: int, completeness: Completeness, max_lines: int
 ) -> str:
-    """Return the same as `quote`, but render only the ends of a long text.
+    """Return the result of `quote`, but render only the ends of a long text.
 
-    This is fast for texts of any length. The counts of a long text are those of the
-    text before it is rendered.
+    This is fast for texts of any length. The omitted lines and characters of a long
+    text are counted before rendering.
     """
     size = limit * RENDERED_SHARE + RENDERED_CHARACTERS
     if len(text) <= 2 * size:
@@ -205,7 +206,7 @@ def _format_gap(omitted: Sequence[_QuotedLine], completeness: Completeness) -> s
 
 
 def _render_text(text: str) -> str:
-    """Return a text as a terminal shows it, without escape sequences."""
+    """Return a text as a terminal would show it, without escape sequences."""
     text = text.replace("\r\n", "\n")
     if "\r" in text:
         lines = map(apply_carriage_returns, text.split("\n"))
@@ -244,6 +245,7 @@ def _quote_lines(
 
 
 def _shorten_line(line: str) -> str:
+    """Return a line of at most about LINE_LIMIT characters, without its middle."""
     if len(line) <= LINE_LIMIT:
         return line
     half = LINE_LIMIT // 2
@@ -267,6 +269,7 @@ def format_listing(lines: Sequence[tuple[int, str]], failing: int) -> str:
 
 
 def _shorten_code(line: str) -> str:
+    """Return a line of code with at most CODE_LIMIT characters."""
     line = clean(line).replace("\n", " ")
     if len(line) <= CODE_LIMIT:
         return line

@@ -149,25 +149,26 @@ def format_seconds(value: float) -> str:
 
 
 def _format_headline(summary: RunSummary) -> str:
+    """Return the sentence on the outcome of a run, with its duration and error."""
     run = summary.run
     label = capitalize_first(summary.cell.label)
-    took = format_seconds(run.duration_s)
+    duration = format_seconds(run.duration_s)
     error = ": ".join(get_error(summary))
     if run.outcome is Outcome.OK:
-        return f"{label} ran ok in {took}."
+        return f"{label} ran ok in {duration}."
     if run.verdict is Verdict.FINE:
         return (
-            f"{label} ran in {took} and raised {error}, as its tag raises-exception"
+            f"{label} ran in {duration} and raised {error}, as its tag raises-exception"
             " allows."
         )
     if run.outcome is Outcome.CANCELLED:
         return (
-            f"{label} was CANCELLED after {took}: it was interrupted."
+            f"{label} was CANCELLED after {duration}: it was interrupted."
             " This does not count as an attempt."
         )
     if summary.preflight_failed:
         return f"{label} did NOT run. The preflight check found {error}"
-    return f"{label} FAILED after {took}: {error}"
+    return f"{label} FAILED after {duration}: {error}"
 
 
 def get_error(summary: RunSummary) -> tuple[str, str]:
@@ -190,8 +191,8 @@ def format_stop_block(summary: RunSummary, retries: int, suggestion: str = "") -
     """Return the lines that report a stop.
 
     The user sees the lines immediately, and the agent sees them with the next prompt.
-    `retries` is the number of attempted fixes. If `suggestion` is empty, the suggestion
-    is derived from the error.
+    `retries` is the number of attempted fixes. `suggestion` is shown to the user; if it
+    is empty, the error determines the suggestion.
     """
     run = summary.run
     name, message = get_error(summary)
@@ -219,9 +220,9 @@ def format_question(summary: RunSummary) -> str:
     """Return the line with the agent's question to the user, or an empty string."""
     if summary.run.fault is None:
         return ""
-    asked = error_classification.extract_question(summary.run.fault.evalue)
-    if asked:
-        return f"The agent asks: {asked}"
+    question = error_classification.extract_question(summary.run.fault.evalue)
+    if question:
+        return f"The agent asks: {question}"
     return ""
 
 
@@ -233,7 +234,7 @@ def join_reports(reports: Sequence[Report]) -> Report:
     """
     lines = [report.line for report in reversed(reports) if report.line]
     text = limit_report("\n".join(report.text for report in reports))
-    return replace(reports[-1], text=text, line="; before it: ".join(lines))
+    return replace(reports[-1], text=text, line="; before that: ".join(lines))
 
 
 def _format_step_state(summary: RunSummary) -> str:
@@ -275,7 +276,7 @@ def _format_failing_lines(
     `source` is the cell's source. `origins` maps execution counts to cell labels.
     """
     parts = []
-    # The attribute `lineno` of a user's own SyntaxError may hold anything.
+    # In a SyntaxError that the cell created, `lineno` may have any type.
     if isinstance(fault.line, int):
         lines = source.split("\n")
         first = max(1, fault.line - CONTEXT_LINES)
@@ -286,15 +287,16 @@ def _format_failing_lines(
     if not fault.frames:
         return parts
     frame = fault.frames[-1]
-    if frame.line != fault.line or frame.function != "<module>":
-        where = one_line(frame.file, 200)
-        if not where:
-            where = origins.get(frame.cell, f"the cell run as [{frame.cell}]")
-        function = one_line(frame.function, 80)
-        listing = format_listing(frame.context, frame.line)
-        parts.append(
-            f"Raised in `{function}`, line {frame.line} of {where}:\n{listing}"
-        )
+    if frame.line == fault.line and frame.function == "<module>":
+        return parts  # the failing line raised the error itself
+    source_name = one_line(frame.file, 200)
+    if not source_name:
+        source_name = origins.get(frame.cell, f"the cell run as [{frame.cell}]")
+    function = one_line(frame.function, 80)
+    listing = format_listing(frame.context, frame.line)
+    parts.append(
+        f"Raised in `{function}`, line {frame.line} of {source_name}:\n{listing}"
+    )
     return parts
 
 
@@ -403,10 +405,10 @@ def _format_inserted_cells(summary: RunSummary) -> list[str]:
 
 
 def _format_fault(summary: RunSummary, fault: Fault) -> list[str]:
-    """Return the paragraphs on an error.
+    """Return the paragraphs on the error of a cell.
 
-    The paragraphs show the suggestion, the failing lines, the causes, a message of
-    several lines and the traceback.
+    The paragraphs show the suggestion, the failing lines, the causes, the message if it
+    has several lines, and the traceback.
     """
     parts = []
     if fault.suggestion not in fault.evalue:
@@ -431,28 +433,36 @@ def _format_fault(summary: RunSummary, fault: Fault) -> list[str]:
 
 def format_scratch(summary: RunSummary) -> str:
     """Return the report on a scratch execution: the verdict, then the output."""
-    run = summary.run
-    took = format_seconds(run.duration_s)
-    if run.outcome is Outcome.OK:
-        parts = [f"stepper: eval ran ok in {took}."]
-    elif run.outcome is Outcome.CANCELLED:
-        parts = [f"stepper: eval was CANCELLED after {took}."]
+    outcome = summary.run.outcome
+    duration = format_seconds(summary.run.duration_s)
+    if outcome is Outcome.OK:
+        parts = [f"stepper: eval ran ok in {duration}."]
+    elif outcome is Outcome.CANCELLED:
+        parts = [f"stepper: eval was CANCELLED after {duration}."]
     else:
         error = ": ".join(get_error(summary))
-        parts = [f"stepper: eval FAILED after {took}: {error}"]
-        fault = run.fault
-        if fault is not None:
-            if fault.suggestion:
-                parts.append(f"Suggestion: {one_line(fault.suggestion)}")
-            parts += stop_suggestion.suggest_more_time(
-                run.outcome, summary.timeout, summary.max_timeout, summary.comment
-            )
-            parts += _format_failing_lines(fault, summary.cell.source, {})
-            parts += _format_traceback(fault)
+        parts = [f"stepper: eval FAILED after {duration}: {error}"]
+        parts += _format_scratch_fault(summary)
     parts += summary.modules
     parts += format_outputs(summary.outputs, EVAL_LIMIT)
     parts += summary.figures
     return limit_report("\n".join(parts))
+
+
+def _format_scratch_fault(summary: RunSummary) -> list[str]:
+    """Return the paragraphs on the error of a scratch execution."""
+    fault = summary.run.fault
+    if fault is None:
+        return []
+    parts = []
+    if fault.suggestion:
+        parts.append(f"Suggestion: {one_line(fault.suggestion)}")
+    parts += stop_suggestion.suggest_more_time(
+        summary.run.outcome, summary.timeout, summary.max_timeout, summary.comment
+    )
+    parts += _format_failing_lines(fault, summary.cell.source, {})
+    parts += _format_traceback(fault)
+    return parts
 
 
 def _format_traceback(fault: Fault) -> list[str]:
@@ -498,21 +508,20 @@ def format_line(
     """
     run = summary.run
     is_fine = run.verdict is Verdict.FINE
+    mark = get_run_mark(run.outcome, is_fine)
+    result = run.outcome.value
     if summary.unmet:
         mark = CRITERION_FALSE_MARK
         result = f"ok, but {summary.unmet}"
-    else:
-        mark = get_run_mark(run.outcome, is_fine)
-        result = run.outcome.value
     if run.outcome not in (Outcome.OK, Outcome.CANCELLED):
         result = ": ".join(get_error(summary))
-    name = (
-        format_step(summary.plan, summary.step) if summary.step else summary.cell.label
-    )
-    took = format_seconds(run.duration_s)
+    name = summary.cell.label
+    if summary.step:
+        name = format_step(summary.plan, summary.step)
+    duration = format_seconds(run.duration_s)
     if summary.preflight_failed:
-        took = "did not run (preflight check)"
-    parts = [prefix + name, one_line(result, 160), took]
+        duration = "did not run (preflight check)"
+    parts = [prefix + name, one_line(result, 160), duration]
     if summary.where:
         parts.append(summary.where)
     output = ""
@@ -544,12 +553,13 @@ def _find_output_line(outputs: Sequence[Mapping[str, Any]]) -> str:
         for output in outputs
         if output.get("output_type") == "execute_result"
     ]
-    printed = [
+    printed_texts = [
         get_output_text(output) for output in outputs if output.get("name") == "stdout"
     ]
     lines = results
-    if printed and not results:
-        lines = printed[-1][-2000:].split("\n")[::-1]
+    if printed_texts and not results:
+        last_lines = printed_texts[-1][-2000:].split("\n")
+        lines = last_lines[::-1]
     for line in lines:
         shown = one_line(line, LINE_PART_LIMIT)
         if shown:
@@ -583,7 +593,7 @@ def format_unknown(reason: str, hint: str = "") -> Report:
     """
     text = f"stepper: {quote_message(reason)}"
     if hint:
-        text += f"\nTo see its state, run: {one_line(hint)}"
+        text += f"\nTo see the state of the cell, run: {one_line(hint)}"
     return Report(
         limit_report(text), f"{UNKNOWN_MARK} {one_line(reason, 200)}", ok=False
     )
@@ -599,8 +609,8 @@ def format_runs(
     last = format_run(runs[-1])
     if planned == 1:
         return last
-    ran = sum(1 for summary in runs if not summary.preflight_failed)
-    parts = [f"stepper: {ran} of {planned} {noun} ran, from the top."]
+    run_count = sum(not summary.preflight_failed for summary in runs)
+    parts = [f"stepper: {run_count} of {planned} {noun} ran, from the top."]
     for summary in runs[:-1]:
         parts.append(_format_headline(summary))
         parts += _format_notes(summary)
@@ -612,12 +622,16 @@ def format_runs(
             completeness=summary.completeness,
         )
     parts.append(last.text)
-    not_run = planned - len(runs)
-    if not_run > 0:
-        count = format_count(not_run, noun.removesuffix("s"))
-        parts.append(f"Not run: {count} below {runs[-1].cell.label}.")
-    ok = sum(1 for summary in runs if summary.run.verdict is Verdict.FINE)
-    counts = f"{ok} of {planned} cells ok, {len(runs) - ok} failed, {not_run} not run"
+    not_run_count = planned - len(runs)
+    if not_run_count > 0:
+        cells = format_count(not_run_count, noun.removesuffix("s"))
+        parts.append(f"Not run: {cells} below {runs[-1].cell.label}.")
+    ok_count = sum(summary.run.verdict is Verdict.FINE for summary in runs)
+    failed_count = len(runs) - ok_count
+    counts = (
+        f"{ok_count} of {planned} cells ok, {failed_count} failed,"
+        f" {not_run_count} not run"
+    )
     warnings = [
         f"cell {summary.cell.number}: {warning}"
         for summary in runs[:-1]

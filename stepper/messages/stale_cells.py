@@ -190,14 +190,13 @@ def format_marks(marked: Sequence[MarkedCell], state: str) -> list[Mark]:
 
 
 def _explain(causes: Sequence[Cause]) -> str:
-    clauses = []
-    for names, origin in _group_names(causes):
-        clauses.append(_explain_cause(names, origin))
+    """Return the predicates of a cell for all causes."""
+    clauses = [_explain_cause(names, origin) for names, origin in _group_names(causes)]
     return _join_clauses(clauses)
 
 
 def _explain_cause(names: str, origin: _Origin) -> str:
-    """Return a predicate of a cell that is stale or used hidden state."""
+    """Return the predicate of a cell for one cause, such as "read `x` from cell 3"."""
     if not origin.where:
         return f"read {names}, which cell {origin.number} has changed since"
     if origin.where == MODULE:
@@ -241,6 +240,7 @@ def _describe_origin(origin: _Origin) -> str:
 
 
 def _describe_changer(origin: _Origin) -> str:
+    """Return a noun phrase for the cell that changed a name."""
     if origin.number:
         return f"cell {origin.number}"
     return "a deleted cell"
@@ -257,6 +257,7 @@ def _group_names(causes: Sequence[Cause]) -> list[tuple[str, _Origin]]:
 
 
 def _format_name(cause: Cause) -> str:
+    """Return the name of a variable, a module or other state for a message."""
     name = one_line(cause.name, 60)
     if cause.name.isidentifier() or cause.where == MODULE:
         name = f"`{name}`"
@@ -278,10 +279,11 @@ def _group_cells(marked: Sequence[MarkedCell]) -> list[_CellGroup]:
 
 
 def _join_clauses(clauses: Sequence[str]) -> str:
-    hidden = len(clauses) - MAX_GROUPS
+    """Return the first MAX_GROUPS clauses, and the number of the others."""
     text = "; ".join(clauses[:MAX_GROUPS])
-    if hidden > 0:
-        return f"{text}; and {hidden} more"
+    hidden_count = len(clauses) - MAX_GROUPS
+    if hidden_count > 0:
+        return f"{text}; and {hidden_count} more"
     return text
 
 

@@ -36,8 +36,10 @@ class StatementTime(NamedTuple):
 
 def parse_times(data: Any) -> list[StatementTime]:
     """Return the times in the kernel's message; invalid items are left out."""
-    times = []
-    for item in data if isinstance(data, list) else ():
+    times: list[StatementTime] = []
+    if not isinstance(data, list):
+        return times
+    for item in data:
         if isinstance(item, list) and len(item) == 3:
             first, last, seconds = item
             are_lines = isinstance(first, int) and isinstance(last, int)
@@ -49,24 +51,25 @@ def parse_times(data: Any) -> list[StatementTime]:
 def format_times(
     times: Sequence[StatementTime], duration: float, failing_line: int
 ) -> list[str]:
-    """Return a list with the note on where the time of a failed run went.
+    """Return a list with the note on the slowest statements of a failed run.
 
-    `duration` is the time of the run in seconds. `failing_line` is the line of the
-    cell that failed, or 0 if it is unknown. The list is empty if no time is known.
+    `duration` is the time of the run in seconds. `failing_line` is the line of the cell
+    that failed, or 0 if it is unknown. The list is empty if no statement took at least
+    MIN_SHARE of the duration.
     """
     longest = sorted(times, key=lambda time: time.seconds, reverse=True)
-    named = [
+    slow = [
         time
         for time in longest[:MAX_STATEMENTS]
         if time.seconds >= MIN_SHARE * duration
     ]
-    if not named:
+    if not slow:
         return []
-    named.sort(key=lambda time: time.first)
-    clauses = [f"{time.name} took about {time.duration}" for time in named]
+    slow.sort(key=lambda time: time.first)
+    clauses = [f"{time.name} took about {time.duration}" for time in slow]
     text = f"of {format_seconds(duration)}, {join_words(clauses, MAX_STATEMENTS)}"
-    completed = [time for time in named if time.last < failing_line]
-    if completed:
-        names = join_words([time.name for time in completed], MAX_STATEMENTS)
+    finished = [time for time in slow if time.last < failing_line]
+    if finished:
+        names = join_words([time.name for time in finished], MAX_STATEMENTS)
         text += f". In a cell above this one, {names} would not have to run again"
     return [text]

@@ -131,6 +131,7 @@ def _explain_status(step: Document) -> str:
 
 
 def _format_details(details: Sequence[str]) -> str:
+    """Return the details that are not empty, in parentheses."""
     text = "; ".join(filter(None, details))
     return f"  ({text})" if text else ""
 
@@ -178,7 +179,7 @@ def format_progress(status: Document, max_rows: int = NO_LIMIT) -> list[str]:
     lines = [format_headline(status)]
     if status["running"]:
         lines.append(format_running_cell(status["running"]))
-    # Cell id → why the cell is stale or has hidden state.
+    # The reasons why cells are stale or have hidden state, by cell ID.
     reasons = {}
     for cell in reversed(list_marked_cells(status)):
         reasons[cell["cell_id"]] = one_line(cell["why"])
@@ -291,7 +292,7 @@ def format_kernel(status: Document) -> str:
 
 
 def format_undo(reach: Document | None) -> str:
-    """Return the line on how far back undo reaches, or an empty string.
+    """Return the line on the reach of undo, or an empty string.
 
     `reach` has the keys of `UndoReach`; it is None if no run can be undone.
     """
@@ -301,14 +302,17 @@ def format_undo(reach: Document | None) -> str:
 
 
 def describe_undo(reach: Document) -> str:
-    """Return how far back undo reaches, with the number of runs and the memory."""
+    """Return the reach of undo, with the number of runs and the memory.
+
+    A run is undone completely if all its values can be restored.
+    """
     count = reach["runs"]
     complete_count = reach["complete_runs"]
     details = [format_count(count, "run")]
     if complete_count == 0:
-        details.append("with exceptions")
+        details.append("none of them completely")
     elif complete_count < count:
-        details.append(f"without exceptions for the last {complete_count}")
+        details.append(f"only the last {complete_count} completely")
     if reach["has_other_code"]:
         details.append("except for changes by scratch executions and other clients")
     size = f"{format_bytes(reach['bytes'])} of {format_bytes(reach['memory'])}"

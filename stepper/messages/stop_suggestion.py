@@ -21,13 +21,13 @@ TIMEOUT = (
 NETWORK = "check the network and the server, then {fix}"
 SERVER_BUSY = "wait until the server accepts requests again, then {fix}"
 LESS_DATA = "process the data in smaller chunks"
-RESTORE = "`{restore}` runs the steps before it again"
+RESTORE = "`{restore}` re-runs the cells that succeeded"
 RESTORE_AND_FIX = RESTORE + ", then {fix}"
 
-# The first row whose label describes the error decides. Labels are those of
-# `error_classification.list_labels`, classes without their module.
+# The suggestion is the text of the first row whose label describes the error. Labels
+# are those of `error_classification.list_labels`; class names have no module.
 ACTIONS: tuple[tuple[str, str], ...] = (
-    ("KernelStartFailed", "stepper doctor  # then {fix}"),
+    ("KernelStartFailed", "find the cause with `stepper doctor`, then {fix}"),
     ("OutOfMemory", LESS_DATA + ", then {fix}; " + RESTORE),
     (
         "WalltimeOver",

@@ -129,14 +129,11 @@ def format_digest(
     counts, and Markdown cells to their headings. With `omits_states`, the state of
     cells that did not run is named only once if most cells have it.
     """
-    headers = []
-    omits_states = omits_states and _have_mostly_not_run(cells)
-    if omits_states:
+    described_cells = [*cells]
+    if omits_states and _have_mostly_not_run(cells):
         head = [*head, NOT_RUN_LINE]
-    for cell in cells:
-        is_omitted = omits_states and cell.state == NOT_RUN
-        header = format_header(replace(cell, state="") if is_omitted else cell)
-        headers.append(header)
+        described_cells = [_omit_state(cell) for cell in cells]
+    headers = [format_header(cell) for cell in described_cells]
     room = limit
     for line in (*head, *headers):
         room -= len(line) + 1
@@ -153,6 +150,13 @@ def _have_mostly_not_run(cells: Sequence[DigestCell]) -> bool:
     not_run = [cell for cell in cells if cell.state == NOT_RUN]
     code_cells = [cell for cell in cells if cell.state]
     return len(not_run) > max(2, len(code_cells) // 2)
+
+
+def _omit_state(cell: DigestCell) -> DigestCell:
+    """Return a cell without its state if the cell did not run."""
+    if cell.state == NOT_RUN:
+        return replace(cell, state="")
+    return cell
 
 
 def _make_blocks(
@@ -172,7 +176,7 @@ def _make_blocks(
 
 
 def _share_room(cells: Sequence[DigestCell], room: int) -> list[int]:
-    """Return how many characters the outputs of each cell may have.
+    """Return the maximum number of characters of each cell's outputs.
 
     Small outputs are kept. The rest of the room is divided among the other cells, and
     recent cells get RECENT_WEIGHT times as much as other cells.
@@ -268,8 +272,8 @@ def select_lines(
 ) -> DigestPart:
     """Return at most `limit` lines of a digest, beginning with line `offset`.
 
-    If these lines have more than CLIENT_LIMIT bytes, the part ends earlier, with a line
-    on how to read the rest.
+    The line numbers start at 1. If these lines have more than CLIENT_LIMIT bytes, the
+    part ends earlier, with a line on how to read the rest.
     """
     lines = digest.lines
     total = len(lines)
@@ -279,7 +283,7 @@ def select_lines(
     if limit is not None:
         end = min(total, start - 1 + limit)
     size = 0
-    selected = list[str]()
+    selected: list[str] = []
     for number, line in enumerate(lines[start - 1 : end], start):
         size += _measure_line(line)
         if size > CLIENT_LIMIT and selected:
@@ -325,7 +329,8 @@ def format_head(
     if selected is None:
         steps = [status_text.format_step(step) for step in status["steps"]]
         lines += status_text.limit_lines(steps, "steps", MAX_ROWS)
-        lines += [next_step] if next_step else []
+        if next_step:
+            lines.append(next_step)
     kernel = _format_kernel(status, name_count)
     lines.append(kernel)
     if status["running"]:
@@ -334,14 +339,14 @@ def format_head(
     stop = status["stop"]
     if stop:
         lines.append(stop["text"])
-    marked = []
-    numbers = {cell.number for cell in selected or ()}
-    for cell in status_text.list_marked_cells(status):
-        if selected is not None and cell["cell"] not in numbers:
+    mark_lines = []
+    selected_numbers = {cell.number for cell in selected or ()}
+    for mark in status_text.list_marked_cells(status):
+        if selected is not None and mark["cell"] not in selected_numbers:
             continue
-        reason = one_line(cell["why"])
-        marked.append(f"  cell {cell['cell']}: {reason}")
-    lines += status_text.limit_lines(marked, "cells", MAX_ROWS)
+        reason = one_line(mark["why"])
+        mark_lines.append(f"  cell {mark['cell']}: {reason}")
+    lines += status_text.limit_lines(mark_lines, "cells", MAX_ROWS)
     if changes:
         lines.append(changes)
     # The text of a stop has several lines.
@@ -370,7 +375,7 @@ def format_changes(
     added: Sequence[Cell],
     deleted_count: int,
 ) -> str:
-    """Return the line on what changed since the agent read the notebook last."""
+    """Return the line on the changes since the agent last read the notebook."""
     parts = []
     for verb, cells in (("edited", edited), ("new", added), ("ran", ran)):
         if not cells:

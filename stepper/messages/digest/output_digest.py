@@ -92,8 +92,6 @@ def list_items(
     items: list[OutputItem] = []
     images = iter(figures)
     for output in outputs:
-        data = output.get("data")
-        data = data if isinstance(data, dict) else {}
         if output.get("output_type") == "error":
             error = _format_error(output)
             items.append(OutputItem(ERROR, error))
@@ -101,6 +99,7 @@ def list_items(
         if has_image(output):
             note = next(images, UNSAVED)
         else:
+            data = _get_data(output)
             kind = TABLE if _is_table(data) else TEXT
             text = get_output_text(output)
             _add_text(items, OutputItem(kind, text, completeness))
@@ -113,16 +112,18 @@ def list_items(
 
 def has_image(output: Mapping[str, Any]) -> bool:
     """Return whether an output is a bitmap image."""
+    mimes = map(str, _get_data(output))
+    return any(mime.startswith("image/") and mime != "image/svg+xml" for mime in mimes)
+
+
+def _get_data(output: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the data of an output by MIME type; a stream has no data."""
     data = output.get("data")
-    if not isinstance(data, dict):
-        return False
-    return any(
-        mime.startswith("image/") and mime != "image/svg+xml" for mime in map(str, data)
-    )
+    return data if isinstance(data, dict) else {}
 
 
 def _add_text(items: list[OutputItem], item: OutputItem) -> None:
-    """Append the text of an output; texts that follow each other become one item."""
+    """Append the text of an output; combine it with a text directly before it."""
     if not item.text.strip():
         return
     last = items[-1] if items else None
@@ -133,6 +134,7 @@ def _add_text(items: list[OutputItem], item: OutputItem) -> None:
 
 
 def _is_table(data: Mapping[str, Any]) -> bool:
+    """Return whether an output is an HTML table that also has a text."""
     html = _join(data.get(HTML, ""))
     return "text/plain" in data and "<table" in html
 
@@ -147,9 +149,10 @@ def _join(value: Any) -> str:
 
 
 def _describe_formats(data: Mapping[str, Any]) -> str:
-    """Return a line on the formats of an output that the digest does not contain.
+    """Return a line on the formats of an output that the digest does not show.
 
-    The line is empty for an output that also has text, unless it is interactive.
+    If the output also has a text, the line names only interactive formats. The line is
+    empty if there is nothing to name.
     """
     text = _join(data.get("text/plain", ""))
     has_text = bool(text.strip())
@@ -193,24 +196,23 @@ def _find_failing_line(traceback: str) -> str:
     """
     # The tracebacks of the causes come first.
     causes = [*CAUSE_LINE.finditer(traceback)]
-    traceback = traceback[causes[-1].end() :] if causes else traceback
+    if causes:
+        traceback = traceback[causes[-1].end() :]
     frame = CELL_FRAME.search(traceback)
     start = frame.start() if frame else 0
-    match = FAILING_LINE.search(traceback, start)
-    number = ""
-    code = ""
+    arrow = FAILING_LINE.search(traceback, start)
+    if arrow and (frame is None or frame[1] == arrow[1]):
+        if FILE_FRAME.search(traceback, start, arrow.start()):
+            return ""  # the arrow is in the frame of another file
+        return f"{arrow[1]} {one_line(arrow[2], LINE_LIMIT)}"
     if frame:
-        number = frame[1]
-        code = frame[2]  # the line of a syntax error
-    if match and match[1] == (number or match[1]):
-        is_in_file = FILE_FRAME.search(traceback, start, match.start()) is not None
-        number = "" if is_in_file else match[1]
-        code = match[2]
-    return f"{number} {one_line(code, LINE_LIMIT)}" if number else ""
+        # A syntax error: its line follows the frame without an arrow.
+        return f"{frame[1]} {one_line(frame[2], LINE_LIMIT)}"
+    return ""
 
 
 def measure_items(items: Sequence[OutputItem]) -> int:
-    """Return the number of characters that items would have if they were not cut."""
+    """Return the number of characters of items that are shown in full."""
     size = 0
     for item in items:
         line_count = item.text.count("\n") + 1
@@ -269,7 +271,7 @@ def _format_text(item: OutputItem, limit: int) -> list[str]:
 
 
 def _format_table(text: str, limit: int) -> list[str]:
-    """Return the first rows of a table, and its shape if the table says it."""
+    """Return the first rows of a table, and its shape if its last line contains it."""
     rows = text.split("\n")
     shown = rows
     if len(rows) > MAX_TABLE_LINES:

@@ -1,7 +1,7 @@
 """The lines of `stepper verify` about cells.
 
-Every cell that does not reproduce is named, and so is every cell with a note. With many
-cells, lines get shorter, and ranges of numbers name the last cells.
+The lines name every cell that does not reproduce, and every cell with a note. If there
+are many, the lines are shorter, and one line names the last cells by number.
 """
 
 from __future__ import annotations
@@ -141,13 +141,13 @@ def _format_skipped(all_cells: Sequence[CellVerdict]) -> list[Entry]:
         else:
             not_needed.append(cell)
     if not_needed:
-        text = ": skipped; by their sources, the replayed cells do not need them"
+        text = ": skipped; the sources of the replayed cells do not use their values"
         entries.append(_create_entry(NOTE_MARK, not_needed, text))
     return entries
 
 
 def _format_close(all_cells: Sequence[CellVerdict]) -> list[Entry]:
-    """Return the line on the cells whose outputs are close to the recorded ones."""
+    """Return the line on the cells whose outputs are close to the recorded outputs."""
     cells = _select(all_cells, ReplayVerdict.CLOSE)
     if not cells:
         return []
@@ -158,7 +158,7 @@ def _format_close(all_cells: Sequence[CellVerdict]) -> list[Entry]:
 
 
 def _format_notes(all_cells: Sequence[CellVerdict]) -> list[Entry]:
-    """Return the notes on cells whose outputs are as recorded.
+    """Return the notes on cells that reproduce the recorded outputs.
 
     Cells with the same note share a line.
     """

@@ -1,4 +1,4 @@
-"""What `stepper verify` found out about one of several notebooks."""
+"""The outcome of `stepper verify` for one notebook, and the summary for several."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class NotebookOutcome:
 
 
 def is_skipped(cell: CellVerdict) -> bool:
-    """Return whether a cell did not run, so that nothing is known about it."""
+    """Return whether a cell did not run in the replay, so it has no real verdict."""
     return cell.verdict in (ReplayVerdict.NOT_RUN, ReplayVerdict.SKIPPED)
 
 
@@ -63,7 +63,7 @@ def describe_cell(cell: CellVerdict) -> str:
 
 
 def format_summary(outcomes: Sequence[NotebookOutcome]) -> str:
-    """Return the lines about all notebooks: how many reproduce, and which do not."""
+    """Return the number of notebooks that reproduce, and a line on each other one."""
     total = format_count(len(outcomes), "notebook")
     others = [outcome for outcome in outcomes if not outcome.reproduces]
     verb = "reproduces" if len(outcomes) == 1 else "reproduce"
@@ -79,7 +79,7 @@ def format_summary(outcomes: Sequence[NotebookOutcome]) -> str:
 
 
 def format_outcome(outcome: NotebookOutcome) -> str:
-    """Return the report on a notebook, or why it was not verified."""
+    """Return the report on a notebook, or the reason why it was not verified."""
     if outcome.result is not None:
         return outcome.result.text
     name = one_line(outcome.notebook, NAME_CHARACTERS)

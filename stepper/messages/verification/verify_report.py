@@ -94,7 +94,7 @@ def format_verdict(result: VerifyResult) -> str:
 
 
 def _format_replayed(result: VerifyResult) -> str:
-    """Return which cells a partial replay ran, and the cells of its checkpoint."""
+    """Return the numbers of the cells that a partial replay ran or loaded, as text."""
     numbers = [cell.number for cell in result.replayed_cells]
     text = f"{format_cell_names(numbers)} of {len(result.cells)}"
     loaded_numbers = [cell.number for cell in result.loaded_cells]
@@ -104,7 +104,7 @@ def _format_replayed(result: VerifyResult) -> str:
 
 
 def _format_failing(result: VerifyResult) -> str:
-    """Return the number of cells that fail, as they did in the recorded run."""
+    """Return the number of cells that reproduce a recorded error, as text."""
     total = len(result.replayed_cells)
     if total == 1:
         return "the only cell fails as recorded"
@@ -115,7 +115,7 @@ def _format_failing(result: VerifyResult) -> str:
 
 
 def format_recorded(result: VerifyResult) -> str:
-    """Return the number of cells that gave the recorded outputs, as text."""
+    """Return the number of cells that reproduce the recorded outputs, as text."""
     total = len(result.replayed_cells)
     if result.partial:
         return f"{result.as_recorded} of {total} replayed cells as recorded"
@@ -123,6 +123,7 @@ def format_recorded(result: VerifyResult) -> str:
 
 
 def _limit_lines(lines: list[str], noun: str, limit: int) -> list[str]:
+    """Return at most `limit` lines, followed by the number of hidden lines."""
     hidden_count = len(lines) - limit
     if hidden_count <= 0:
         return lines
