@@ -257,6 +257,7 @@ def format_matched(
 
 
 def _format_match(line: str) -> str:
+    """Return the text on a printed line that matches the `wake=` pattern."""
     shown = one_line(line, 400)
     return f"The cell printed a line that matches its `wake=` pattern:\n| {shown}"
 

@@ -245,6 +245,7 @@ def _format_megabytes(size: int) -> str:
 
 
 def _join_names(names: Sequence[str]) -> str:
+    """Return the first MAX_NAMES names, and the number of the others."""
     shown = ", ".join(one_line(name, 120) for name in names[:MAX_NAMES])
     hidden = len(names) - MAX_NAMES
     if hidden > 0:
@@ -819,6 +820,7 @@ def format_completion(
 
 
 def _format_retries(state: State) -> str:
+    """Return the number of retries of all steps as text."""
     retries = sum(state.get_progress(step.id).retries for step in state.plan.steps)
     if retries == 1:
         return "1 retry"

@@ -39,6 +39,7 @@ def format_module_changes(changes: ModuleChanges, notebook: str) -> list[str]:
         modules = format_count(hidden, "more changed module")
         verb = "was" if hidden == 1 else "were"
         lines.append(f"Warning: {modules} {verb} not reloaded.")
+    # The kernel sent these lists, which may be invalid.
     pairs = [pair for pair in changes.lost if len(pair) == 2]
     for name, module_name in pairs[:MAX_MODULES]:
         shown = one_line(name, 60)
@@ -50,11 +51,11 @@ def format_module_changes(changes: ModuleChanges, notebook: str) -> list[str]:
 
 
 def _join_names(names: Sequence[str]) -> str:
-    shown = [one_line(name, 100) for name in names[:MAX_MODULES]]
-    hidden = len(names) - MAX_MODULES
-    text = ", ".join(shown)
-    if hidden > 0:
-        return f"{text} and {hidden} more"
+    """Return the first MAX_MODULES names, and the number of the others."""
+    text = ", ".join(one_line(name, 100) for name in names[:MAX_MODULES])
+    hidden_count = len(names) - MAX_MODULES
+    if hidden_count > 0:
+        return f"{text} and {hidden_count} more"
     return text
 
 

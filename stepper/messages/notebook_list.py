@@ -37,6 +37,7 @@ def format_notebooks(notebooks: Sequence[Row], max_rows: int = NO_LIMIT) -> str:
 
 
 def _make_row(notebook: Row) -> Sequence[str]:
+    """Return the texts of a notebook's row, in the order of HEADER."""
     kernel = notebook["kernel"]
     memory = kernel["rss_bytes"]
     mark = CURRENT_MARK if notebook["current"] else ""

@@ -132,6 +132,7 @@ def format_step(plan: Plan, step: Step) -> str:
 
 
 def _limit_words(text: str, count: int) -> str:
+    """Return the first `count` words of a text."""
     words = one_line(text, 120).split()
     shown = " ".join(words[:count])
     if len(words) <= count:
@@ -323,12 +324,14 @@ def format_kernel(where: str) -> list[str]:
 
 
 def _format_notes(summary: RunSummary) -> list[str]:
+    """Return a line for each note."""
     return [
         f"Note: {one_line(note, NOTE_LIMIT).rstrip('.')}." for note in summary.notes
     ]
 
 
 def _format_unmet(summary: RunSummary) -> list[str]:
+    """Return a list with the warning on an unmet criterion, or an empty list."""
     if summary.unmet:
         return [f"Warning: the step's criterion {summary.unmet}"]
     return []

@@ -253,6 +253,7 @@ def format_headline(status: Document) -> str:
 
 
 def _format_cell(cell: Document, details: Sequence[str]) -> str:
+    """Return the line of a code cell: mark, number, ID, title and details."""
     name = _format_cell_name(cell)
     title = one_line(cell["title"], TEXT_LIMIT)
     mark = get_mark(cell["status"])

@@ -71,6 +71,7 @@ def format_status_line(
 
 
 def _format_shape(shape: tuple[int | str, ...]) -> str:
+    """Return a shape such as `1,000×20`."""
     sizes = []
     for size in shape:
         if isinstance(size, int):
@@ -125,6 +126,7 @@ def _format_step_name(state: State, key: Key | None) -> str:
 
 
 def _format_complete(state: State) -> str:
+    """Return the text on a complete notebook."""
     total = len(state.plan.steps)
     statuses = [state.get_step_status(step.id) for step in state.plan.steps]
     skipped = statuses.count(StepStatus.SKIPPED)
@@ -160,6 +162,7 @@ def _format_next(state: State) -> str:
 
 
 def _format_step(state: State, step: Step) -> str:
+    """Return the position and title of a step, such as `2/7 Load the data`."""
     position = state.plan.get_position(step.id)
     total = len(state.plan.steps)
     title = one_line(step.title, TITLE_LIMIT)

@@ -78,8 +78,9 @@ async def initialize_notebook(session: Session, new_plan: Plan) -> None:
         _log_plan(session, new_plan)
 
 
-def _log_plan(session: Session, changed_plan: Plan) -> None:
-    plan_json = plan.to_json(changed_plan)
+def _log_plan(session: Session, new_plan: Plan) -> None:
+    """Log the new plan of a notebook."""
+    plan_json = plan.to_json(new_plan)
     session.journal.log(journal_events.PlanChanged(at=format_now(), plan=plan_json))
 
 
@@ -383,6 +384,7 @@ async def _create_run_response(
 
 
 def _create_result(summary: RunSummary) -> responses.CellResult:
+    """Return the result of a cell for the response."""
     run = summary.run
     output = get_terminal_text(summary.outputs)
     return responses.CellResult(
@@ -646,25 +648,25 @@ async def fix(session: Session, hint: str = "") -> str:
 
 
 async def skip(session: Session, reason: str) -> str:
-    """Skip the failed step, or else the next open step, and resume.
+    """Skip the failed step or cell, and resume the notebook.
 
-    If no cell caused the stop, only resume. Return the text for the agent, which names
-    the next step. Raise NotebookError if the failed cell cannot be tagged.
+    If nothing failed, skip the next open step. If no cell caused the stop, only resume
+    the notebook. Return the text for the agent, which names the next step. Raise
+    NotebookError if the skipped cell cannot be tagged.
     """
     key = find_failed_key(session)
-    if session.state.stop is not None and key is None:
+    if key is None and session.state.stop is not None:
         return await resume(session)  # no cell caused the stop
     open_steps = session.state.open_steps
     if key is None and open_steps:
         key = open_steps[0].id
     reason = " ".join(reason.split())
-    if key is not None:
-        cell = _find_cell(session, key)
-        session.journal.log(
-            journal_events.Skipped(at=format_now(), key=key, reason=reason)
-        )
-        if cell is not None:
-            session.file.add_tag(cell, changed_cells.SKIP_TAG)
+    if key is None:
+        return command_messages.format_skip(session.name, session.state, None, reason)
+    cell = _find_cell(session, key)
+    session.journal.log(journal_events.Skipped(at=format_now(), key=key, reason=reason))
+    if cell is not None:
+        session.file.add_tag(cell, changed_cells.SKIP_TAG)
     return command_messages.format_skip(session.name, session.state, key, reason)
 
 
@@ -688,6 +690,7 @@ def reopen(session: Session, number: int) -> responses.PlanResponse:
 
 
 def _suggest_plan(session: Session) -> str:
+    """Return the hint of an error: the command that shows the plan."""
     return f"{session.state.commands.shell('plan')}  # shows the steps"
 
 
@@ -697,9 +700,9 @@ def use_kernel(session: Session, name: str, kernel: KernelMetadata) -> None:
     An empty name selects the project's default backend. `kernel` is the kernelspec to
     write to the notebook. Raise NotebookError if the notebook cannot be written.
     """
-    changed_plan = replace(session.state.plan, kernel=name)
-    session.file.write_plan(changed_plan, kernel)
-    _log_plan(session, changed_plan)
+    new_plan = replace(session.state.plan, kernel=name)
+    session.file.write_plan(new_plan, kernel)
+    _log_plan(session, new_plan)
 
 
 def confirm(session: Session, reason: str) -> str:
@@ -734,7 +737,7 @@ def confirm(session: Session, reason: str) -> str:
 
 
 def find_failed_key(session: Session) -> Key | None:
-    """Return the key of the step or cell that `fix` and `skip` apply to, or None.
+    """Return the key of the step or cell to which `fix` and `skip` apply, or None.
 
     Prefer the step or cell that stopped the notebook, then the last failed step, then
     the last failed cell that still exists.
@@ -776,15 +779,16 @@ async def change_plan(
     Raise UsageError if `change` raises ValueError, and NotebookError if the notebook
     cannot be written.
     """
-    # A change of the plan does not wait for a background run. It is safe without a
-    # turn, because there is no `await` between the changes of the journal and the file.
-    in_background = session.runs_in_background
-    turn = contextlib.nullcontext() if in_background else session.take_turn()
+    # A change of the plan does not wait for a background run. No turn is needed,
+    # because there is no `await` between the changes of the journal and of the file.
+    turn: contextlib.AbstractAsyncContextManager[None] = session.take_turn()
+    if session.runs_in_background:
+        turn = contextlib.nullcontext()
     async with turn:
         try:
-            changed_plan = change(session.state)
+            new_plan = change(session.state)
         except ValueError as error:
             raise UsageError(str(error), _suggest_plan(session)) from None
-        _log_plan(session, changed_plan)
-        session.file.write_plan(changed_plan)
+        _log_plan(session, new_plan)
+        session.file.write_plan(new_plan)
     return status_queries.get_plan(session)

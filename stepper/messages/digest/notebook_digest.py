@@ -398,6 +398,7 @@ def _list_names(cells: Sequence[Cell]) -> str:
 
 
 def _format_name(cell: Cell) -> str:
+    """Return the number or type of a cell, with its ID."""
     name = one_line(cell.type, 20)
     if cell.number:
         name = f"cell {cell.number}"

@@ -108,6 +108,7 @@ def _format_error(properties: Mapping[str, str], message: str) -> str:
 
 
 def _escape(text: str, escapes: Sequence[tuple[str, str]]) -> str:
+    """Replace characters of a text; `escapes` are pairs of old and new text."""
     for character, escaped in escapes:
         text = text.replace(character, escaped)
     return text

@@ -62,6 +62,7 @@ def _format_file(file: FileChange) -> str:
 
 
 def _format_package(package: PackageChange) -> str:
+    """Return the line on a package with another version, or on a changed module."""
     name = one_line(package.name, 200)
     is_module = package.then.startswith(SOURCE_PREFIX)
     if is_module and package.now.startswith(SOURCE_PREFIX):

@@ -116,6 +116,7 @@ class KernelManager:
         return self.kernel
 
     def _connect_callbacks(self, kernel: Kernel) -> None:
+        """Make a kernel call the functions that handle its messages."""
         kernel.on_display = self._on_display
         kernel.on_late_output = self._on_late_output
         kernel.external_executions.on_finished = self._on_external_execution
@@ -269,6 +270,7 @@ class KernelManager:
             self._add_notice(limitation)
 
     def _add_notice(self, text: str) -> None:
+        """Append a sentence to the notice for the next report."""
         self._notice = ". ".join(filter(None, [self._notice, text]))
 
     async def _wait_until_reachable(self, kernel: Kernel) -> None:

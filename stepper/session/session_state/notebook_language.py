@@ -39,6 +39,7 @@ class NotebookLanguage:
         self._python_diagnosis.move(path)
 
     def _analyze_names(self, source: str) -> NameUsage:
+        """Return the names that a source reads and assigns."""
         usage = name_analysis.analyze_source(source, self.diagnosis.convert_to_python)
         usage.mentions.clear()  # not needed, and large
         return usage

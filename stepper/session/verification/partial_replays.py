@@ -150,6 +150,7 @@ class PartialReplayPlanner:
         }
 
     def _plan(self, is_loadable: partial_replay.IsLoadable) -> ReplayPlan:
+        """Return a plan that loads the values for which `is_loadable` returns True."""
         return partial_replay.plan_replay(
             self.cells,
             self.first,
