@@ -781,9 +781,11 @@ async def change_plan(
     """
     # A change of the plan does not wait for a background run. No turn is needed,
     # because there is no `await` between the changes of the journal and of the file.
-    turn: contextlib.AbstractAsyncContextManager[None] = session.take_turn()
+    turn: contextlib.AbstractAsyncContextManager[None]
     if session.runs_in_background:
         turn = contextlib.nullcontext()
+    else:
+        turn = session.take_turn()
     async with turn:
         try:
             new_plan = change(session.state)
