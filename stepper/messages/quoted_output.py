@@ -89,22 +89,14 @@ def quote(
     has_few_lines = max_lines is None or len(lines) <= max_lines
     if has_few_lines and sum(sizes) <= limit:
         return "\n".join(texts)
-    head_length = _count_fitting_lines(sizes, limit * HEAD_SHARE)
-    sizes.reverse()
-    tail_length = _count_fitting_lines(sizes, limit * TAIL_SHARE)
+    head_count = _count_fitting_lines(sizes, limit * HEAD_SHARE)
+    tail_count = _count_fitting_lines(sizes[::-1], limit * TAIL_SHARE)
     if max_lines is not None:
-        max_head = int(max_lines * HEAD_SHARE)
-        max_tail = int(max_lines * TAIL_SHARE)
-        head_length = min(head_length, max_head)
-        tail_length = min(tail_length, max_tail)
-    tail_start = len(lines) - tail_length
-    omitted = lines[head_length:tail_start]
-    gap = _format_gap(omitted, completeness)
-    shown = texts[:head_length]
-    shown.append(gap)
-    end = texts[tail_start:]
-    shown.extend(end)
-    return "\n".join(shown)
+        head_count = min(head_count, int(max_lines * HEAD_SHARE))
+        tail_count = min(tail_count, int(max_lines * TAIL_SHARE))
+    tail_start = len(lines) - tail_count
+    gap = _format_gap(lines[head_count:tail_start], completeness)
+    return "\n".join([*texts[:head_count], gap, *texts[tail_start:]])
 
 
 def _quote_first_and_last(lines: Sequence[str], count: int) -> list[_QuotedLine]:

@@ -6,10 +6,9 @@ else from the journal and the notebook. Taking a snapshot needs no lock.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from stepper.common.errors import NotebookError
 from stepper.messages.stale_cells import Mark
@@ -48,8 +47,9 @@ async def take_snapshot(
     """Return a snapshot of a notebook for the live view.
 
     The snapshot includes the kernels of `others`. It includes outputs only if they
-    changed since the snapshot that `request` names. It includes marks only if they were
-    requested, and if the notebook can be read and its language is Python.
+    changed since the snapshot that `request` names. It includes the marks and the reach
+    of undo only if marks were requested and the notebook can be read. The marks also
+    require that the language is Python.
     """
     kernel = await session.kernel_manager.find_or_attach()
     running = session.state.running
@@ -60,17 +60,9 @@ async def take_snapshot(
     is_new = (run, change_count) != (request.run, request.changes)
     if running is not None and partial is not None and is_new:
         outputs = [_truncate(output) for output in partial.get_outputs()]
-    stale = None
-    hidden = None
-    undo = None
+    marks = _ViewMarks()
     if request.marks:
-        with contextlib.suppress(NotebookError):
-            document = session.file.read_uncached()
-            if document.language in PYTHON_LANGUAGES:
-                marks = stale_cells.collect_marks(session, document.cells)
-                stale = marks.stale
-                hidden = marks.hidden
-            undo = status_queries.find_undo_reach(session, document.cells)
+        marks = _collect_marks(session)
     queued = session.kernel_manager.queue_status
     kernels = {}
     for other in others:
@@ -87,10 +79,31 @@ async def take_snapshot(
         waits=queue_text,
         kernel=kernel_status,
         kernels=kernels,
-        stale=stale,
-        hidden=hidden,
-        undo=undo,
+        stale=marks.stale,
+        hidden=marks.hidden,
+        undo=marks.undo,
     )
+
+
+class _ViewMarks(NamedTuple):
+    """The marks of cells and the reach of undo; a value is None if it is unknown."""
+
+    stale: Sequence[Mark] | None = None
+    hidden: Sequence[Mark] | None = None
+    undo: UndoReach | None = None
+
+
+def _collect_marks(session: Session) -> _ViewMarks:
+    """Return the marks of the cells; all are None if the notebook cannot be read."""
+    try:
+        document = session.file.read_uncached()
+    except NotebookError:
+        return _ViewMarks()
+    undo = status_queries.find_undo_reach(session, document.cells)
+    if document.language not in PYTHON_LANGUAGES:
+        return _ViewMarks(undo=undo)
+    marks = stale_cells.collect_marks(session, document.cells)
+    return _ViewMarks(marks.stale, marks.hidden, undo)
 
 
 def _truncate(output: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -339,19 +339,29 @@ def format_head(
     stop = status["stop"]
     if stop:
         lines.append(stop["text"])
-    mark_lines = []
-    selected_numbers = {cell.number for cell in selected or ()}
-    for mark in status_text.list_marked_cells(status):
-        if selected is not None and mark["cell"] not in selected_numbers:
-            continue
-        reason = one_line(mark["why"])
-        mark_lines.append(f"  cell {mark['cell']}: {reason}")
-    lines += status_text.limit_lines(mark_lines, "cells", MAX_ROWS)
+    lines += _format_marks(status, selected)
     if changes:
         lines.append(changes)
     # The text of a stop has several lines.
     text = "\n".join(lines)
     return text.split("\n")
+
+
+def _format_marks(
+    status: Mapping[str, Any], selected: Sequence[Cell] | None
+) -> list[str]:
+    """Return the lines on stale cells and hidden state.
+
+    If `selected` is given, lines on other cells are left out.
+    """
+    lines = []
+    selected_numbers = {cell.number for cell in selected or ()}
+    for mark in status_text.list_marked_cells(status):
+        if selected is not None and mark["cell"] not in selected_numbers:
+            continue
+        reason = one_line(mark["why"])
+        lines.append(f"  cell {mark['cell']}: {reason}")
+    return status_text.limit_lines(lines, "cells", MAX_ROWS)
 
 
 def format_figure_folder(folder: str) -> str:
