@@ -90,13 +90,19 @@ def quote(
     if has_few_lines and sum(sizes) <= limit:
         return "\n".join(texts)
     head_count = _count_fitting_lines(sizes, limit * HEAD_SHARE)
-    tail_count = _count_fitting_lines(sizes[::-1], limit * TAIL_SHARE)
+    sizes.reverse()
+    tail_count = _count_fitting_lines(sizes, limit * TAIL_SHARE)
     if max_lines is not None:
-        head_count = min(head_count, int(max_lines * HEAD_SHARE))
-        tail_count = min(tail_count, int(max_lines * TAIL_SHARE))
+        max_head = int(max_lines * HEAD_SHARE)
+        max_tail = int(max_lines * TAIL_SHARE)
+        head_count = min(head_count, max_head)
+        tail_count = min(tail_count, max_tail)
     tail_start = len(lines) - tail_count
-    gap = _format_gap(lines[head_count:tail_start], completeness)
-    return "\n".join([*texts[:head_count], gap, *texts[tail_start:]])
+    omitted = lines[head_count:tail_start]
+    shown = texts[:head_count]
+    shown.append(_format_gap(omitted, completeness))
+    shown += texts[tail_start:]
+    return "\n".join(shown)
 
 
 def _quote_first_and_last(lines: Sequence[str], count: int) -> list[_QuotedLine]:
