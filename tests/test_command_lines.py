@@ -448,7 +448,7 @@ def test_hook_texts_name_a_runnable_command(
     notebook = project.new("Load", "Plot")
     notebook.insert("x = 1")
     cell_id, response = notebook.insert("die('SIGSEGV')")
-    assert "`.stepper/env/bin/stepper restore` runs the steps before" in response.stop
+    assert "`.stepper/env/bin/stepper restore` re-runs the cells" in response.stop
     denied = notebook.before("insert", "1", cell_id).denied  # the agent reads it
     assert "(in a terminal: `.stepper/env/bin/stepper continue`" in denied
     refused = notebook.insert("1")[1]

@@ -851,7 +851,7 @@ SUGGESTIONS = [
         Outcome.KERNEL_DIED,
         U,
         fault("KernelDied", "EndedOutside"),
-        "the cell did not cause the kernel's death: `stepper restore`",
+        "the cell did not cause the kernel's death: re-run the cells that succeeded",
     ),
     (
         Outcome.MEMORY,

@@ -11,8 +11,9 @@ MAX_NAMES = 20
 COLLABORATION_PACKAGE = "jupyter-collaboration"
 
 CONSOLE_NOTE = (
-    "stepper tracks what you run there: the next report names the variables that it"
-    " assigned. To leave the console, press Ctrl-D; `exit` stops the kernel."
+    "stepper tracks the code that you run there: the next report names the variables"
+    " that the code assigned. To leave the console, press Ctrl-D; `exit` stops the"
+    " kernel."
 )
 
 

@@ -33,8 +33,8 @@ NOTHING_RAN = "stepper: the cell did not run."
 NOTIFIED = "you are notified with its report when it finishes"
 OTHER_SESSION = "another session is notified when it finishes"
 MEANWHILE = (
-    "Meanwhile you can edit the plan and markdown cells, read, and work in other"
-    " notebooks."
+    "Meanwhile, you can edit the plan and Markdown cells, read the notebook, and work"
+    " in other notebooks."
 )
 QUEUE_HINT = "With `queue: true` in .stepper/config.yaml, code cells wait in line."
 

@@ -60,8 +60,8 @@ RESUME_ARGUMENTS = {"continue": "ANSWER", "fix": "HINT", "skip": "REASON"}
 RESUME_EFFECTS = {
     "restore": "re-runs the cells that succeeded, in a new kernel",
     "continue": "resumes the notebook (in Claude Code: {})",
-    "fix": "resumes it and grants the failed step new retries ({})",
-    "skip": "resumes it and skips the step ({})",
+    "fix": "resumes the notebook, with new retries for the failed step ({})",
+    "skip": "resumes the notebook and skips the step ({})",
 }
 MAX_NAMES = 40  # of each kind, in a context
 MAX_OPEN_CELLS = 5  # in one line

@@ -22,7 +22,7 @@ NETWORK = "check the network and the server, then {fix}"
 SERVER_BUSY = "wait until the server accepts requests again, then {fix}"
 LESS_DATA = "process the data in smaller chunks"
 RESTORE = "`{restore}` re-runs the cells that succeeded"
-RESTORE_AND_FIX = RESTORE + ", then {fix}"
+RESTORE_AND_FIX = "re-run the cells that succeeded (`{restore}`), then {fix}"
 
 # The suggestion is the text of the first row whose label describes the error. Labels
 # are those of `error_classification.list_labels`; class names have no module.

@@ -61,7 +61,7 @@ async def recover_run(session: Session) -> None:
     if decision.action is run_decisions.NextAction.RETRY:
         # The cell is not run again, because no client waits for the result.
         work.notes += session.outputs.write_outputs(
-            work.cell, execution, run.step, run.run, work.keeps_mtime
+            work.cell, execution, run.step, run.run, keep_time=work.keeps_mtime
         )
     summary = await finish_run(session, work, run, execution, decision)
     session.journal.log_report(run_report.format_run(summary), summary)

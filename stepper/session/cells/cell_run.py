@@ -331,7 +331,7 @@ async def record_execution(
     # A retry replaces the outputs.
     if decision.action is not run_decisions.NextAction.RETRY:
         work.notes += session.outputs.write_outputs(
-            cell, execution, run.step, run.run, work.keeps_mtime
+            cell, execution, run.step, run.run, keep_time=work.keeps_mtime
         )
     work.notes += decision.notes
     session.journal.log(run, sync=SyncMode.BACKGROUND)

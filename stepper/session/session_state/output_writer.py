@@ -73,6 +73,7 @@ class OutputWriter:
         execution: Execution,
         step: int | None,
         run: int,
+        *,
         keep_time: bool,
     ) -> list[str]:
         """Write the outputs of a run to its cell; return the notes for the report.
