@@ -828,7 +828,12 @@ SUGGESTIONS = [
         fault("Timeout"),
         stop_suggestion.fill_commands(stop_suggestion.TIMEOUT, comment="#"),
     ),
-    (Outcome.KERNEL_DIED, U, fault("KernelStartFailed"), "stepper doctor"),
+    (
+        Outcome.KERNEL_DIED,
+        U,
+        fault("KernelStartFailed"),
+        "find the cause with `stepper doctor`",
+    ),
     (
         Outcome.KERNEL_DIED,
         U,
