@@ -85,7 +85,7 @@ class Connection:
     async def wait(self, work: asyncio.Task[Response], limit: float) -> None:
         """Wait until the work is done or the client sends a signal.
 
-        Return after `limit` seconds in any case. If the client has already sent a
+        Return after `limit` seconds at the latest. If the client has already sent a
         signal, wait only for the work.
         """
         tasks: list[asyncio.Task[Response] | asyncio.Task[bytes]] = [work]

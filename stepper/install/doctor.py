@@ -388,7 +388,7 @@ def is_mcp_only(paths: Paths) -> bool:
 
 
 def _check_notebooks(paths: Paths) -> str:
-    """Return which notebooks the patterns include.
+    """Return a text on the notebooks that the patterns include.
 
     Raise StepperError if stepper has not put a notebook back in its place.
     """

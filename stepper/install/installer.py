@@ -563,8 +563,9 @@ def _describe_original(
 ) -> claude_settings.Data:
     """Return the original state of the project for the record.
 
-    The original state is unknown if files of stepper exist without a record, such as in
-    a clone or after .stepper/ was deleted.
+    If files of stepper exist, the original state is unknown, and the result describes
+    a project without Claude Code's settings. The record of an earlier installation has
+    precedence over the result: see `_write_record`.
     """
     project = Path(paths.project)
     text = None

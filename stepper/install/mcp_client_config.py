@@ -145,7 +145,7 @@ def _record_original(
         missing_folders = sum(not folder.is_dir() for folder in parents)
         original = {
             "text": before,
-            "folder": missing_folders == 0,
+            "folder": missing_folders == 0,  # for older versions of stepper
             "folders": missing_folders,
         }
     trust.save_record(paths, {**record, "clients": {**clients, name: original}})

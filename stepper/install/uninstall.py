@@ -133,7 +133,7 @@ def _is_installed(
 
 
 def _print_kept(project: Path, notebooks: str) -> None:
-    """Print which of the user's files were kept. `notebooks` is a folder's name."""
+    """Print the user's folders that were kept. `notebooks` is the name of a folder."""
     names = []
     if (project / notebooks).is_dir():
         names.append(f"{notebooks}/")
@@ -144,7 +144,7 @@ def _print_kept(project: Path, notebooks: str) -> None:
 
 
 def _restore_notebooks(paths: Paths) -> None:
-    """Put notebooks back in their places if stepper was killed during a read."""
+    """Put back the notebooks that were being read when stepper was killed."""
     if not replaced_notebooks.list_replaced_notebooks(paths):
         return
     if paths.is_env_recorded():

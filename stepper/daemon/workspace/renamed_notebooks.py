@@ -144,8 +144,8 @@ class RenamedNotebooks:
 
         If another session ran these cells, move that session to the path of `session`.
         If the notebook of `session` was itself renamed, first move `session` to its new
-        path. If the match is uncertain, the other session is not moved, and only
-        the user is notified; then a `session` with runs gets a free name.
+        path. If the match is uncertain, only notify the user of a possible rename. In
+        this case, `session` moves to a free name if cells ran in it.
         """
         hashes = notebook_identity.hash_code_cells(cells)
         if not hashes:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -75,8 +74,6 @@ def open_replay(
     from stepper.session.verification.replay import NullJournal
 
     figures = os.path.join(os.path.dirname(copy), "figures")
-    # No cell of a replay runs twice.
-    limits_of_replay = replace(limits, undo=False)
     return _create_session(
         on_change,
         workspace,
@@ -85,7 +82,7 @@ def open_replay(
         journal=NullJournal(),
         record=record,
         figures=figures,
-        get_limits=lambda: limits_of_replay,
+        get_limits=lambda: limits,
         get_launch_config=lambda environ, kernel: launch,
     )
 

@@ -69,8 +69,10 @@ def explain_read_error(error: BaseException, frames: list[UserFrame]) -> Iterato
     """Yield sentences on the text, bytes or file that could not be read."""
     name = type(error).__name__
     message = get_message(error)
+    # Attributes of a UnicodeError.
     data = peek(error, "object")
     position = peek(error, "start")
+    # Attributes of a JSONDecodeError.
     document = peek(error, "doc")
     document_position = peek(error, "pos")
     has_position = type(position) is int
