@@ -43,6 +43,7 @@ score, n, rows, text, nothing, flag, listed, keyed = 0.85, 3, [1, 2, 3], "abc", 
 acc, arr, series = np.float32(0.5), np.arange(6).reshape(2, 3), pd.Series([1, 2, 3])
 df = pd.DataFrame({"price": [1.0, 2, None], "n": [1, 2, 3], "title": ["a", "b", "c"]})
 odd = pd.DataFrame({"a": [evil, evil]})
+typed = pd.DataFrame({"dtype": [1, 2]})
 counts = pd.Series({"kind": 1}, name="three")
 labelled = pd.Series([1, 2], index=[evil, "a"])
 ran.clear()
@@ -76,6 +77,7 @@ df["n"].max() == 3
 df["price"].isna().sum() == 1
 df.n.notna().all()
 (df["n"] > 0).all()
+(typed > 0).all().all()
 arr.shape == (2, 3) and arr.sum() == 15
 series.mean() == 2
 np.pi > 3

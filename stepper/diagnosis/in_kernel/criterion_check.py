@@ -27,6 +27,7 @@ from stepper.kernels.in_kernel.safe_inspect import (
     is_a,
     is_library_object,
     is_one_of,
+    is_pandas,
     shell,
     shorten,
 )
@@ -275,10 +276,10 @@ def is_numeric(value: Any) -> bool:
         return False
     if get_top_module(type(value)) not in ("numpy", "pandas"):
         return False
-    if hasattr(value, "dtype"):
-        dtypes = [value.dtype]
+    if is_pandas(value, "DataFrame"):
+        dtypes = value.dtypes.tolist()
     else:
-        dtypes = list(getattr(value, "dtypes", ["?"]))
+        dtypes = [getattr(value, "dtype", None)]
     return all(map(is_number_dtype, dtypes))
 
 

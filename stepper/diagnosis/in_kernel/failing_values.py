@@ -180,10 +180,7 @@ def is_called(node: Any) -> bool:
 
 
 def describe_missing_call(value: Any) -> str:
-    """Return the note that a function is not called.
-
-    Return an empty string for any other value.
-    """
+    """Return the note that a function is not called, or "" for any other value."""
     if is_a(value, CALLABLE):
         return ", which is not called here"
     return ""
