@@ -3,7 +3,7 @@
     python benchmarks/edit_stories.py                      # 30 public notebooks: minutes
     python benchmarks/edit_stories.py --random 40 --seed 7 # random notebooks
     python benchmarks/edit_stories.py --folder FOLDER      # the notebooks below FOLDER
-    python benchmarks/edit_stories.py -v --json
+    python benchmarks/edit_stories.py -v --json --log FILE # a line for each notebook
 
 The public notebooks are those with ten or more code cells in source distributions on
 the package index (`tests/dataflow/score.py`); they are downloaded at run time. With
@@ -11,12 +11,24 @@ the package index (`tests/dataflow/score.py`); they are downloaded at run time. 
 all cells. Then a number in a cell near the middle changes as Claude Code edits it, and
 `stepper run --stale` runs. The state must be that of a new kernel that runs the edited
 notebook from the top. Names that differ between two such kernels are nondeterministic
-and are left out.
+and are left out; a notebook counts if at least half of the names remain, among them one
+that the edit changes. To make more names deterministic, all kernels have the same hash
+seed, and a cell above all others seeds the random numbers.
+
+The outcome of a notebook is one of:
+
+- equal: the values of all names are equal. `identity` counts those in which equal
+  values are shared differently: `a is b` in only one of the kernels.
+- named: each difference belongs to a name that a report lists as not restored, or is a
+  number in a text, such as the default name `sys[3]`, and a report lists the package
+  counters.
+- failed: a cell raises an error only in the live kernel.
+- SILENT: there is another difference.
 
 A random notebook has five cells with operations on shared objects. Cells are replaced,
 replaced by versions that fail, deleted and appended at random. The state at the end
 must be that of a new kernel that runs the final cells. `--middle-inserts` also inserts
-cells between others.
+cells between others. For these, other shared objects are a difference, too.
 """
 
 from __future__ import annotations
@@ -25,6 +37,7 @@ import argparse
 import ast
 import collections
 import json
+import os
 import random
 import re
 import shutil
@@ -32,7 +45,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -61,11 +74,20 @@ CONFIG = """
 kernel_cwd: notebook
 max_cells: 1000
 max_retries: 100
-cell_timeout_seconds: 30
+cell_timeout_seconds: 100
+report_after_seconds: 100
 """
 MIN_CELLS = 10
-MAX_EDITS = 6  # tries to change a number with an effect
-MAX_SECONDS = 60.0  # of one run of all cells
+MAX_EDITS = 4  # tries to change a number with an effect
+MAX_SECONDS = 300.0  # of one run of all cells
+# The first cell of a public notebook in all kernels.
+SEED_CELL = """import random
+import numpy as np
+random.seed(1)
+np.random.seed(1)"""
+COMMENT = re.compile(r"#[^\n'\"]*$", re.MULTILINE)
+# Numbers in a text, such as in the default name of an object.
+TEXT = re.compile(r"'[^']*'")
 EXTRA = ("ipykernel>=7", "ipywidgets", "watermark")
 # Cells that need a network, a terminal, or minutes.
 UNSUITABLE = re.compile(
@@ -87,8 +109,10 @@ class Story:
     wrong_names: list[str] = field(default_factory=list)
     nondeterministic: list[str] = field(default_factory=list)
     differences: list[Difference] = field(default_factory=list)
+    identity: list[Difference] = field(default_factory=list)
     settings: list[str] = field(default_factory=list)  # settings that differ
     seconds: float = 0.0
+    not_restored: str = ""  # names and states in the reports
 
 
 @dataclass(frozen=True)
@@ -120,29 +144,36 @@ def is_suitable(path: Path) -> bool:
         sources = read_code_cells(path)
     except (ValueError, KeyError, UnicodeDecodeError):
         return False
-    return len(sources) >= MIN_CELLS and not UNSUITABLE.search("\n".join(sources))
+    text = COMMENT.sub("", "\n".join(sources))
+    return len(sources) >= MIN_CELLS and not UNSUITABLE.search(text)
 
 
 def list_edits(sources: Sequence[str]) -> Iterator[Edit]:
-    """Yield changes of one number in a cell, from the middle of the notebook outwards."""
+    """Yield changes of one number in a cell, from the middle of the notebook outwards.
+
+    Numbers in assignments precede others, which rarely have an effect.
+    """
     middle = len(sources) // 2
     order = sorted(range(1, len(sources) - 1), key=lambda n: abs(n - middle))
-    for index in order:
-        yield from list_number_changes(index, sources[index])
+    for in_assignment in (True, False):
+        for index in order:
+            yield from list_number_changes(index, sources[index], in_assignment)
 
 
-def list_number_changes(index: int, source: str) -> Iterator[Edit]:
-    """Yield changes of the numbers that a cell assigns or passes to a call."""
+def list_number_changes(index: int, source: str, in_assignment: bool) -> Iterator[Edit]:
+    """Yield changes of the first numbers in a cell, in or outside assignments."""
     try:
         tree = ast.parse(source)
     except SyntaxError:
         return
     lines = source.splitlines(keepends=True)
-    numbers = [
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Constant) and type(node.value) in (int, float)
-    ]
+    numbers = []
+    for statement in tree.body:
+        if isinstance(statement, (ast.Assign, ast.AugAssign)) != in_assignment:
+            continue
+        for node in ast.walk(statement):
+            if isinstance(node, ast.Constant) and type(node.value) in (int, float):
+                numbers.append(node)
     for node in numbers[:2]:
         value = node.value * 1.25 or 0.5
         if type(node.value) is int:
@@ -165,11 +196,14 @@ def run_cells(project: Project, path: Path, sources: Sequence[str]) -> Notebook:
     name = str(path.relative_to(project.folder / "notebooks"))
     notebook = project.notebook(name, cells)
     try:
-        response = project.stepper("run", notebook.name, check=None)
-    except subprocess.TimeoutExpired as error:
+        response = project.stepper(
+            "run", notebook.name, check=None, timeout=MAX_SECONDS
+        )
+    except (subprocess.TimeoutExpired, TimeoutError) as error:
         project.stepper("interrupt", notebook.name, check=None)
         shut_down(notebook)
-        raise UnsuitableNotebookError("takes longer than two minutes") from error
+        message = f"takes longer than {MAX_SECONDS:.0f} s"
+        raise UnsuitableNotebookError(message) from error
     if response.returncode:
         shut_down(notebook)
         lines = (response.stdout + response.stderr).split("\n")
@@ -192,37 +226,70 @@ def replay(project: Project, path: Path, sources: Sequence[str]) -> State:
         path.unlink()
 
 
+@dataclass(frozen=True)
+class Choice:
+    """An edit with an effect, and the states of two replays of the edited notebook."""
+
+    edit: Edit
+    first: State
+    second: State
+
+
 def choose_edit(
-    project: Project, path: Path, sources: list[str]
-) -> tuple[Edit, list[str], State]:
-    """Return an edit that has an effect, the edited sources and their state."""
-    started_at = time.monotonic()
-    original = replay(project, path, sources)
-    if time.monotonic() - started_at > MAX_SECONDS:
-        raise UnsuitableNotebookError(f"takes longer than {MAX_SECONDS:.0f} s")
+    project: Project, path: Path, sources: list[str], original: State
+) -> Choice:
+    """Return an edit that changes a name which is equal in two replays.
+
+    `original` is the state after all cells with their original sources.
+    """
+    unstable = set[str]()
     for _, edit in zip(range(MAX_EDITS), list_edits(sources), strict=False):
         edited = [*sources]
         edited[edit.cell] = edit.source
         try:
-            state = replay(project, path, edited)
+            first = replay(project, path, edited)
+            if not list_changed_names(original, first) - unstable:
+                continue
+            second = replay(project, path, edited)
         except UnsuitableNotebookError:
             continue
-        if state.names != original.names:
-            return edit, edited, state
+        unstable |= find_unstable_names(first, second)
+        if list_changed_names(original, first) - unstable:
+            return Choice(edit, first, second)
     raise UnsuitableNotebookError("no number has an effect")
+
+
+def list_changed_names(before: State, after: State) -> set[str]:
+    """Return the names whose values differ."""
+    return {
+        name
+        for name, lines in after.names.items()
+        if lines != before.names.get(name, ())
+    }
+
+
+def find_unstable_names(first: State, second: State) -> set[str]:
+    """Return the names that differ between two replays."""
+    return {
+        root
+        for difference in compare_states(first, second)
+        for root in difference.roots
+    }
 
 
 @dataclass
 class Verdict:
     """The comparison of a live kernel with two replays.
 
-    Names decide the outcome. `settings` are differences outside the namespace.
+    Names decide the outcome. `settings` are differences outside the namespace, and
+    `identity` those between shared objects with equal values.
     """
 
     outcome: str
     differences: list[Difference]
+    identity: list[Difference]
     settings: list[str]
-    nondeterministic: list[str]
+    unstable: set[str]
 
     @property
     def wrong_names(self) -> list[str]:
@@ -230,13 +297,11 @@ class Verdict:
         return sorted({root for each in self.differences for root in each.roots})
 
 
-def judge_story(live: State, first: State, second: State) -> Verdict:
+def judge_story(
+    live: State, first: State, second: State, compares_identity: bool
+) -> Verdict:
     """Compare the state of the live kernel with that of two replays."""
-    unstable = {
-        root
-        for difference in compare_states(first, second)
-        for root in difference.roots
-    }
+    unstable = find_unstable_names(first, second)
     stable_differences = [
         difference
         for difference in compare_states(live, first)
@@ -248,69 +313,109 @@ def judge_story(live: State, first: State, second: State) -> Verdict:
         for root in difference.roots
         if root in first.settings
     ]
-    differences = [
-        difference
-        for difference in stable_differences
-        if not {*settings} & {*difference.roots}
-    ]
-    text = find_names_not_restored(live.reports)
+    differences = []
+    identity = []
+    for difference in stable_differences:
+        if {*settings} & {*difference.roots}:
+            continue
+        if difference.is_identity and not compares_identity:
+            identity.append(difference)
+        else:
+            differences.append(difference)
     unnamed = [
         difference
         for difference in differences
-        if not any(is_named(root, text) for root in difference.roots)
-        and live.doubtful.isdisjoint(difference.roots)
+        if not is_difference_named(difference, live, first)
     ]
     outcome = "named" if differences else "equal"
     if unnamed:
         outcome = "SILENT"
     if live.errors:
         outcome = "failed"
-    return Verdict(outcome, unnamed or differences, settings, sorted(unstable))
+    return Verdict(outcome, unnamed or differences, identity, settings, unstable)
+
+
+def is_difference_named(difference: Difference, live: State, replayed: State) -> bool:
+    """Return whether a report of the live kernel names a difference."""
+    text = find_names_not_restored(live.reports)
+    if any(is_named(root, text) for root in difference.roots):
+        return True
+    if not live.doubtful.isdisjoint(difference.roots):
+        return True
+    return is_named("package counters", text) and all(
+        hide_numbers(live.names.get(root, [])) == hide_numbers(replayed.names[root])
+        for root in difference.roots
+        if root in replayed.names
+    )
+
+
+def hide_numbers(lines: Sequence[str]) -> list[str]:
+    """Return lines without the numbers in quoted texts."""
+    return [
+        TEXT.sub(lambda quoted: re.sub(r"\d+", "#", quoted[0]), line) for line in lines
+    ]
 
 
 def run_public_story(project: Project, path: Path) -> Story:
     """Edit a public notebook; return the outcome."""
-    started_at = time.monotonic()
     name = str(path.relative_to(project.folder / "notebooks"))
-    sources = read_code_cells(path)
+    sources = [SEED_CELL, *read_code_cells(path)]
+    live_path = path.with_name(f"{path.stem}-live.ipynb")
     try:
-        replay_path = path.with_name(f"{path.stem}-replay.ipynb")
-        edit, edited, first = choose_edit(project, replay_path, sources)
-        second = replay(project, replay_path, edited)
-        live = run_live_edit(project, path, sources, edit)
+        notebook = run_cells(project, live_path, sources)
+        try:
+            return run_edit_story(project, path, notebook, sources, name)
+        finally:
+            shut_down(notebook)
+            live_path.unlink()
     except (
         UnsuitableNotebookError,
         InvalidRunError,
         subprocess.SubprocessError,
+        AssertionError,
+        OSError,
+        ValueError,
     ) as error:
         return Story(name, "unsuitable", str(error))
-    verdict = judge_story(live, first, second)
+
+
+def run_edit_story(
+    project: Project, path: Path, notebook: Notebook, sources: list[str], name: str
+) -> Story:
+    """Edit a notebook whose cells have run; return the outcome."""
+    started_at = time.monotonic()
+    replay_path = path.with_name(f"{path.stem}-replay.ipynb")
+    original = get_state(notebook, in_child=True)
+    choice = choose_edit(project, replay_path, sources, original)
+    names = choice.first.names.keys()
+    unstable = find_unstable_names(choice.first, choice.second) & names
+    if 2 * len(unstable) > len(names):
+        text = f"{len(unstable)} of {len(names)} names: {sorted(unstable)[:9]}"
+        return Story(name, "nondeterministic", text)
+    live = run_live_edit(notebook, choice.edit)
+    verdict = judge_story(live, choice.first, choice.second, compares_identity=False)
     return Story(
         name,
         verdict.outcome,
-        edit.text,
-        len(first.names),
+        choice.edit.text,
+        len(names),
         verdict.wrong_names,
-        verdict.nondeterministic,
+        sorted(verdict.unstable & names),
         verdict.differences[:8],
+        verdict.identity[:8],
         verdict.settings,
         round(time.monotonic() - started_at, 1),
+        find_names_not_restored(live.reports),
     )
 
 
-def run_live_edit(
-    project: Project, path: Path, sources: Sequence[str], edit: Edit
-) -> State:
-    """Run a notebook, edit a cell through the hook, run what is stale."""
-    live_path = path.with_name(f"{path.stem}-live.ipynb")
-    notebook = run_cells(project, live_path, sources)
-    try:
-        answer = notebook.replace(f"cell{edit.cell}", edit.source)
-        stale = project.stepper("run", notebook.name, "--stale", check=None)
-        state = get_state(notebook)
-    finally:
-        shut_down(notebook)
-        live_path.unlink()
+def run_live_edit(notebook: Notebook, edit: Edit) -> State:
+    """Edit a cell of a notebook through the hook, run what is stale."""
+    answer = notebook.replace(f"cell{edit.cell}", edit.source)
+    stale = notebook.project.stepper(
+        "run", notebook.name, "--stale", check=None, timeout=MAX_SECONDS
+    )
+    state = get_state(notebook)
     state.reports = [get_report(answer), stale.stdout]
     if " ran ok" not in state.reports[0]:
         state.errors.append(state.reports[0])
@@ -334,20 +439,33 @@ def copy_notebooks(source: Path, folder: Path) -> list[Path]:
     return sorted(filter(is_suitable, paths.values()), key=lambda p: p.stat().st_size)
 
 
-def run_public_stories(
-    count: int, jobs: int, python: str, source: Path | None
-) -> list[Story]:
-    """Return the outcomes of at least `count` public notebooks that can be edited."""
+def run_public_stories(arguments: argparse.Namespace, python: str) -> list[Story]:
+    """Return the outcomes of the required number of notebooks that can be edited."""
     stories: list[Story] = []
+    jobs = arguments.jobs
     with create_project(python) as project, ThreadPoolExecutor(jobs) as pool:
         project.config(CONFIG)
         folder = project.folder / "notebooks" / "packages"
-        paths = copy_notebooks(source, folder) if source else download_notebooks(folder)
-        while paths and sum(each.outcome in OUTCOMES for each in stories) < count:
-            chosen, paths = paths[: 2 * jobs], paths[2 * jobs :]
-            stories += pool.map(lambda path: run_public_story(project, path), chosen)
-            show_progress(stories)
+        if arguments.folder:
+            paths = copy_notebooks(arguments.folder, folder)
+        else:
+            paths = download_notebooks(folder)
+        futures = [pool.submit(run_public_story, project, path) for path in paths]
+        for future in as_completed(futures):
+            add_story(stories, future.result(), arguments.log)
+            if sum(each.outcome in OUTCOMES for each in stories) >= arguments.notebooks:
+                pool.shutdown(wait=True, cancel_futures=True)
+                break
     return stories
+
+
+def add_story(stories: list[Story], story: Story, log: Path | None) -> None:
+    """Add a story to the others and to the log; show the progress."""
+    stories.append(story)
+    show_progress(stories)
+    if log is not None:
+        with log.open("a", encoding="utf-8") as stream:
+            stream.write(f"{json.dumps(asdict(story))}\n")
 
 
 # The first cell of each random notebook binds all names that the others use.
@@ -534,7 +652,7 @@ def run_random_story(
     path = notebook.path.with_name("replay.ipynb")
     final_state = replay(project, path, [source for _, source in live.cells])
     state.errors = live.errors
-    verdict = judge_story(state, final_state, final_state)
+    verdict = judge_story(state, final_state, final_state, compares_identity=True)
     return Story(
         f"random {seed}",
         verdict.outcome,
@@ -543,8 +661,9 @@ def run_random_story(
         verdict.wrong_names,
         [],
         verdict.differences[:8],
-        verdict.settings,
-        round(time.monotonic() - started_at, 1),
+        settings=verdict.settings,
+        seconds=round(time.monotonic() - started_at, 1),
+        not_restored=find_names_not_restored(state.reports),
     )
 
 
@@ -560,8 +679,7 @@ def run_random_stories(arguments: argparse.Namespace, python: str) -> list[Story
             return run_random_story(project, seed, steps, arguments.middle_inserts)
 
         for story in pool.map(run, seeds):
-            stories.append(story)
-            show_progress(stories)
+            add_story(stories, story, arguments.log)
     return stories
 
 
@@ -578,16 +696,25 @@ def format_stories(stories: Sequence[Story], is_verbose: bool) -> Iterator[str]:
     names = sum(story.names for story in judged)
     wrong = sum(len(story.wrong_names) for story in judged)
     unstable = sum(len(story.nondeterministic) for story in judged)
-    yield f"| notebooks | {' | '.join(OUTCOMES)} | names | other value | unstable |"
-    yield f"| --- |{' --- |' * (len(OUTCOMES) + 3)}"
-    cells = " | ".join(str(counts[outcome]) for outcome in OUTCOMES)
-    yield f"| {len(judged)} | {cells} | {names} | {wrong} | {unstable} |"
+    titles = ["notebooks", *OUTCOMES, "identity", "names", "other value", "unstable"]
+    numbers = [
+        len(judged),
+        *(counts[outcome] for outcome in OUTCOMES),
+        sum(bool(story.identity) for story in judged),
+        names,
+        wrong,
+        unstable,
+    ]
+    yield f"| {' | '.join(titles)} |"
+    yield f"|{' --- |' * len(titles)}"
+    yield f"| {' | '.join(map(str, numbers))} |"
     settings = collections.Counter(name for story in judged for name in story.settings)
     yield f"\nSettings that differ, with the number of notebooks: {dict(settings)}"
     yield f"{counts['unsuitable']} notebooks cannot be run or edited here."
+    yield f"In {counts['nondeterministic']}, most names differ between two replays."
     for story in stories if is_verbose else ():
         yield f"\n{story.outcome}: {story.notebook} ({story.seconds} s)\n{story.edit}"
-        for difference in story.differences:
+        for difference in (*story.differences, *story.identity):
             roots = ", ".join(difference.roots[:5])
             yield f"    {roots}: {difference.text[:300]}"
 
@@ -605,6 +732,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--middle-inserts", action="store_true")
     parser.add_argument("--python", help="the interpreter of the kernels")
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--log", type=Path, help="a file for a line on each notebook")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.add_argument("-v", "--verbose", action="store_true", help="each notebook")
     return parser.parse_args()
@@ -613,14 +741,14 @@ def parse_arguments() -> argparse.Namespace:
 def main() -> None:
     """Run the chosen stories and print the result."""
     arguments = parse_arguments()
+    # All kernels iterate over sets of strings in the same order.
+    os.environ["PYTHONHASHSEED"] = "0"
     requirements = PACKAGES if arguments.random else (*NEEDED, *EXTRA)
     python = arguments.python or environment(sys.executable, *requirements)
     if arguments.random:
         stories = run_random_stories(arguments, python)
     else:
-        stories = run_public_stories(
-            arguments.notebooks, arguments.jobs, python, arguments.folder
-        )
+        stories = run_public_stories(arguments, python)
     if arguments.json:
         print(json.dumps([asdict(story) for story in stories], indent=1))
     else:

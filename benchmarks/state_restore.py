@@ -55,6 +55,11 @@ DUMP = (
     " 'exec'), names), names['write_state'](get_ipython(), {path!r}, {folder!r})))"
     "({{'__name__': 'state_dump'}}) and None"
 )
+# A child of the kernel describes the state, so that the kernel's objects stay as they are.
+DUMP_IN_CHILD = (
+    "(lambda os: (lambda child: os.waitpid(child, 0) if child else ({dump}, os._exit(0)))"
+    "(os.fork()))(__import__('os')) and None"
+)
 OUTCOMES = ("equal", "named", "failed", "SILENT")
 # Random numbers are compared if the replayed cells set a seed.
 SEEDS = {
@@ -92,10 +97,14 @@ class State:
 
 @dataclass
 class Difference:
-    """A difference between two states, and the names that it belongs to."""
+    """A difference between two states, and the names that it belongs to.
+
+    With `is_identity`, the values are equal, but not the same objects are shared.
+    """
 
     roots: tuple[str, ...]
     text: str
+    is_identity: bool = False
 
 
 @dataclass
@@ -113,11 +122,16 @@ class Result:
     error: str = ""
 
 
-def get_state(notebook: Notebook) -> State:
-    """Return the state of a notebook's kernel."""
+def get_state(notebook: Notebook, in_child: bool = False) -> State:
+    """Return the state of a notebook's kernel.
+
+    With `in_child`, a child process of the kernel describes the state.
+    """
     path = notebook.path.with_suffix(".state.json")
     folder = str(notebook.path.parent)
     source = DUMP.format(source=str(DUMP_SOURCE), path=str(path), folder=folder)
+    if in_child:
+        source = DUMP_IN_CHILD.format(dump=source)
     arguments = ("eval", source, "--notebook", notebook.name)
     response = notebook.project.stepper(*arguments, check=None)
     if not path.exists():
@@ -266,7 +280,8 @@ def compare_states(
             yield Difference((name,), describe_difference(live_value, replay_value))
     for alias in sorted({*live.aliases} ^ {*replay.aliases}):
         side = "only live" if alias in live.aliases else "only in the replay"
-        yield Difference(tuple(sorted(find_alias_roots(alias))), f"{side}: {alias}")
+        roots = tuple(sorted(find_alias_roots(alias)))
+        yield Difference(roots, f"{side}: {alias}", is_identity=True)
     for name in sorted(live.settings.keys() | replay.settings.keys()):
         if name in ignored:
             continue

@@ -72,11 +72,15 @@ class Project:
         (self.folder / ".stepper" / "config.yaml").write_text(text)
 
     def stepper(
-        self, *arguments: str, check: int | None = 0, cwd: Path | None = None
+        self,
+        *arguments: str,
+        check: int | None = 0,
+        cwd: Path | None = None,
+        timeout: float = 120,
     ) -> subprocess.CompletedProcess[str]:
         """Run the CLI."""
         result = forked.run(
-            list(arguments), cwd or self.folder, timeout=120, daemons=self.daemons
+            list(arguments), cwd or self.folder, timeout, daemons=self.daemons
         )
         assert check is None or result.returncode == check, (
             result.stdout + result.stderr

@@ -168,3 +168,29 @@ def test_run_stale_gives_the_state_of_a_replay(module_project: Project) -> None:
     path = f"import sys; sys.path.append({str(next(packages))!r})"
     check_setters(module_project, "replay", [*SETTERS], path, IMPORTS, PACKAGES)
     assert module_project.json("verify", "replay")["reproduces"]
+
+
+def test_former_object_in_another_value(module_project: Project) -> None:
+    """An equal value is not enough if another value contains the former object."""
+    cells = [
+        code("nums = [1, 2]\nk = 1", "a"),
+        code("def wrap(value): return {'value': value}\nbox = wrap(nums)", "b"),
+        code("total = sum(nums)", "c"),
+        code("same = list(nums)", "d"),
+    ]
+    notebook = module_project.notebook("former.ipynb", cells)
+    assert module_project.json("run", "former")["ok"]
+
+    def list_stale() -> list[str]:
+        marks = module_project.json("status", "former")["stale"]
+        return [mark["cell_id"] for mark in marks]
+
+    notebook.replace("a", "nums = [1, 2]\nk = 2")
+    assert list_stale() == []
+    # A change in place reaches only one of the two objects.
+    notebook.insert("nums.append(3)")
+    assert list_stale() == ["b"]
+    assert module_project.json("run", "former", "--stale")["ok"]
+    assert list_stale() == []
+    answer = module_project.json("eval", "box['value'] is nums, box, same")
+    assert answer["output"].strip() == "(True, {'value': [1, 2, 3]}, [1, 2])"

@@ -46,7 +46,7 @@ class UndoLab(Lab):
         restore = None
         if undo is not None:
             selected = None if names is None else frozenset(names)
-            restore = RestoreRequest(tuple(undo), selected)
+            restore = RestoreRequest(tuple(undo), selected, tuple(undo))
         request = UndoRequest(
             self.number, mentioned, self.seconds, self.memory, restore
         )
@@ -490,3 +490,106 @@ def test_hostile_objects_run_no_code(lab: UndoLab) -> None:
     lab.step("calls.clear(); d.clear(); s.clear()\nvars(h)['x'] = 1\ncalls.clear()")
     lab.step("print(calls, len(d), len(s))", [lab.number], {"d", "s", "h"})
     assert lab.output == "[] 1 1\n"
+
+
+# Cell, reader → the former values in other values.
+FORMER_VALUES = {
+    "tuple": ("nums = [1, 2]", "pair = (nums, 7)", {"nums": ("pair",)}),
+    "result": ("nums = [1, 2]", "total = sum(nums)", {}),
+    "part": ("table = {'a': [1]}", "rows = table['a']", {"table": ("rows",)}),
+    "attribute": (
+        "nums = [1]",
+        "import types; box = types.SimpleNamespace(); box.nums = nums",
+        {"nums": ("box",)},
+    ),
+    "method": ("nums = [1]", "add = nums.append", {"nums": ("add",)}),
+    "two names": ("nums = [1]", "a = nums; b = [a]", {"nums": ("a", "b")}),
+    "displayed": ("nums = [1]", "nums", {"nums": ("_",)}),
+    "hidden": ("nums = [1]", "gen = (n for n in nums)", {"nums": ("",)}),
+    "view": ("x = np.arange(6)", "y = x[1:3]", {"x": ("y",)}),
+    "views of a view": ("x = np.arange(6).reshape(2, 3)", "y = x[0]", {"x": ("y",)}),
+    "copy": ("x = np.arange(6)", "y = x * 2; z = x.copy()", {}),
+    "frame": (FRAME, "frames = [df]", {"df": ("frames",)}),
+    "copied frame": (FRAME, "other = df.copy(); s = df['a'].sum()", {}),
+    "immutable": ("t = (1, (2, 'a'))", "ts = [t]", {}),
+    "only each other": ("a = [1]; b = {'a': a}", "n = len(b)", {}),
+}
+
+
+@pytest.mark.parametrize("case", FORMER_VALUES)
+def test_former_values_in_other_values(lab: UndoLab, case: str) -> None:
+    cell, reader, expected = FORMER_VALUES[case]
+    lab.step(cell)
+    first = lab.number
+    lab.step(reader)
+    facts = lab.step(cell, [first], {"nums", "table", "x", "df", "t", "a", "b"})
+    assert facts.restore
+    assert facts.restore.former_values == expected
+    assert facts.restore.former_classes == {}
+
+
+def test_instances_of_a_former_class(lab: UndoLab) -> None:
+    cell = "class A:\n    pass\nclass B(A):\n    pass"
+    lab.step(cell)
+    first = lab.number
+    lab.step("items = [B()]; n = 1")
+    facts = lab.step(cell, [first], {"A", "B"})
+    assert facts.restore
+    assert facts.restore.former_values == {}
+    assert facts.restore.former_classes["B"] == ("items",)
+
+
+def test_change_of_a_former_value_is_reported_for_both_names(lab: UndoLab) -> None:
+    lab.step("nums = [1]")
+    first = lab.number
+    lab.step("pair = (nums, 7); other = pair[0]")
+    lab.step("nums = [1]", [first], {"nums"})
+    facts = lab.step("other.append(2)")
+    assert facts.changes == {"other": "changed", "pair": "changed"}
+
+
+PACKAGE = """
+import types
+toy = sys.modules['toy'] = types.ModuleType('toy')
+exec('''
+import itertools
+ids = itertools.count()
+size = 3
+class System:
+    _count = 0
+    def __init__(self):
+        self.name = f'sys[{System._count}]'
+        System._count += 1
+''', vars(toy))
+"""
+
+
+def test_counters_of_a_package(lab: UndoLab) -> None:
+    lab.step(PACKAGE)
+    lab.step("toy.size += 1; toy.System._other = 1")
+    lab.step("a = toy.System()")
+    first = lab.number
+    lab.step("b = toy.System()")
+    last = lab.number
+    # The last cell runs again, and then the first one.
+    lab.step("b = toy.System(); print(b.name)", [last], {"b"})
+    assert lab.output == "sys[1]\n"
+    facts = lab.step("a = toy.System(); print(a.name)", [first], {"a"})
+    assert lab.output == "sys[0]\n"
+    assert facts.restore and not facts.restore.not_restored
+    lab.step("print(toy.System._count, toy.size, toy.System._other)")
+    assert lab.output == "2 4 1\n"
+
+
+def test_counters_that_differ_are_named(lab: UndoLab) -> None:
+    lab.step(PACKAGE.replace("'toy'", "'toy_ids'"))
+    lab.step("a = toy.System()")
+    first = lab.number
+    lab.step("b = toy.System()")
+    facts = lab.step("a = [toy.System(), toy.System()]", [first], {"a"})
+    assert facts.restore and [*facts.restore.not_restored] == ["package counters"]
+    lab.step("print(toy.System._count)")
+    assert lab.output == "2\n"
+    lab.step("n = next(toy.ids)")
+    facts = lab.step("n = next(toy.ids)", [lab.number], {"n"})
+    assert facts.restore and [*facts.restore.not_restored] == ["package counters"]

@@ -22,7 +22,7 @@ from stepper.policy.model import (
     Run,
     Verdict,
 )
-from stepper.policy.undo_model import NO_IMAGES, UndoImages
+from stepper.policy.undo_model import NO_IMAGES, NamesByName, UndoImages
 
 EVENT_CLASSES: dict[str, type[Event]] = {}
 # Fields with named tuples, which orjson does not support.
@@ -235,6 +235,8 @@ class RunsUndone(
         "by_command",
         "undo_reach",
         "undo_images",
+        "former_values",
+        "former_classes",
     ),
 ):
     """The kernel restored the state before earlier runs.
@@ -262,6 +264,9 @@ class RunsUndone(
     # As in `RunEnded`, only if `by_command` is true.
     undo_reach: int = 0
     undo_images: UndoImages = NO_IMAGES
+    # As in `RestoreResult`.
+    former_values: NamesByName = field(default_factory=dict)
+    former_classes: NamesByName = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

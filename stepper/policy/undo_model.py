@@ -20,6 +20,9 @@ DELETED = "deleted"
 MAX_CHANGES = 300
 
 RunsByName = Mapping[str, tuple[int, ...]]
+NamesByName = dict[str, tuple[str, ...]]
+# In a list of names: other names, which the kernel did not find.
+UNKNOWN_NAMES = ""
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,11 @@ class RestoreRequest:
 
     def to_json(self) -> dict[str, Any]:
         """Return the request as JSON data for the kernel."""
-        return {"runs": self.runs, "names": self.sorted_names}
+        return {
+            "runs": self.runs,
+            "names": self.sorted_names,
+            "own_runs": self.own_runs,
+        }
 
 
 @dataclass(frozen=True)
@@ -146,13 +153,17 @@ class RestoreResult:
 
     `restored` and `removed` contain the undone runs by name, `not_restored` the reasons
     by name. A removed name did not exist before the undone runs. `seconds` is the
-    duration of the restore.
+    duration of the restore. `former_values` are the names of values that contain the
+    object which a name had before the undo, by this name; `former_classes` are those
+    that contain instances of a former class.
     """
 
     restored: dict[str, tuple[int, ...]] = field(default_factory=dict)
     removed: dict[str, tuple[int, ...]] = field(default_factory=dict)
     not_restored: dict[str, str] = field(default_factory=dict)
     seconds: float = 0.0
+    former_values: NamesByName = field(default_factory=dict)
+    former_classes: NamesByName = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         """Return whether the result contains a name."""

@@ -44,6 +44,8 @@ from stepper.policy.dataflow.run_history import (
     locate_provider,
 )
 from stepper.policy.dataflow.statement_flow import find_affected_names, list_texts
+from stepper.policy.dataflow.undone_changes import FormerObject
+from stepper.policy.undo_model import UNKNOWN_NAMES
 
 
 def ran_in_order(cells: Cells, ran: Cells, history: History) -> bool:
@@ -283,7 +285,33 @@ class _DependencySearch:
         """
         if provider_run is None or read.origin == provider_run.run:
             return True
-        return name not in flow.usage.shared or name not in self.changed_in_place
+        if name in flow.usage.shared and name in self.changed_in_place:
+            return False
+        last_run = provider_run.run
+        return not any(
+            read.origin < former.run <= last_run
+            and self._keeps_former_object(flow, name, former)
+            for former in self.history.undo.former_objects.get(name, ())
+        )
+
+    def _keeps_former_object(
+        self, flow: CellFlow, name: str, former: FormerObject
+    ) -> bool:
+        """Return whether a cell made a value that must not contain a former object.
+
+        Without a change in place, the former object of a name is as good as the new
+        one. The instances of a former class are not.
+        """
+        assert flow.record is not None
+        bound = flow.record.bound.keys()
+        containers = former.containers
+        if UNKNOWN_NAMES in containers:
+            containers = containers | bound
+        if containers.isdisjoint(bound):
+            return False
+        if former.is_class or name in self.changed_in_place:
+            return True
+        return not containers.isdisjoint(self.changed_in_place)
 
     def _add_cause_of_pending_cell(
         self,

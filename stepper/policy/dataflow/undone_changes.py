@@ -22,6 +22,17 @@ class BindingChange(NamedTuple):
     is_binding: bool
 
 
+class FormerObject(NamedTuple):
+    """An object that a name had before `run`, when the kernel undid its binding.
+
+    The values of `containers` contain the object or, if `is_class`, its instances.
+    """
+
+    run: int
+    containers: frozenset[str]
+    is_class: bool
+
+
 Runs = Collection[int]
 Changes = list[BindingChange]
 Texts = Mapping[str, str]
@@ -47,6 +58,8 @@ class UndoneChanges:
         self.names_by_run: dict[int, CellIds] = {}
         # Runs of cells that `stepper undo` undid; the cells have not run again.
         self.undone_runs: set[int] = set()
+        # Name → its former objects that other values contain.
+        self.former_objects: dict[str, list[FormerObject]] = {}
         # Names that could not be restored, and that no run has bound since.
         self.unrestored: set[str] = set()
 
@@ -55,6 +68,7 @@ class UndoneChanges:
         self.table = table
         self.changes = {}
         self.reported = {}
+        self.former_objects = {}
         self.unrestored = set()
 
     def record(self, origin: int, before: Mapping[str, Binding], binds: Names) -> None:
@@ -84,6 +98,7 @@ class UndoneChanges:
         for name in event.not_restored:
             if not self._is_bound_since(name, requested):
                 self.unrestored.add(name)
+        self._record_former_objects(event)
         if event.by_command:
             self.undone_runs.update(event.runs)
         for names in (event.restored, event.removed):
@@ -99,6 +114,24 @@ class UndoneChanges:
                 continue
             rebound_by = self._undo(name, requested)
             self._record_undone(name, rebound_by, event)
+
+    def _record_former_objects(self, event: RunsUndone) -> None:
+        """Record the former objects in values of other names."""
+        for name, names in event.former_values.items():
+            self._add_former_object(name, event.run, names, is_class=False)
+        for name, names in event.former_classes.items():
+            self._add_former_object(name, event.run, names, is_class=True)
+
+    def _add_former_object(
+        self,
+        name: str,
+        run: int,
+        containers: Collection[str],
+        is_class: bool,
+    ) -> None:
+        former = FormerObject(run, frozenset(containers), is_class)
+        former_objects = self.former_objects.setdefault(name, [])
+        former_objects.append(former)
 
     def _is_bound_since(self, name: str, runs: Runs) -> bool:
         """Return whether another run bound a name after the last of some runs.

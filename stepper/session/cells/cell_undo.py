@@ -260,6 +260,8 @@ def _log_restore(
             restored=result.restored,
             removed=result.removed,
             not_restored=result.not_restored,
+            former_values=result.former_values,
+            former_classes=result.former_classes,
         ),
         sync=SyncMode.NONE,
     )

@@ -165,6 +165,8 @@ def _record(
             restored=result.restored,
             removed=result.removed,
             not_restored=result.not_restored,
+            former_values=result.former_values,
+            former_classes=result.former_classes,
             by_command=True,
             undo_reach=facts.reach,
             undo_images=facts.images,

@@ -42,6 +42,8 @@ class Log:
         self.watched: list[Snapshot] | None = None
         self.current: Recording | None = None
         self.memory = 0  # bytes for all images, as of the last run
+        # Names whose values may contain a former and a current object of a cell.
+        self.twins: set[str] = set()
 
 
 log = Log()
@@ -121,7 +123,7 @@ def begin(request: Any, bindings: Any) -> None:
     was_enabled = pause_collector()
     forget_classes()
     try:
-        log.current = Recording(request, bindings)
+        log.current = Recording(request, bindings, log.twins)
     except BaseException:
         image = Image(request["run"])
         for names in request["names"].values():

@@ -97,8 +97,10 @@ def list_bindings(namespace: Any, hidden: Any) -> Any:
 class Recording:
     """The image of the run that is in progress."""
 
-    def __init__(self, request: Any, bindings: Any) -> None:
+    def __init__(self, request: Any, bindings: Any, twins: set[str]) -> None:
+        """Take the image. `twins` are names whose changes matter in any case."""
         began = clock()
+        self.twins = twins
         self.run: int = request["run"]
         self.memory: int = request["memory"]
         self.kinds: dict[str, str] = {}
@@ -171,6 +173,7 @@ class Recording:
         changed, unprotected = self.compare_objects()
         keys = {*changed, *unprotected}
         names_by_id = self.find_names(keys)
+        self.add_twins(changed.keys(), names_by_id)
         for key, snapshot in changed.items():
             image.objects[key] = Change(snapshot, names_by_id[key])
         for key, (label, size, state) in unprotected.items():
@@ -279,6 +282,21 @@ class Recording:
                 continue
             for key in find_reachable(value, keys, deadline):
                 add_unprotected(image, name, *unprotected[key])
+
+    def add_twins(self, keys: Any, names: Any) -> None:
+        """Add to the names of changed objects those in `twins` that contain them.
+
+        `names` contains the names that the cell uses, by the ids of objects.
+        """
+        if not keys:
+            return
+        deadline = walk_clock() + OTHER_NAMES_SECONDS
+        changed = set(keys)
+        for name in self.twins & self.bindings.keys():
+            value = self.bindings[name]
+            reached = find_reachable(value, changed, deadline)
+            for key in reached:
+                names[key].add(name)
 
     def find_reachable(self, roots: list[int], keys: set[int]) -> Any:
         """Return those objects that other objects refer to, before the run."""

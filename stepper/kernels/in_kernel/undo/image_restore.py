@@ -14,7 +14,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+from stepper.kernels.in_kernel.safe_inspect import call_safely
 from stepper.kernels.in_kernel.undo.before_images import log
+from stepper.kernels.in_kernel.undo.former_values import FormerValues
 from stepper.kernels.in_kernel.undo.global_state import (
     get_label,
     get_position,
@@ -51,6 +53,7 @@ class Restore:
         self.not_restored: dict[str, str] = {}
         # Old values are freed at the end: their `__del__` must not see a mixed state.
         self.kept: list[Any] = []
+        self.former = FormerValues()
 
     def is_requested(self, name: str) -> bool:
         return self.names is None or name in self.names
@@ -162,6 +165,7 @@ class Restore:
             return
         runs = {image.run for image in target.images}
         self.kept.append(self.namespace.get(name))
+        self.add_former_values(name, target)
         if target.entry is LOST:
             self.fail(name, "too large")
         elif target.entry is MISSING:
@@ -171,6 +175,14 @@ class Restore:
         elif self.namespace.get(name, MISSING) is not target.entry:
             self.namespace[name] = target.entry
             self.restored.setdefault(name, set()).update(runs)
+
+    def add_former_values(self, name: str, target: Target) -> None:
+        """Remember the values that a name had since the state to restore."""
+        values = [image.bindings[name] for image in target.images[:-1]]
+        values.append(self.namespace.get(name, MISSING))
+        for value in values:
+            if value is not target.entry:
+                self.former.add(name, value)
 
     def select_objects(self, objects: Any, bindings: Any) -> Any:
         """Return the objects to restore, with the requested names that reach them.
@@ -350,4 +362,11 @@ def restore(request: Any, namespace: Any) -> Any:
     requested = None if names is None else set(names)
     undo = Restore(set(request["runs"]), requested, namespace)
     with without_interrupts():
-        return undo.run_all()
+        result = undo.run_all()
+        undo.kept.clear()
+        containers = call_safely(undo.former.find_containers, log.images, namespace)
+    values, classes = containers or ({}, {})
+    for name, names in values.items():
+        log.twins.update((name, *names))
+    result.update(former_values=values, former_classes=classes)
+    return result

@@ -13,6 +13,7 @@ from stepper.kernels.in_kernel import module_reload
 from stepper.kernels.in_kernel.safe_inspect import call_safely, shell
 from stepper.kernels.in_kernel.undo import before_images, image_restore
 from stepper.kernels.in_kernel.undo.image_recording import list_bindings
+from stepper.kernels.in_kernel.undo.package_counters import LABEL, counters
 from stepper.kernels.in_kernel.undo.python_objects import scope
 
 # The result of the restore before the current run.
@@ -49,6 +50,7 @@ def restore_before_run(request: dict[str, Any]) -> None:
     if restore:
         result = call_safely(image_restore.restore, restore, shell.user_ns)
         last_restore["result"] = result or describe_failed_restore(restore)
+        call_safely(counters.undo, restore["own_runs"], True)
         module_reload.forget_removed_modules()
     before_images.record_names(get_bindings())
 
@@ -60,6 +62,7 @@ def start_run(request: dict[str, Any], reloaded: list[str]) -> None:
     if reloaded:
         before_images.forget_modules(set(reloaded))
     before_images.begin(request, get_bindings())
+    call_safely(counters.start_run)
 
 
 def describe_failed_restore(restore: dict[str, Any]) -> dict[str, Any]:
@@ -76,8 +79,14 @@ def describe_failed_restore(restore: dict[str, Any]) -> dict[str, Any]:
 def finish_run(has_failed: bool) -> dict[str, Any] | None:
     """Return the facts on the run that has ended."""
     facts: dict[str, Any] | None = before_images.finish(get_bindings(), has_failed)
-    if facts is not None and last_restore["result"]:
-        facts["restore"] = last_restore["result"]
+    if facts is None:
+        return None
+    have_counters_changed = call_safely(counters.finish_run, facts["run"])
+    result = last_restore["result"]
+    if result:
+        facts["restore"] = result
+        if have_counters_changed:
+            result["not_restored"]["package counters"] = LABEL
     return facts
 
 
@@ -121,6 +130,9 @@ def undo(text: str) -> dict[str, Any]:
     else:
         result = call_safely(image_restore.restore, request, shell.user_ns)
         facts["restore"] = result or describe_failed_restore(request)
+        own_runs = request["own_runs"] or runs
+        if call_safely(counters.undo, own_runs, False):
+            facts["restore"]["not_restored"]["package counters"] = LABEL
         module_reload.forget_removed_modules()
         if result and is_complete:
             before_images.drop_undone(runs)

@@ -1,0 +1,248 @@
+"""Former values of names that other objects still contain.
+
+If a cell runs again and binds a name to an equal value, cells that read the name are
+not stale. But a list that contains the former object keeps that one: a later change in
+place of one of the two objects does not reach the other. This module finds the names
+with such objects. Only values of the types that have a fingerprint matter.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Iterable
+from typing import Any
+
+from stepper.kernels.in_kernel.undo.image_recording import (
+    LOST,
+    MISSING,
+    Image,
+    list_bindings,
+)
+from stepper.kernels.in_kernel.undo.object_walk import (
+    clock,
+    find_reachable,
+    find_row,
+    get_module,
+)
+from stepper.kernels.in_kernel.undo.pandas_types import uses_copy_on_write
+from stepper.kernels.in_kernel.value_fingerprints import MAX_ITEMS
+
+SECONDS = 0.02  # for the search for the names
+MAX_MEMBERS = 10 * MAX_ITEMS
+PLAIN_CONTAINERS = (list, tuple, set, frozenset)
+UNKNOWN_NAMES = ""  # stands for names that were not found
+# The number of references to an item of a dict that `getrefcount` counts.
+probe = {0: object()}
+OWN_REFERENCES = sys.getrefcount(probe[0])
+
+
+class FormerValues:
+    """The values that names had before an undo, by name."""
+
+    def __init__(self) -> None:
+        self.values: Any = {}
+        # Classes are not kept alive: a former subclass has to be collected.
+        self.classes: Any = {}
+        # The objects in the values, by id.
+        self.members: Any = {}
+        # The number of references to each member that are known.
+        self.references: Any = {}
+
+    def add(self, name: str, value: Any) -> None:
+        """Add a value of a name that the undo removes from the namespace."""
+        if value is MISSING or value is LOST:
+            return
+        if is_users_class(value):
+            reference = weakref.ref(value)
+            classes = self.classes.setdefault(name, [])
+            classes.append(reference)
+        elif is_supported(value):
+            values = self.values.setdefault(name, [])
+            values.append(value)
+
+    def find_containers(self, images: list[Image], namespace: Any) -> Any:
+        """Return the names whose values contain former values, by former name.
+
+        The second result has the same for classes, whose instances count.
+        """
+        contents = self.list_contents()
+        class_ids = self.list_class_ids()
+        values: Any = {}
+        classes: Any = {}
+        if not contents and not class_ids:
+            return values, classes
+        roots = list_roots(images, namespace)
+        deadline = clock() + SECONDS
+        for name, keys in contents.items():
+            containers = find_names(roots, keys, deadline)
+            if not containers:
+                containers.add(UNKNOWN_NAMES)
+            values[name] = sorted(containers)
+        for name, keys in class_ids.items():
+            containers = find_names(roots, keys, deadline)
+            if containers:
+                classes[name] = sorted(containers)
+        return values, classes
+
+    def list_class_ids(self) -> Any:
+        """Return the ids of the former classes that still exist, by name."""
+        class_ids = {}
+        for name, references in self.classes.items():
+            keys = set()
+            for reference in references:
+                kind = reference()
+                if kind is not None:
+                    keys.add(id(kind))
+            if keys:
+                class_ids[name] = keys
+        return class_ids
+
+    def list_contents(self) -> Any:
+        """Return the ids of the objects in each value that something else refers to."""
+        keys_by_name = self.collect_members()
+        self.count_references()
+        outside = self.find_outside()
+        contents = {}
+        for name, keys in keys_by_name.items():
+            shared = keys & outside
+            if shared:
+                contents[name] = shared
+        return contents
+
+    def collect_members(self) -> Any:
+        """Find the objects in all values; return their ids by name."""
+        keys_by_name = {}
+        for name, values in self.values.items():
+            keys: set[int] = set()
+            for value in values:
+                self.add_members(value, keys)
+                self.add_reference(value)
+            keys_by_name[name] = keys
+        return keys_by_name
+
+    def add_members(self, root: Any, keys: set[int]) -> None:
+        """Add a value and the objects in it to the members, and their ids to `keys`."""
+        queue = [root]
+        while queue and len(self.members) <= MAX_MEMBERS:
+            value = queue.pop()
+            key = id(value)
+            if key in keys or not is_supported(value):
+                continue
+            keys.add(key)
+            self.members[key] = value
+            parts = list_parts(value)
+            queue += parts
+
+    def add_reference(self, value: Any) -> None:
+        key = id(value)
+        count = self.references.get(key, 0)
+        self.references[key] = count + 1
+
+    def count_references(self) -> None:
+        """Count the references among the members."""
+        for value in self.members.values():
+            for part in list_parts(value):
+                self.add_reference(part)
+
+    def find_outside(self) -> set[int]:
+        """Return the ids of the members to which something else refers."""
+        members = self.members
+        outside = set()
+        for key in members:
+            # A variable for the member would be another reference.
+            count = sys.getrefcount(members[key]) - OWN_REFERENCES
+            known_count = self.references.get(key, 0)
+            if count > known_count and can_change(members[key]):
+                outside.add(key)
+        return outside
+
+
+def is_users_class(value: Any) -> bool:
+    """Return whether a value is a class that a cell defines."""
+    return isinstance(value, type) and get_module(value) == "__main__"
+
+
+def is_supported(value: Any) -> bool:
+    """Return whether a value may have a fingerprint, and can change."""
+    kind = type(value)
+    if kind in PLAIN_CONTAINERS or kind is dict:
+        return len(value) <= MAX_ITEMS
+    return is_array(value) or is_frame(value)
+
+
+def is_array(value: Any) -> bool:
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and type(value) is numpy.ndarray
+
+
+def is_frame(value: Any) -> bool:
+    pandas = sys.modules.get("pandas")
+    if pandas is None:
+        return False
+    return type(value) in (pandas.DataFrame, pandas.Series)
+
+
+def list_parts(value: Any) -> list[Any]:
+    """Return the objects in a value, as often as the value refers to them."""
+    kind = type(value)
+    if kind in PLAIN_CONTAINERS:
+        return list(value)
+    if kind is dict:
+        return list(dict.values(value))
+    if is_array(value):
+        if value.dtype.kind == "O" and value.base is None:
+            return list(value.ravel().tolist())
+        return [value.base]
+    if is_frame(value) and not uses_copy_on_write():
+        return [block.values for block in value._mgr.blocks]
+    return []
+
+
+def can_change(value: Any) -> bool:
+    """Return whether a value, or an object in it, can change in place."""
+    kind = type(value)
+    if kind in (tuple, frozenset):
+        return any(map(can_change, value))
+    row = find_row(kind)
+    if row is None:
+        return False
+    return row.is_same is not None or bool(row.label)
+
+
+def list_roots(images: list[Image], namespace: Any) -> list[tuple[str, Any]]:
+    """Return all values that cells can reach, also after further undos, with names.
+
+    The results of cells have the name `_`.
+    """
+    bindings = list_bindings(namespace, {})
+    roots = list(bindings.items())
+    for name in ("Out", "_", "__", "___"):
+        value = namespace.get(name)
+        roots.append(("_", value))
+    for image in images:
+        for name, value in image.bindings.items():
+            if value is not MISSING and value is not LOST:
+                roots.append((name, value))
+        for change in image.objects.values():
+            _, row, state = change.snapshot
+            children = row.children(state)
+            for name in change.names:
+                roots += [(name, child) for child in children]
+    return roots
+
+
+def find_names(
+    roots: Iterable[tuple[str, Any]], keys: set[int], deadline: float
+) -> set[str]:
+    """Return the names whose values contain one of some objects.
+
+    If the time is too short, the result contains UNKNOWN_NAMES.
+    """
+    names = set[str]()
+    for name, value in roots:
+        if name not in names and find_reachable(value, keys, deadline):
+            names.add(name)
+    if clock() >= deadline:
+        names.add(UNKNOWN_NAMES)
+    return names

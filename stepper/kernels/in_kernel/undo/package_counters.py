@@ -1,0 +1,232 @@
+"""Counters of packages, such as the number in the default name `sys[3]` of an object.
+
+A counter is an integer (or `itertools.count`) of a class or module that a function of
+the same class or module may assign. Before a cell runs again, a counter for names gets
+the value that the cell saw when it ran first. If the cell counts as far as before, the
+counter gets its last value afterwards: the objects of other cells have the next
+numbers. Otherwise, and for other counters, the report says that they differ.
+"""
+
+from __future__ import annotations
+
+import dis
+import itertools
+import sys
+import types
+from collections.abc import Collection, Iterator
+from typing import Any, NamedTuple
+
+from stepper.kernels.in_kernel.undo.object_walk import clock, get_module
+from stepper.kernels.in_kernel.undo.python_objects import (
+    KERNEL_PACKAGES,
+    get_class_dict,
+    get_module_dict,
+    scope,
+)
+
+# For one search in modules that are new: about 1,000 modules, whose import took longer.
+SEARCH_SECONDS = 0.015
+MAX_COUNTERS = 1000
+# Packages that count nothing which users see, and large ones.
+OTHER_PACKAGES = {
+    "PIL",
+    "bokeh",
+    "jedi",
+    "matplotlib",
+    "numba",
+    "numpy",
+    "pandas",
+    "parso",
+    "prompt_toolkit",
+    "pyarrow",
+    "pygments",
+    "scipy",
+    "sklearn",
+    "sympy",
+    "torch",
+}
+STORING = {dis.opmap["STORE_ATTR"], dis.opmap["STORE_GLOBAL"]}
+COUNTER_TYPES = (int, itertools.count)
+LABEL = "other objects got the next numbers"
+
+
+class Counter(NamedTuple):
+    """A class or module with a counter, and the name of its attribute.
+
+    `is_for_names` says that the function which counts also builds a text.
+    """
+
+    owner: Any
+    name: str
+    is_for_names: bool
+
+
+class Step(NamedTuple):
+    """The values of a counter before and after a run."""
+
+    run: int
+    before: int
+    after: int
+
+
+class Expected(NamedTuple):
+    """The value of a counter after a run that repeats another, and its last value."""
+
+    after: int
+    last: int
+
+
+class Counters:
+    """The counters of all modules that were loaded so far, and how runs changed them.
+
+    Counters have the index in `counters` as a key.
+    """
+
+    def __init__(self) -> None:
+        self.counters: list[Counter] = []
+        self.known_modules: set[str] = set()
+        self.pending: list[str] = []
+        self.standard = set(getattr(sys, "stdlib_module_names", ()))
+        self.values: list[int] = []  # before the current run
+        self.steps: dict[int, list[Step]] = {}
+        self.expected: dict[int, Expected] = {}
+        # Whether the last undo left a counter as it was.
+        self.has_other_value = False
+
+    def start_run(self) -> None:
+        """Store the values before a run."""
+        self.search()
+        self.values = [read_counter(counter) for counter in self.counters]
+
+    def finish_run(self, run: int) -> bool:
+        """Record what a run counted; return whether counters differ from a replay."""
+        self.search()
+        differs = self.has_other_value
+        for key, before in enumerate(self.values):
+            counter = self.counters[key]
+            after = read_counter(counter)
+            if after != before:
+                self.steps.setdefault(key, []).append(Step(run, before, after))
+            expected = self.expected.get(key)
+            if expected is not None:
+                differs = differs or after != expected.after
+                write_counter(counter, max(after, expected.last))
+        self.values = []
+        self.expected = {}
+        self.has_other_value = False
+        return differs
+
+    def undo(self, runs: Collection[int], is_repeated: bool) -> bool:
+        """Set back the counters that runs of a cell changed.
+
+        `is_repeated` says that the cell runs again now. Return whether a counter keeps
+        its value.
+        """
+        self.has_other_value = False
+        for key, steps in self.steps.items():
+            own_steps = [step for step in steps if step.run in runs]
+            if not own_steps:
+                continue
+            counter = self.counters[key]
+            value = read_counter(counter)
+            is_last = value == own_steps[-1].after
+            if not counter.is_for_names or not (is_last or is_repeated):
+                self.has_other_value = True
+                continue
+            if not is_last:
+                self.expected[key] = Expected(own_steps[-1].after, value)
+            write_counter(counter, own_steps[0].before)
+        return self.has_other_value
+
+    def search(self) -> None:
+        """Search in the modules that are new, as far as the time allows."""
+        if len(sys.modules) != len(self.known_modules):
+            new_names = [name for name in sys.modules if name not in self.known_modules]
+            self.known_modules.update(new_names)
+            self.pending += filter(self.may_have_counters, new_names)
+        deadline = clock() + SEARCH_SECONDS
+        while self.pending and clock() < deadline:
+            module = sys.modules.get(self.pending.pop())
+            if isinstance(module, types.ModuleType):
+                self.add_counters(module)
+
+    def may_have_counters(self, name: Any) -> bool:
+        package = str(name).partition(".")[0]
+        if package in OTHER_PACKAGES or package in KERNEL_PACKAGES:
+            return False
+        return package not in self.standard and not package.startswith("_")
+
+    def add_counters(self, module: Any) -> None:
+        """Add the counters of a module and of its classes."""
+        attributes = get_module_dict(module)
+        name = attributes.get("__name__")
+        # The state of the user's modules is restored.
+        if scope.is_local(name) or len(self.counters) >= MAX_COUNTERS:
+            return
+        self.counters += find_counters(module, attributes, name)
+        for value in list(attributes.values()):
+            if isinstance(value, type) and get_module(value) == name:
+                self.counters += find_counters(value, get_class_dict(value), name)
+
+
+counters = Counters()
+
+
+def find_counters(owner: Any, attributes: Any, module_name: Any) -> Iterator[Counter]:
+    """Yield the counters of a class or module."""
+    candidates = [
+        name
+        for name, value in list(attributes.items())
+        if type(value) in COUNTER_TYPES and type(name) is str and not name.isupper()
+    ]
+    if not candidates:
+        return
+    codes = [*list_storing_codes(attributes, module_name)]
+    for name in candidates:
+        storing = [code for code in codes if name in code.co_names]
+        if type(attributes[name]) is itertools.count:
+            yield Counter(owner, name, is_for_names=False)
+        elif storing:
+            yield Counter(owner, name, any(map(builds_text, storing)))
+
+
+def list_storing_codes(attributes: Any, module_name: Any) -> Iterator[types.CodeType]:
+    """Yield the code of functions that assign attributes or globals."""
+    for value in list(attributes.values()):
+        function = getattr(value, "__func__", value)
+        if type(value) is property:
+            function = value.fset or value.fget
+        if type(function) is not types.FunctionType:
+            continue
+        code = function.__code__
+        is_own = function.__module__ == module_name
+        if is_own and not STORING.isdisjoint(code.co_code[::2]):
+            yield code
+
+
+def builds_text(code: types.CodeType) -> bool:
+    """Return whether a function formats a text."""
+    if not {"format", "str"}.isdisjoint(code.co_names):
+        return True
+    texts = [constant for constant in code.co_consts if type(constant) is str]
+    operations = {dis.opname[number] for number in set(code.co_code[::2])}
+    has_format = any(name.startswith("FORMAT_") for name in operations)
+    # The first constant may be the docstring.
+    return has_format or any("%" in text for text in texts[1:])
+
+
+def read_counter(counter: Counter) -> int:
+    """Return the value of a counter, or 0 if the attribute has another type."""
+    value = vars(counter.owner).get(counter.name)
+    if type(value) is itertools.count:
+        text = repr(value).strip("count()").partition(",")[0]
+        return int(text) if text.isdigit() else 0
+    return value if type(value) is int else 0
+
+
+def write_counter(counter: Counter, value: int) -> None:
+    """Set the value of a counter that is an integer."""
+    if isinstance(counter.owner, type):
+        type.__setattr__(counter.owner, counter.name, value)
+    else:
+        get_module_dict(counter.owner)[counter.name] = value
