@@ -133,11 +133,9 @@ class OutputArea:
             unreported.append(max(0, count - reported_count))
         area.unreported = OmittedOutput(*unreported)
         for display_id, indices in displays.items():
-            entry_count = len(entries)
-            valid_indices = [index for index in indices if index < entry_count]
-            shown = [entries[index] for index in valid_indices]
-            displayed = [entry for entry in shown if "data" in entry.output]
-            area.displays[display_id] = displayed
+            shown = [entries[index] for index in indices if index < len(entries)]
+            display_entries = [entry for entry in shown if "data" in entry.output]
+            area.displays[display_id] = display_entries
         area.held_bytes = area._count_held_bytes()
         return area
 
@@ -382,9 +380,9 @@ class OutputArea:
         held = [*self.head, *self.entries]
         omitted = self.dropped
         entries = [entry.shorten(self.limit) for entry in held]
-        if omitted.outputs or not self._fit(entries):
+        if omitted.outputs or not self._are_within_limit(entries):
             entries = [entry.shorten(self.limit // 2) for entry in held]
-        if omitted.outputs or not self._fit(entries):
+        if omitted.outputs or not self._are_within_limit(entries):
             middle = self._find_middle(entries)
             for entry in entries[middle]:
                 omitted += entry.total
@@ -397,7 +395,7 @@ class OutputArea:
         outputs = [entry.output for entry in entries]
         return RenderedOutputs(outputs, omitted, self._find_displays(held))
 
-    def _fit(self, entries: list[Entry]) -> bool:
+    def _are_within_limit(self, entries: list[Entry]) -> bool:
         """Return whether the entries are within the size limit together."""
         size = sum(entry.size for entry in entries)
         return size <= self.limit
