@@ -397,14 +397,14 @@ class KernelClient(Connection):
         record = facts.get("record")
         if lost is not None and earlier.is_finished and lost.reply:
             # All messages may have been received before the connection was lost.
-            received = self.channels.count_received(earlier.request)
+            received = self.channels.count_received(earlier.request_id)
             if not record or received == record["count"]:
                 return await lost.finish()
         if not record:
             unknown = RunningExecution(self, 0.0, running.limits)
             return await unknown.finish_from_received(earlier)
         reason = CONNECTION_LOST if lost else NO_DAEMON
-        return await running.finish_from_record(earlier.request, facts, reason)
+        return await running.finish_from_record(earlier.request_id, facts, reason)
 
     async def _wait_for_earlier(
         self, running: RunningExecution, earlier: EarlierRun, pending_interrupt: str
@@ -428,14 +428,14 @@ class KernelClient(Connection):
             result.outputs = earlier.area.get_outputs()  # the record is lost
         return result
 
-    async def _fetch_record(self, request: str) -> dict[str, Any]:
+    async def _fetch_record(self, request_id: str) -> dict[str, Any]:
         """Return the content of the helper's message with the record of a request.
 
         Also update the helper and the stored environment. Raise KernelError if the
         kernel does not return the message.
         """
         reply = await self._execute_silently(
-            helper_loader.PUBLISH_RECORD.format(request), GRACE_SECONDS
+            helper_loader.PUBLISH_RECORD.format(request_id), GRACE_SECONDS
         )
         if reply.outcome is not Outcome.OK:
             raise KernelError(

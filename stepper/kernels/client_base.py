@@ -115,9 +115,9 @@ class Connection:
                 self.widgets.handle_comm(message)
             elif message_type in OUTPUT_TYPES:
                 self.update_displays(message, area)
-                request = message["parent_header"].get("msg_id")
+                request_id = message["parent_header"].get("msg_id")
                 is_update = message_type == UPDATE
-                if is_update or not self.widgets.capture(request, message):
+                if is_update or not self.widgets.capture(request_id, message):
                     return is_external or self.on_late_output(message)
         except MALFORMED_MESSAGE as error:
             self.record_malformed_message(error)

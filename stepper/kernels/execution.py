@@ -69,12 +69,12 @@ INTERRUPT_OUTCOMES = {"deadline": Outcome.TIMEOUT, "memory": Outcome.MEMORY}
 class EarlierRun:
     """An execution that started before the current connection, and its later messages.
 
-    `request` is the message id of its request. `lost` is the execution if this daemon
-    started it before the connection was lost, or None if an earlier daemon started it.
-    `error` is the error in its messages, if any.
+    `request_id` is the message id of its request. `lost` is the execution if this
+    daemon started it before the connection was lost, or None if an earlier daemon
+    started it. `error` is the error in its messages, if any.
     """
 
-    request: str
+    request_id: str
     area: OutputArea
     kernel: Connection
     lost: RunningExecution | None = None
@@ -225,16 +225,16 @@ class RunningExecution:
                     return
 
     async def finish_from_record(
-        self, request: str, facts: dict[str, Any], reason: str
+        self, request_id: str, facts: dict[str, Any], reason: str
     ) -> Execution:
         """Build the result of an execution from the helper's record of its messages.
 
-        `request` is the message id of the execution. `facts` is the content of the
+        `request_id` is the message id of the execution. `facts` is the content of the
         helper's message that contains the record. `reason` says why output may be
         missing in the record.
         """
         self.is_cell = True
-        self.msg_id = request
+        self.msg_id = request_id
         self.reply = None
         self.error = None
         self.result = Execution(Outcome.OK, memory=self.result.memory)
@@ -284,14 +284,14 @@ class RunningExecution:
         Messages of other executions are passed to the kernel connection.
         """
         for message in inbox.take_messages():
-            request = message["parent_header"].get("msg_id")
-            if request == self.msg_id:
+            request_id = message["parent_header"].get("msg_id")
+            if request_id == self.msg_id:
                 self.received_at = time.monotonic()
                 self.has_started = True
                 self.handle_message(message)
                 if self.is_idle and inbox is self.kernel.channels.iopub:
                     break
-            elif self.earlier and request == self.earlier.request:
+            elif self.earlier and request_id == self.earlier.request_id:
                 self.earlier.add_message(message)
             elif not self.kernel.handle_message(message, self.area) and self.is_cell:
                 self.area.add_message(message)

@@ -62,10 +62,10 @@ class ExternalExecutions:
         `before` is the time of a request to which the kernel has replied, taken from
         the monotonic clock. `on_finished` is not called.
         """
-        for request, started_at in list(self.busy.items()):
+        for request_id, started_at in list(self.busy.items()):
             if started_at <= before:
-                self.finished.append(request)
-                del self.busy[request]
+                self.finished.append(request_id)
+                del self.busy[request_id]
 
     def handle_message(self, message: Message) -> bool:
         """Update the executions from a message of the kernel.
@@ -78,12 +78,12 @@ class ExternalExecutions:
             return False
         if session == self.get_own_session():
             return False
-        request = str(parent.get("msg_id") or "")
-        if parent.get("msg_type") == "execute_request" and request:
-            self._update(request, message)
+        request_id = str(parent.get("msg_id") or "")
+        if parent.get("msg_type") == "execute_request" and request_id:
+            self._update(request_id, message)
         return True
 
-    def _update(self, request: str, message: Message) -> None:
+    def _update(self, request_id: str, message: Message) -> None:
         """Update an execution from one of its messages."""
         message_type = message["msg_type"]
         content = message["content"]
@@ -91,12 +91,12 @@ class ExternalExecutions:
         if message_type == "status":
             state = content.get("execution_state")
         # The execution may have started before this daemon.
-        if state != "idle" and request not in self.finished:
-            self.busy.setdefault(request, time.monotonic())
+        if state != "idle" and request_id not in self.finished:
+            self.busy.setdefault(request_id, time.monotonic())
             _drop_oldest(self.busy)
-        execution = self.executions.get(request)
+        execution = self.executions.get(request_id)
         if message_type == "execute_input":
-            self.executions[request] = _build_execution(message)
+            self.executions[request_id] = _build_execution(message)
             _drop_oldest(self.executions)
         elif message_type == "error" and execution:
             name = content.get("ename")
@@ -106,18 +106,18 @@ class ExternalExecutions:
             execution.is_silent = content.get("scratch") is True
             execution.namespace = self.decode_namespace(content["namespace"])
         elif state == "idle":
-            self._finish(request)
+            self._finish(request_id)
 
-    def _finish(self, request: str) -> None:
+    def _finish(self, request_id: str) -> None:
         """Remove a finished execution and call `on_finished` with it.
 
         The code of a silent execution is unknown, so it is an empty string.
         """
-        self.finished.append(request)
-        execution = self.executions.pop(request, None)
+        self.finished.append(request_id)
+        execution = self.executions.pop(request_id, None)
         if execution is None:
             execution = ExternalExecution("", "", is_silent=True)
-        started_at = self.busy.pop(request, 0.0)
+        started_at = self.busy.pop(request_id, 0.0)
         if started_at:
             execution.seconds = time.monotonic() - started_at
         else:

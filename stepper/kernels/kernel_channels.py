@@ -81,7 +81,7 @@ class KernelChannels(Protocol):
         is the message, or its header, that the message belongs to.
         """
 
-    def count_received(self, request: str) -> int:
+    def count_received(self, request_id: str) -> int:
         """Return the number of iopub messages received for a request.
 
         Return 0 if the implementation does not count messages.

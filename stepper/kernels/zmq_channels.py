@@ -224,7 +224,7 @@ class Channels:
         self.pinged_at = now
         self.unanswered_since = self.unanswered_since or now
 
-    def count_received(self, request: str) -> int:
+    def count_received(self, request_id: str) -> int:
         """Return 0: messages over ZeroMQ are not counted."""
         return 0
 

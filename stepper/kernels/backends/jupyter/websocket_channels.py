@@ -153,9 +153,9 @@ class WebsocketChannels:
         self.iopub.stop_waiting()
         self.shell.stop_waiting()
 
-    def count_received(self, request: str) -> int:
+    def count_received(self, request_id: str) -> int:
         """Return the number of iopub messages received for a request."""
-        return self.counts.get(request, 0)
+        return self.counts.get(request_id, 0)
 
     def send(
         self,
@@ -364,12 +364,12 @@ class WebsocketChannels:
             # The server reports the death of a kernel, so this kernel has not died.
             self.cause = ENDED_OUTSIDE if self.has_kernel_message else ""
 
-    def _count_message(self, request: Any) -> None:
+    def _count_message(self, request_id: Any) -> None:
         """Count an iopub message of a request.
 
         If there are more than MAX_COUNTED_REQUESTS requests, drop the oldest count.
         """
-        self.counts[request] = self.counts.pop(request, 0) + 1
+        self.counts[request_id] = self.counts.pop(request_id, 0) + 1
         if len(self.counts) > MAX_COUNTED_REQUESTS:
             oldest = next(iter(self.counts))
             del self.counts[oldest]
