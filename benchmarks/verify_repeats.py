@@ -1,45 +1,60 @@
 """Count verdicts of `stepper verify` that are not the same each time.
 
     python benchmarks/verify_repeats.py notebooks PYTHON [REPEATS]
-    python benchmarks/verify_repeats.py cells PYTHON [REPEATS] [RUNS]
+    python benchmarks/verify_repeats.py cells PYTHON [REPEATS]
+    python benchmarks/verify_repeats.py corpus PYTHON [REPEATS]
 
 `notebooks` makes small notebooks with unseeded draws, sets, clocks, threads and ids,
-records each one once, and calls `notebook-stepper verify` REPEATS times (100).
+records each one once, and verifies it REPEATS times (100) in forked kernels.
 
-`cells` runs the cells of the test corpus (`benchmarks/verify_cells.py`) RUNS times (4)
-for each of the four kernels of a replay, with the seeds that such a kernel has. Then
-each cell is judged REPEATS times (100), each time with runs chosen at random, by the
-rules of `stepper verify`. PYTHON has IPython, ipykernel, numpy, pandas and matplotlib.
+`cells` runs the same notebooks without kernels, REPEATS times in each of four processes
+that have the seeds of the four kernels of a replay, and applies the rules of `stepper
+verify` to their outputs. `corpus` does the same with the cells of the test corpus
+(`benchmarks/verify_cells.py`), which takes half a minute for each run. PYTHON has
+IPython, ipykernel, numpy, pandas and matplotlib.
 """
 
 from __future__ import annotations
 
+import asyncio
+import atexit
 import json
-import random
+import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.verify_cells import LEFT_OUT, Outputs, run_cells
+from stepper.daemon.replay.standalone import StandaloneReplays
 from stepper.diagnosis import ipython_syntax
+from stepper.kernels.backends.local import kernel_command
 from stepper.kernels.outputs import image_diff
+from stepper.policy.commands.cli_commands import Verify
+from stepper.policy.comparison.clock_values import RunTime
 from stepper.policy.comparison.input_cells import find_input_cells
 from stepper.policy.comparison.nondeterminism import Sources
-from stepper.policy.comparison.output_comparison import ReplayVerdict, compare_outputs
 from stepper.policy.comparison.output_items import CellOutputs
+from stepper.policy.comparison.recorded_runs import Recording
 from stepper.policy.dataflow import name_analysis
 from stepper.policy.model import Cell
+from stepper.session.verification.findings import (
+    ReplayFindings,
+    update_differences,
+)
 from stepper.session.verification.random_seeds import SEED_OFFSET
+from stepper.session.verification.replay import ReplayResult
 from stepper.session.verification.verify import MAX_REPLAYS
+from tests import forked_kernels
 from tests.oracle.cell_corpus import NAMES, load_cells
 
-STANDALONE = "from stepper.cli.package_command import main; main()"
 # Runs before the cells of a notebook, like the seeds of a replay.
 SEED = """
 import random
@@ -53,7 +68,7 @@ NOTEBOOKS = {
     "draws": [
         "import random\nprint(random.choice('ab'))",
         "print(random.random() < 0.5)",
-        "values = [random.randint(1, 2) for _ in range(2)]\nvalues",
+        "values = [random.randint(1, 2) for _ in range(2)]\nprint(values)",
         "print(sum(values))",
         "print('fixed')",
     ],
@@ -93,18 +108,39 @@ NOTEBOOKS = {
 }
 
 
-def make_notebook(path: Path, sources: Sequence[str]) -> None:
-    """Write a notebook that has not run."""
+# Prints what each cell prints, as a list in JSON.
+RECORD = """
+import contextlib, io, json, sys
+namespace, printed = {}, []
+for source in json.load(sys.stdin):
+    with contextlib.redirect_stdout(io.StringIO()) as stream:
+        exec(source, namespace)
+    printed.append(stream.getvalue())
+print(json.dumps(printed))
+"""
+
+
+def make_notebook(python: str, path: Path, sources: Sequence[str]) -> None:
+    """Write a notebook with the outputs of a run, which needs no kernel."""
+    result = subprocess.run(
+        [python, "-c", RECORD],
+        input=json.dumps(sources),
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
     cells = [
         {
             "cell_type": "code",
             "id": f"c{number}",
             "metadata": {},
-            "execution_count": None,
+            "execution_count": number,
             "source": source,
-            "outputs": [],
+            "outputs": [{"output_type": "stream", "name": "stdout", "text": printed}],
         }
-        for number, source in enumerate(sources, 1)
+        for number, (source, printed) in enumerate(
+            zip(sources, json.loads(result.stdout), strict=True), 1
+        )
     ]
     kernelspec = {"name": "python3", "display_name": "Python", "language": "python"}
     raw = {
@@ -116,62 +152,91 @@ def make_notebook(path: Path, sources: Sequence[str]) -> None:
     path.write_text(json.dumps(raw, indent=1))
 
 
+def fork_kernels() -> None:
+    """Make kernels forks of a process with the same interpreter and hash seed.
+
+    A kernel that is started as for users needs ten times as much processor time.
+    """
+    servers: dict[str, forked_kernels.ForkServers] = {}
+
+    def start(argv: Sequence[str], **options: Any) -> forked_kernels.ForkedKernel:
+        environ = dict(options["env"])
+        environ.pop(kernel_command.PARENT_PID, None)
+        hash_seed = environ["PYTHONHASHSEED"]
+        if hash_seed not in servers:
+            server = forked_kernels.ForkServers()
+            server.environ["PYTHONHASHSEED"] = hash_seed
+            servers[hash_seed] = server
+            atexit.register(server.close)
+        servers[hash_seed].start(argv[0])
+        path = forked_kernels.get_socket_path(servers[hash_seed].folder, argv[0])
+        stdout, cwd = options["stdout"], options["cwd"]
+        return forked_kernels.fork_kernel(path, argv, stdout, cwd, environ)
+
+    kernel_command.Popen = start  # type: ignore[misc,assignment]
+
+
 def verify(python: str, path: Path) -> tuple[str, ...]:
     """Return the verdicts on the cells of a notebook."""
-    arguments = ["verify", path.name, "--json", "--python", python]
-    result = subprocess.run(
-        [sys.executable, "-c", STANDALONE, *arguments],
-        cwd=path.parent,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if not result.stdout:
-        raise RuntimeError(result.stderr)
-    return tuple(cell["verdict"] for cell in json.loads(result.stdout)["cells"])
+    options = Verify(python=python)
+    replays = StandaloneReplays(options, dict(os.environ), asyncio.Event())
+    result = asyncio.run(replays.verify(str(path), lambda event: None))
+    return tuple(str(cell.verdict) for cell in result.cells)
 
 
 def repeat_notebooks(python: str, repeats: int) -> None:
     """Print the verdicts on each notebook, and how often each one was given."""
+    fork_kernels()
     with tempfile.TemporaryDirectory() as folder:
         tallies: dict[str, Counter[tuple[str, ...]]] = {}
         for name, sources in NOTEBOOKS.items():
             path = Path(folder, f"{name}.ipynb")
-            make_notebook(path, sources)
-            command = [python, "-m", "nbconvert", "--to", "notebook", "--execute"]
-            command += ["--ExecutePreprocessor.kernel_name=python3", "--inplace"]
-            subprocess.run([*command, str(path)], check=True, capture_output=True)
+            make_notebook(python, path, sources)
             tallies[name] = Counter()
         for number in range(1, repeats + 1):
             for name, tally in tallies.items():
                 tally[verify(python, Path(folder, f"{name}.ipynb"))] += 1
-            if number % 10 == 0 or number == repeats:
+            if number in (1, repeats) or number % 10 == 0:
                 print(f"after {number} repetitions:")
                 for name, tally in tallies.items():
                     print(f"  {name}: {tally.most_common()}", flush=True)
 
 
 def judge(
-    cell: Cell, recorded: Outputs, replays: Sequence[Outputs], sources: Sources
-) -> ReplayVerdict:
-    """Return the verdict on a cell, with as many replays as `stepper verify` needs."""
-    shown = [CellOutputs(outputs) for outputs in replays]
-    for count in range(1, MAX_REPLAYS + 1):
-        difference = compare_outputs(
-            CellOutputs(recorded), shown[0], shown[1:count], image_diff.compare_pixels
+    recorded: Sequence[Outputs],
+    replays: Sequence[Sequence[Outputs]],
+    sources: Sources,
+    run: RunTime,
+) -> tuple[str, ...]:
+    """Return the verdicts on cells, with as many replays as `stepper verify` needs.
+
+    `run` is a time that contains all replays.
+    """
+    cells = [*sources.cells]
+    recording = Recording(dict(enumerate(recorded)), {})
+    document: Any = None  # only texts of failures need it
+    findings = ReplayFindings(document, cells, recording, False, {}, sources)
+    results = [
+        ReplayResult(
+            shown={index: CellOutputs(shown) for index, shown in enumerate(outputs)},
+            started_at=dict.fromkeys(range(len(cells)), run.start),
+            durations=dict.fromkeys(range(len(cells)), run.seconds),
         )
-        verdict = difference.verdict
-        if verdict.reproduces:
-            break
-        is_changed = verdict is ReplayVerdict.CHANGED
-        is_doubtful = is_changed and sources.uses_drawn_values(cell)
-        if count > 1 and not difference.doubtful and not is_doubtful:
-            break
-    return verdict
+        for outputs in replays
+    ]
+    findings.first = results[0]
+    session: Any = SimpleNamespace(state=SimpleNamespace(packages={}, runs=[]))
+    update_differences(session, findings, image_diff.compare_pixels, cells)
+    unclear = findings.select_differing()
+    while unclear and len(findings.others) + 1 < MAX_REPLAYS:
+        findings.others.append(results[len(findings.others) + 1])
+        update_differences(session, findings, image_diff.compare_pixels, unclear)
+        unclear = findings.select_doubtful(unclear)
+    return tuple(str(findings.differences[cell.index].verdict) for cell in cells)
 
 
-def load_sheets() -> list[list[str]]:
-    """Return the sources of the notebooks of the corpus."""
+def load_corpus() -> list[list[str]]:
+    """Return the sources of the notebooks of the test corpus."""
     return [
         [
             cell.source
@@ -202,46 +267,48 @@ def create_sources(sources: Sequence[str]) -> Sources:
     return Sources(cells, find_input_cells(usages))
 
 
-def repeat_cells(python: str, repeats: int, run_count: int) -> None:
+def repeat_cells(python: str, sheets: Sequence[Sequence[str]], repeats: int) -> None:
     """Print the cells whose verdict is not always the same."""
-    sheets = load_sheets()
     recorded = run_sheets(python, sheets, RECORDED_SEED, 77)
+    started = time.time()
+    # Per kernel of a replay, the outputs of each repetition: per notebook and cell.
     runs: list[list[list[list[Outputs]]]] = []
     for number in range(MAX_REPLAYS):
         seed = SEED_OFFSET + number
-        runs.append(
-            [run_sheets(python, sheets, seed, number) for _ in range(run_count)]
-        )
-        print(f"ran replay {number + 1} {run_count} times", flush=True)
-    rng = random.Random(1)
+        all_runs = run_sheets(python, [*sheets] * repeats, seed, number)
+        starts = range(0, len(all_runs), len(sheets))
+        runs.append([all_runs[start : start + len(sheets)] for start in starts])
+        print(f"ran replay {number + 1} {repeats} times", flush=True)
+    run = RunTime(started, time.time() - started)
     tally = Counter[str]()
     for sheet_index, sources in enumerate(sheets):
         notebook = create_sources(sources)
-        for index, cell in enumerate(notebook.cells):
-            verdicts = Counter[ReplayVerdict]()
-            for _ in range(repeats):
-                chosen: list[Any] = [
-                    rng.choice(same_seed)[sheet_index][index] for same_seed in runs
-                ]
-                recording = recorded[sheet_index][index]
-                verdicts[judge(cell, recording, chosen, notebook)] += 1
-            if len(verdicts) > 1:
+        verdicts: list[tuple[str, ...]] = []
+        for repeat in range(repeats):
+            replays = [same_seed[repeat][sheet_index] for same_seed in runs]
+            verdicts.append(judge(recorded[sheet_index], replays, notebook, run))
+        for cell, of_cell in zip(
+            notebook.cells, zip(*verdicts, strict=True), strict=True
+        ):
+            counts = Counter(of_cell)
+            if len(counts) > 1:
                 tally["not always the same"] += 1
-                print(f"{dict(verdicts)}: {cell.source[:200]!r}", flush=True)
+                print(f"{dict(counts)}: {cell.source[:200]!r}", flush=True)
             else:
-                tally[f"always {next(iter(verdicts))}"] += 1
+                tally[f"always {of_cell[0]}"] += 1
     print(*(f"{count:5} {label}" for label, count in tally.items()), sep="\n")
 
 
 def main() -> None:
     """Print the verdicts that are not the same each time."""
     kind, python, *numbers = sys.argv[1:]
-    counts = [int(number) for number in numbers]
-    repeats = counts[0] if counts else 100
+    repeats = int(numbers[0]) if numbers else 100
     if kind == "notebooks":
         repeat_notebooks(python, repeats)
+    elif kind == "cells":
+        repeat_cells(python, [*NOTEBOOKS.values()], repeats)
     else:
-        repeat_cells(python, repeats, counts[1] if len(counts) > 1 else 4)
+        repeat_cells(python, load_corpus(), repeats)
 
 
 if __name__ == "__main__":

@@ -337,6 +337,31 @@ def make_error(ename: str, evalue: str) -> dict[str, Any]:
     }
 
 
+def test_differences_in_times_alone(project: Quick) -> None:
+    """Two replays on the same day show the same date."""
+    cells = [
+        make_recorded(
+            source,
+            cell_id,
+            {"output_type": "stream", "name": "stdout", "text": text},
+        )
+        for source, cell_id, text in (
+            ("import datetime\nprint(datetime.date.today())", "a", "2020-01-02\n"),
+            ("import time\nprint(f'{time.time() % 9:.1f} s')", "b", "17.5 s\n"),
+            ("print('1.0 s')", "c", "2.0 s\n"),
+            ("print(datetime.date.today(), 1)", "d", "2020-01-02 2\n"),
+        )
+    ]
+    project.notebook("a.ipynb", cells[:2])
+    result = run_verify(project, check=1)
+    assert format_verdicts(result) == "a:unstable b:unstable"
+    assert result["kernels"] == 1
+    assert "only times or durations differ" in result["cells"][0]["difference"]
+    project.notebook("a.ipynb", cells)
+    result = run_verify(project, check=1)
+    assert format_verdicts(result) == "a:unstable b:unstable c:changed d:changed"
+
+
 def test_replay_goes_on_and_stops_where_the_recording_did(project: Quick) -> None:
     cells = [
         make_recorded("1 / 0", "a", make_error("ZeroDivisionError", "other text")),

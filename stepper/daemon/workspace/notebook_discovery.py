@@ -258,7 +258,9 @@ class _Refresh:
         folder = Folder()
         self.folders[path] = folder
         entries = project_walk.scan_folder(path)
-        if is_searched and (path in self.index.roots or not _is_environment(path)):
+        if is_searched and (
+            path in self.index.roots or not project_walk.is_environment(path)
+        ):
             self._read_entries(PartialFolder(path, folder, entries, stamp))
             return
         for entry in islice(entries, CROWDED_ENTRIES):
@@ -323,15 +325,6 @@ class _Refresh:
             folder.covered.append(path)
         else:
             folder.uncovered.append(path)
-
-
-def _is_environment(path: str) -> bool:
-    """Return whether a folder contains a marker file of a Python environment."""
-    for name in project_walk.ENVIRONMENT_MARKERS:
-        marker = os.path.join(path, name)
-        if os.path.lexists(marker):
-            return True
-    return False
 
 
 def _is_racy(stamp: Stamp) -> bool:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from stepper.notebooks.notebook_document import Document
 from stepper.policy import changed_cells
 from stepper.policy.comparison import (
+    clock_values,
     recorded_runs,
     verify_results,
     widget_outputs,
 )
+from stepper.policy.comparison.clock_values import RunTime
 from stepper.policy.comparison.input_cells import find_input_cells
 from stepper.policy.comparison.nondeterminism import Sources
 from stepper.policy.comparison.output_comparison import (
@@ -31,6 +33,8 @@ from stepper.session.verification.recorded_output_changes import DRAWING_PACKAGE
 from stepper.session.verification.replay import ReplayResult
 
 Models = widget_outputs.Models
+ONLY_TIMES = "only times or durations differ, which are different in each run"
+REPRODUCING = (ReplayVerdict.SAME, ReplayVerdict.CLOSE)
 
 
 @dataclass
@@ -86,12 +90,16 @@ class ReplayFindings:
         return [cell for cell in self.cells if cell.index not in skipped]
 
     def select_differing(self) -> list[Cell]:
-        """Return the cells that differ from the recording."""
+        """Return the cells that differ from the recording.
+
+        If only times differ, a further replay is not needed to find the reason.
+        """
+        final_verdicts = (*REPRODUCING, ReplayVerdict.UNSTABLE)
         return [
             cell
             for cell in self.cells
             if cell.index in self.differences
-            and not self.differences[cell.index].verdict.reproduces
+            and self.differences[cell.index].verdict not in final_verdicts
         ]
 
     def select_doubtful(self, cells: Sequence[Cell]) -> list[Cell]:
@@ -158,9 +166,37 @@ def update_differences(
         old, new, *further = _prepare_outputs(
             findings, cell, CellOutputs(recorded, figures)
         )
-        findings.differences[cell.index] = compare_outputs(
-            old, new, further, compare_pixels, is_redrawn
-        )
+        difference = compare_outputs(old, new, further, compare_pixels, is_redrawn)
+        if difference.verdict is ReplayVerdict.CHANGED and _do_only_times_differ(
+            findings, cell, old, new
+        ):
+            difference = replace(
+                difference,
+                verdict=ReplayVerdict.UNSTABLE,
+                text=ONLY_TIMES,
+                doubtful=False,
+            )
+        findings.differences[cell.index] = difference
+
+
+def _do_only_times_differ(
+    findings: ReplayFindings, cell: Cell, recorded: CellOutputs, fresh: CellOutputs
+) -> bool:
+    """Return whether outputs differ only in times of the runs, and in durations.
+
+    Two fresh runs may show the same date, so they do not reveal such differences.
+    """
+    sources = [other.source for other in findings.cells]
+    run = RunTime(
+        findings.first.started_at[cell.index],
+        findings.first.durations[cell.index],
+        clock_values.reads_clock(cell.source, sources),
+    )
+    outputs = clock_values.restore_recorded_values(recorded.outputs, fresh.outputs, run)
+    if outputs == fresh.outputs:
+        return False
+    restored = replace(fresh, outputs=outputs)
+    return compare_outputs(recorded, restored).verdict.reproduces
 
 
 def _prepare_outputs(

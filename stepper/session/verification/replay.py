@@ -15,7 +15,7 @@ from stepper.policy import changed_cells
 from stepper.policy.comparison import recorded_runs, widget_outputs
 from stepper.policy.comparison.output_items import CellOutputs
 from stepper.policy.comparison.recorded_runs import Recording
-from stepper.policy.model import Cell, Outcome, Verdict
+from stepper.policy.model import Cell, Outcome, Verdict, parse_moment
 from stepper.session import progress_events
 from stepper.session.caller import Caller
 from stepper.session.cells.cell_run import run_cell
@@ -47,6 +47,7 @@ class ReplayResult:
     # Runs that failed without the recorded error.
     failures: dict[int, RunSummary] = field(default_factory=dict)
     durations: dict[int, float] = field(default_factory=dict)  # in seconds
+    started_at: dict[int, float] = field(default_factory=dict)  # seconds since 1970
     # The errors of cells that failed with the recorded error.
     faults: dict[int, str] = field(default_factory=dict)
     # The failed run that ended the replay, or None if no failure ended the replay.
@@ -148,6 +149,8 @@ class CellReplay:
         _check_usable(summary)
         self._replayed_cells.append(cell)
         self.result.durations[cell.index] = summary.run.duration_s
+        started_at = parse_moment(summary.run.started_at)
+        self.result.started_at[cell.index] = started_at.timestamp()
         self._figure_descriptions.update(fresh.state.runs[-1].figures)
         return summary
 
