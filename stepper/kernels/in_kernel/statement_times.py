@@ -14,7 +14,7 @@ import sys
 import threading
 from typing import Any
 
-from stepper.kernels.in_kernel.cell_sources import find_cell_line
+from stepper.kernels.in_kernel.cell_sources import find_cell_line, run_state
 from stepper.kernels.in_kernel.safe_inspect import (
     call_safely,
     clock,
@@ -29,14 +29,17 @@ MIN_SECONDS = 10.0  # of a run that is reported
 
 
 class Samples:
-    """The samples of the current run."""
+    """The samples of the current run.
+
+    Callbacks and tasks of other cells may run meanwhile.
+    """
 
     def __init__(self) -> None:
         self.began = 0.0  # 0 if no cell runs
         self.last = 0.0  # time of the last sample
         self.thread = 0  # id of the thread that runs the cell
-        self.filename = ""  # of the transformed cell
-        self.seconds: dict[int, float] = {}  # by line of the transformed cell
+        # The times by file of a transformed cell and by line.
+        self.seconds: dict[str, dict[int, float]] = {}
         self.has_timer = False  # whether a call of `check_run` is scheduled
 
 
@@ -49,7 +52,6 @@ def start_run() -> None:
     samples.began = now
     samples.last = now
     samples.thread = threading.get_ident()
-    samples.filename = ""
     samples.seconds = {}
     if not samples.has_timer:
         samples.has_timer = True
@@ -104,8 +106,8 @@ def take_sample() -> None:
         frame = frame.f_back
     if not line:
         return
-    samples.filename = filename
-    samples.seconds[line] = samples.seconds.get(line, 0.0) + seconds
+    lines = samples.seconds.setdefault(filename, {})
+    lines[line] = lines.get(line, 0.0) + seconds
 
 
 def finish_run(has_failed: bool) -> list[list[float]]:
@@ -117,22 +119,33 @@ def finish_run(has_failed: bool) -> list[list[float]]:
     """
     began = samples.began
     samples.began = 0.0
-    if not has_failed or not samples.seconds or clock() - began < MIN_SECONDS:
+    if not has_failed or clock() - began < MIN_SECONDS:
         return []
-    ranges = list_statements(samples.filename)
+    filename = find_current_file()
+    lines = samples.seconds.get(filename, {})
+    ranges = list_statements(filename) if lines else []
     if len(ranges) < 2:
         return []
     times = []
     for first, last in ranges:
         seconds = 0.0
-        for line, line_seconds in samples.seconds.items():
+        for line, line_seconds in lines.items():
             if first <= line <= last:
                 seconds += line_seconds
         if seconds:
-            first_written = find_cell_line(samples.filename, first)[1]
-            last_written = find_cell_line(samples.filename, last)[1]
+            first_written = find_cell_line(filename, first)[1]
+            last_written = find_cell_line(filename, last)[1]
             times.append([first_written, last_written, round(seconds, 1)])
     return times
+
+
+def find_current_file() -> str:
+    """Return the file of the cell that has just run, or "" if it has no samples."""
+    cell_files = get_cell_files()
+    for filename in samples.seconds:
+        if cell_files.get(filename) == run_state["number"]:
+            return filename
+    return ""
 
 
 def list_statements(filename: str) -> list[tuple[int, int]]:
