@@ -160,10 +160,15 @@ async def run_cells(
             session.notices.add(sentence)
     finished: list[RunSummary] = []
     for cell in to_run:
-        is_new = cell in new_cells
         try:
             result = await _run_or_refuse(
-                session, cells, cell, consent, is_new, caller, alone
+                session,
+                cells,
+                cell,
+                consent,
+                caller,
+                is_new=cell in new_cells,
+                alone=alone,
             )
         except StepperError as error:
             if not finished and not error.accepted:
@@ -240,13 +245,16 @@ async def _run_or_refuse(
     cells: Sequence[Cell],
     cell: Cell,
     consent: Consent,
-    is_new: bool,
     caller: Caller,
+    *,
+    is_new: bool,
     alone: bool,
 ) -> RunSummary | Report | None:
     """Run a cell if the policy allows the run; return the summary of the run.
 
-    Return a report if the cell must not run, and None if the cell need not run.
+    `is_new` means that the cell was just inserted, and `alone` that the agent wrote a
+    single cell. Return a report if the cell must not run, and None if the cell need not
+    run.
     """
     decision = run_decisions.decide_on_written_cell(
         session.state,
@@ -285,17 +293,12 @@ async def _would_repeat(session: Session, last_run: Run) -> bool:
 
     Return False if this is unknown, for example because the kernel is remote.
     """
-    if (
-        not session.outputs.has_failed_execution
-        or not session.namespace_tracker.current
-    ):
-        return False
-    if session.kernel_manager.is_remote:
+    namespace = session.namespace_tracker.current
+    is_known = session.outputs.has_failed_execution and bool(namespace)
+    if not is_known or session.kernel_manager.is_remote:
         return False
     has_changed = await asyncio.to_thread(
-        session.language.diagnosis.has_changed_since,
-        last_run,
-        session.namespace_tracker.current,
+        session.language.diagnosis.has_changed_since, last_run, namespace
     )
     return not has_changed
 

@@ -297,10 +297,10 @@ async def _run_written(
         report.line,
         report.stop,
         report.ok,
-        reported_cell.id,
-        _get_state(session, report, finished, to_run),
-        _list_saved_figures(session, finished),
-        [cell.id for cell in written],
+        cell_id=reported_cell.id,
+        state=_get_state(session, report, finished, to_run),
+        figures=_list_saved_figures(session, finished),
+        cells=[cell.id for cell in written],
     )
 
 
@@ -341,17 +341,15 @@ def create_run_report(
         state = _get_state(session, report_with_result, finished, [last_cell])
     stop = session.state.stop
     stop_text = stop.block if stop else ""
-    figures = _list_saved_figures(session, finished)
-    finished_ids = [summary.cell.id for summary in finished]
     return CellRunReport(
         text,
         report.line,
         stop_text,
         response.ok,
-        last_cell.id,
-        state,
-        figures,
-        finished_ids,
+        cell_id=last_cell.id,
+        state=state,
+        figures=_list_saved_figures(session, finished),
+        cells=[summary.cell.id for summary in finished],
     )
 
 

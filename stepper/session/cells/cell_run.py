@@ -112,12 +112,14 @@ def create_work(
     session: Session,
     cells: Sequence[Cell],
     cell: Cell,
+    *,
     keep_time: bool = True,
     timeout_of_call: float | None = None,
 ) -> CellWork:
     """Return the work for a cell, with parameters from the plan and the limits.
 
-    `timeout_of_call` is the timeout in seconds that the caller requested, if any.
+    With `keep_time`, the modification time of the file is preserved. `timeout_of_call`
+    is the timeout in seconds that the caller requested, if any.
     """
     limits = session.limits()
     parameters = run_decisions.make_run_parameters(
@@ -128,16 +130,16 @@ def create_work(
     if session.language.is_python:
         criterion = parameters.criterion
     return CellWork(
-        cells,
-        cell,
-        parameters.key,
-        parameters.timeout,
-        limits,
-        keep_time,
-        [*parameters.notes],
-        session.state.is_complete,
-        criterion,
-        parameters.wake,
+        cells=cells,
+        cell=cell,
+        key=parameters.key,
+        timeout=parameters.timeout,
+        limits=limits,
+        keeps_mtime=keep_time,
+        notes=[*parameters.notes],
+        was_complete=session.state.is_complete,
+        criterion=criterion,
+        wake=parameters.wake,
     )
 
 
@@ -146,19 +148,23 @@ async def run_cell(
     cells: Sequence[Cell],
     cell: Cell,
     caller: Caller,
+    *,
     keep_time: bool = True,
     recompute: bool = True,
 ) -> RunSummary:
     """Run a cell and retry it after transient errors; stop the notebook if required.
 
-    With `recompute`, run cells above it first if they must compute values again; if one
-    of them fails, return its summary. Raise StepperError if the cell did not run. If it
+    With `keep_time`, the modification time of the file is preserved. With `recompute`,
+    run cells above it first if they must compute values again; if one of them fails,
+    return its summary. Raise StepperError if the cell did not run. If it
     is unknown whether the cell ran, the error's `accepted` attribute is true.
     """
     problem = changed_cells.find_encoding_problem(cell.source)
     if problem:
         raise StepperError(f"{cell.label}: {problem}")
-    work = create_work(session, cells, cell, keep_time, caller.timeout)
+    work = create_work(
+        session, cells, cell, keep_time=keep_time, timeout_of_call=caller.timeout
+    )
     if recompute:
         failed_summary = await _recompute(session, work, caller)
         if failed_summary is not None:
@@ -232,7 +238,12 @@ async def _recompute(
     started_at = time.monotonic()
     for cell in plan.cells:
         summary = await run_cell(
-            session, work.cells, cell, caller, work.keeps_mtime, recompute=False
+            session,
+            work.cells,
+            cell,
+            caller,
+            keep_time=work.keeps_mtime,
+            recompute=False,
         )
         if summary.run.verdict is not Verdict.FINE:
             note = undo_report.format_failed_recomputation(plan.names, work.cell.number)
