@@ -205,7 +205,6 @@ def _format_history(runs: list[Response]) -> str:
 def _make_history_row(run: Response) -> Sequence[str]:
     """Return a run's row in the table of runs: a text for each column."""
     from stepper.messages.notebook_list import NO_VALUE
-    from stepper.messages.status_text import get_outcome_name
 
     started = _parse_time(run["started_at"])
     cell = one_line(run["cell_id"], ID_CHARACTERS)
@@ -216,8 +215,21 @@ def _make_history_row(run: Response) -> Sequence[str]:
         str(run["step"] or NO_VALUE),
         f"{run['duration_s']:.2f} s",
         one_line(run["by"], CLIENT_CHARACTERS) or NO_VALUE,
-        get_outcome_name(run["outcome"]),
+        _format_history_outcome(run),
     )
+
+
+def _format_history_outcome(run: Response) -> str:
+    """Return a run's outcome, and whether its changes were undone."""
+    from stepper.messages.status_text import get_outcome_name
+
+    outcome = get_outcome_name(run["outcome"])
+    if not run["undone"]:
+        return outcome
+    if not run["not_restored"]:
+        return f"{outcome}, undone"
+    names = one_line(", ".join(run["not_restored"]), SOURCE_CHARACTERS)
+    return f"{outcome}, undone except {names}"
 
 
 def _parse_time(time: str) -> datetime:

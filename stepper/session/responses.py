@@ -318,6 +318,9 @@ class HistoryEntry:
     by: str = ""
     source: str = ""  # the code of another client (`run` is 0)
     bound: Sequence[str] = ()  # the names that this code assigned
+    # Whether the changes of the run were undone, and its names that were not restored.
+    undone: bool = False
+    not_restored: Sequence[str] = ()
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from stepper.policy.execution_result import CellVersion
 from stepper.policy.journal_events import ExternalExecution, RunStarted
 from stepper.policy.model import Cell, Limits, Run, Step, StepStatus, parse_moment
 from stepper.policy.namespace_model import UNKNOWN_NAMESPACE, Namespace
+from stepper.policy.notebook_state import State
 from stepper.policy.undo.requested_undo import UndoReach, find_reach
 from stepper.policy.undo.undone_runs import KernelRuns
 from stepper.session import responses, stale_cells, undelivered_reports
@@ -415,8 +416,13 @@ def list_history(session: Session) -> list[responses.HistoryEntry]:
     """Return all runs and all executions of other clients, oldest first."""
     # The number of the run, or of the run before the external execution; and the entry.
     rows: list[tuple[int, responses.HistoryEntry]] = []
+    not_restored = _list_not_restored(session.state)
     for run in session.state.runs:
-        rows.append((run.run, _create_run_entry(session, run)))
+        entry = _create_run_entry(session, run)
+        names = not_restored.get(run.run)
+        if names is not None:
+            entry = replace(entry, undone=True, not_restored=sorted(names))
+        rows.append((run.run, entry))
     for execution in session.state.external_executions:
         rows.append((execution.after, _create_external_entry(session, execution)))
     rows.sort(key=operator.itemgetter(0))
@@ -452,6 +458,20 @@ def _create_external_entry(
         source=execution.code,
         bound=[*execution.bound],
     )
+
+
+def _list_not_restored(state: State) -> dict[int, set[str]]:
+    """Return the names that were not restored, by the number of each undone run."""
+    runs = {run.run: run for run in state.runs}
+    names_by_run: dict[int, set[str]] = {}
+    for event in state.undone:
+        for number in event.runs:
+            names = names_by_run.setdefault(number, set())
+            run = runs.get(number)
+            if run is not None:
+                changed = run.bound.keys() | run.changes.keys()
+                names.update(event.not_restored.keys() & changed)
+    return names_by_run
 
 
 def get_report(session: Session, number: int | None) -> responses.ReportResponse:

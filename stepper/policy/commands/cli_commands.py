@@ -306,7 +306,7 @@ class Verify(
 
 
 class History(NotebookArguments, name="history"):
-    """Show every run of a notebook's cells."""
+    """Show every run of a notebook's cells, and which runs were undone."""
 
 
 class Report(Arguments, name="report", examples=("report", "report 12")):
