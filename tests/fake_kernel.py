@@ -176,6 +176,8 @@ class FakeKernel:
             launch_config,
         )
         self.is_busy = False
+        self.has_helper = True
+        self.loses_undo_facts = False  # as if their message were lost
         self.interrupted = self.unreachable_reason = ""
         self.on_display: Callable[[dict[str, Any]], None] = lambda message: None
         self.on_late_output: Callable[[dict[str, Any]], bool] = lambda message: False
@@ -288,6 +290,8 @@ class FakeKernel:
         self.interrupted, self.is_connected = "", True
         threading.Thread(target=self._run, args=(run, code), daemon=True).start()
         response = await self._until_over(run, timeout, FakePartialOutput(run, wake))
+        if self.loses_undo_facts:
+            response.undo = None
         if criterion and response.outcome is Outcome.OK:
             with contextlib.suppress(Exception):
                 value = eval(criterion, self.names)
@@ -295,7 +299,8 @@ class FakeKernel:
         return response
 
     async def undo(self, request: RestoreRequest) -> UndoFacts | None:
-        return self.undoes.undo(request)
+        facts = self.undoes.undo(request)
+        return None if self.loses_undo_facts else facts
 
     async def take_over(self) -> Death | None:
         if not self.current_run.over.is_set():

@@ -81,6 +81,7 @@ class FakeUndo:
         self.names = names
         self.images: list[Image] = []
         self.last: dict[str, int] = {}
+        self.last_undo: tuple[RestoreRequest, UndoFacts] | None = None
 
     def list_values(self) -> dict[str, Any]:
         return {
@@ -92,6 +93,7 @@ class FakeUndo:
     def start(self, request: UndoRequest) -> None:
         """Restore what a request asks for, and take an image."""
         self.add_boundary()
+        self.last_undo = None
         self.restored = None
         if request.restore is not None:
             self.restored = self.restore(request.restore)
@@ -179,7 +181,12 @@ class FakeUndo:
         return reach
 
     def undo(self, request: RestoreRequest) -> UndoFacts:
-        """Undo runs outside of a run; return the facts."""
+        """Undo runs outside of a run; return the facts, as before if repeated."""
+        if self.last_undo is None or self.last_undo[0] != request:
+            self.last_undo = request, self._undo(request)
+        return self.last_undo[1]
+
+    def _undo(self, request: RestoreRequest) -> UndoFacts:
         self.add_boundary()
         known_runs = {image.run for image in self.images}
         unknown = tuple(run for run in request.runs if run not in known_runs)
@@ -242,14 +249,18 @@ class FakeUndo:
             for name, runs in restored.items()
             if runs
         }
+        known_runs = {image.run for image in self.images}
         return RestoreResult(
-            {
+            unknown=tuple(run for run in request.runs if run not in known_runs),
+            restored={
                 name: runs
                 for name, runs in numbers.items()
                 if name in self.names and name not in refused
             },
-            {name: runs for name, runs in numbers.items() if name not in self.names},
-            refused,
+            removed={
+                name: runs for name, runs in numbers.items() if name not in self.names
+            },
+            not_restored=refused,
         )
 
     def restore_binding(

@@ -199,3 +199,25 @@ def test_live_view_shows_how_far_back_undo_reaches(project: Quick) -> None:  # n
     assert view is not None
     view.refresh("")
     assert view.build_live_state()["undo"] == "back to cell 1 (1 run; 0 MB of 1 MB)"
+
+
+def test_lost_result_leaves_no_value_known(project: Quick) -> None:  # noqa: F811
+    notebook = project.new("One", "Two", "Three")
+    notebook.insert("rows = [1]")
+    cell, _ = notebook.insert("rows.append(2)")
+    notebook.insert("print(rows)")
+    kernel = project.kernel()
+    kernel.loses_undo_facts = True
+    message = refuse(project, cell)
+    assert (
+        "stepper: the kernel did not report whether it undid the runs: the values of"
+        " variables are not known" in message
+    )
+    assert "stepper restore" in message
+    status = project.json("status")
+    assert [mark["cell"] for mark in status["stale"]] == [2, 3]
+    assert status["undo"]["complete_runs"] == 0
+    kernel.loses_undo_facts = False
+    answer = notebook.insert("print(rows)")[1]
+    assert "Hidden state: cell 4 read `rows` from an undone run" in answer.text
+    assert project.json("status")["state"] != "complete"

@@ -593,3 +593,116 @@ def test_counters_that_differ_are_named(lab: UndoLab) -> None:
     lab.step("n = next(toy.ids)")
     facts = lab.step("n = next(toy.ids)", [lab.number], {"n"})
     assert facts.restore and [*facts.restore.not_restored] == ["package counters"]
+
+
+def test_interrupt_during_an_undo_leaves_nothing_half_done(lab: UndoLab) -> None:
+    """IPython calls a function of the user while its settings are restored."""
+    lab.step(
+        "import signal, time\nrows = [1]\n"
+        "def interrupt(change):\n"
+        "    if change.new:\n"
+        "        os.kill(os.getpid(), signal.SIGINT)\n"
+        "        time.sleep(0.05)"
+    )
+    lab.step("rows.append(2)\nget_ipython().automagic = False")
+    run = lab.number
+    lab.step("get_ipython().observe(interrupt, 'automagic')")
+    shown, restored = lab.show("rows, get_ipython().automagic", [run])
+    assert shown == "[1] True\n"
+    assert restored.restored == {"rows": (run,), "IPython settings": (run,)}
+    assert restored.not_restored == {}
+    lab.step("rows.append(3)\nget_ipython().automagic = False")
+    request = RestoreRequest((lab.number,), None)
+    facts = lab.loop.run_until_complete(lab.kernel.undo(request))
+    assert facts is not None and facts.restore is not None
+    assert set(facts.restore.restored) == {"rows", "IPython settings"}
+    # The daemon repeats a request if the answer was lost.
+    repeated = lab.loop.run_until_complete(lab.kernel.undo(request))
+    assert repeated == facts
+    lab.step("get_ipython().unobserve(interrupt, 'automagic')\nprint(rows)")
+    assert lab.output == "[1]\n"
+
+
+def test_failed_undo_ends_the_reach_of_older_runs(lab: UndoLab) -> None:
+    lab.step("data = bytearray(b'ab')")
+    lab.step("data.append(99)")
+    run = lab.number
+    lab.step("view = memoryview(data)")
+    reason = "its buffer is in use"
+    facts = lab.loop.run_until_complete(lab.kernel.undo(RestoreRequest((run,), None)))
+    assert facts is not None and facts.restore is not None
+    assert facts.restore.not_restored == {"data": reason}
+    assert facts.reach == run + 1
+    # A later undo restores the state after the failed one.
+    lab.step("view.release()\ndel view\ndata.append(100)")
+    _, restored = lab.show("bytes(data)", [lab.number])
+    assert lab.output == "b'abc'\n"
+    assert restored.restored == {"view": (lab.number - 1,)}
+    assert restored.not_restored == {"data": reason}
+    lab.step("data = bytearray(b'x')")
+    lab.step("data.append(101)")
+    _, restored = lab.show("bytes(data)", [lab.number])
+    assert lab.output == "b'x'\n"
+    assert restored.restored == {"data": (lab.number - 1,)}
+
+
+def test_undo_that_another_run_blocked_is_not_forgotten(lab: UndoLab) -> None:
+    lab.step("rows = [1]")
+    lab.step("rows.append(2)")
+    first = lab.number
+    lab.step("rows.append(3)")
+    reason = f"run {first + 1} changed it and is not undone"
+    _, restored = lab.show("rows", [first])
+    assert restored.not_restored == {"rows": reason}
+    _, restored = lab.show("rows", [first + 1])
+    assert lab.output == "[1, 2]\n"
+    assert restored.restored == {}
+    assert restored.not_restored == {"rows": reason}
+
+
+def test_runs_undone_together_after_one_of_them_was_blocked(lab: UndoLab) -> None:
+    lab.step("rows = [1]")
+    lab.step("rows.append(2)")
+    first = lab.number
+    lab.step("rows.append(3)")
+    lab.step("print(rows)", [first], {"rows"})
+    _, restored = lab.show("rows", [first + 1, first])
+    assert lab.output == "[1]\n"
+    assert restored.restored == {"rows": (first + 1, first)}
+    assert restored.not_restored == {}
+
+
+def test_run_that_the_kernel_has_no_image_of_is_reported(lab: UndoLab) -> None:
+    lab.step("rows = [1]")
+    facts = lab.step("rows", [9999])
+    assert facts.restore is not None
+    assert facts.restore.unknown == (9999,)
+
+
+LARGE = "data = {'rows': [[i] for i in range(300_000)]}; rows = data['rows']; few = rows[-2:]; other = [1]"
+
+
+def test_names_that_contain_objects_of_an_incomplete_walk_are_named(
+    lab: UndoLab,
+) -> None:
+    lab.step(LARGE)
+    lab.seconds = 0.01
+    try:
+        facts = lab.step("def clean(d): d['rows'][-1].append(1)\nclean(data)")
+    finally:
+        del lab.seconds
+    assert facts.unprotected.keys() == {"data", "rows", "few"}
+    assert facts.unprotected["few"].reason == "too many objects"
+    assert not facts.unprotected["few"].is_changed
+
+
+def test_view_of_an_array_that_is_too_large_is_named(lab: UndoLab) -> None:
+    lab.memory = MB
+    try:
+        lab.step(
+            "big = np.zeros(10**7); view = big[:10]; other = np.zeros(10); alias = big"
+        )
+        facts = lab.step("big[0] = 1")
+        assert facts.unprotected.keys() == {"big", "view", "alias"}
+    finally:
+        lab.memory = 512 * MB

@@ -371,3 +371,121 @@ def test_change_that_only_the_kernel_sees_makes_cells_stale(
     )
     response = project.json("run", "--stale")
     assert [result["output"].strip() for result in response["results"]] == ["2"]
+
+
+def test_lost_result_of_an_undo_is_not_a_restored_state(
+    project: Quick,  # noqa: F811
+) -> None:
+    notebook = project.new("One", "Two")
+    notebook.insert("rows = [1]")
+    cell, _ = notebook.insert("rows.append(2)\n1 / 0")
+    project.kernel().loses_undo_facts = True
+    answer = notebook.replace(cell, "print(rows)")
+    assert (
+        "Note: before this run, not restored: `rows` (the kernel did not report whether"
+        " it was restored)." in answer.text
+    )
+    assert "Hidden state: cell 2 read `rows` from an undone run" in answer.text
+    assert project.json("status")["state"] != "complete"
+    (event,) = list_events(project, "undone")
+    assert list(event["not_restored"]) == ["rows"]  # type: ignore[call-overload]
+
+
+def test_undo_of_a_deleted_cell_is_requested_again_if_its_result_was_lost(
+    project: Quick,  # noqa: F811
+) -> None:
+    notebook = project.new("One", "Two")
+    notebook.insert("rows = [1]")
+    cell, _ = notebook.insert("rows.append(2)")
+    kernel = project.kernel()
+    kernel.loses_undo_facts = True
+    answer = notebook.delete(cell)
+    assert (
+        "Cell 2 was deleted, but the kernel did not report whether it undid the changes"
+        " of this cell. stepper asks again before the next run." in answer.text
+    )
+    assert list_events(project, "undone") == []
+    kernel.loses_undo_facts = False
+    _, answer = notebook.insert("print(rows)")
+    assert "| [1]" in answer.text
+    assert (
+        "Cell 2 was deleted, so its changes were undone: `rows` was restored"
+        in answer.text
+    )
+
+
+def test_run_without_a_before_image_is_named(project: Quick) -> None:  # noqa: F811
+    notebook = project.new("One", "Two")
+    notebook.insert("rows = [1]\nn = 1")
+    project.config("undo: off\n")
+    cell, _ = notebook.insert("rows.append(2)\nn = 2\nnew = 3\n1 / 0")
+    project.config("undo: on\n")
+    answer = notebook.replace(cell, "n = 5\nprint(rows)")
+    assert "| [1, 2]" in answer.text
+    reason = "the state before the run was not kept"
+    assert (
+        f"Note: before this run, not restored: `new` ({reason}), `rows` ({reason})."
+        in answer.text
+    )
+    assert "Hidden state: cell 2 read `rows` from an undone run" in answer.text
+
+
+def test_kernel_without_the_helper_undoes_nothing(project: Quick) -> None:  # noqa: F811
+    notebook = project.new("One", "Two")
+    notebook.insert("rows = [1]")
+    cell, _ = notebook.insert("rows.append(2)\n1 / 0")
+    project.kernel().has_helper = False
+    assert "| [1, 2]" in notebook.replace(cell, "print(rows)").text
+    assert list_events(project, "undone") == []
+
+
+def test_history_marks_undone_runs(project: Quick) -> None:  # noqa: F811
+    notebook = project.new("One", "Two")
+    notebook.insert("rows = [1]\nnumbers = (n for n in range(5))")
+    cell, _ = notebook.insert("rows.append(next(numbers))\n1 / 0")
+    notebook.replace(cell, "rows.append(5)")
+    project.stepper("undo")
+    history = project.json("history")
+    assert [entry["undone"] for entry in history] == [False, True, True]
+    assert [entry["not_restored"] for entry in history] == [[], ["numbers"], []]
+    lines = project.stepper("history").stdout.splitlines()
+    assert lines[1].endswith("  ok")
+    assert lines[2].endswith("  failed, undone except numbers")
+    assert lines[3].endswith("  ok, undone")
+
+
+def test_replaced_cell_that_was_rewound_is_named_and_can_run_again(
+    project: Quick,  # noqa: F811
+) -> None:
+    """The client's `/rewind` writes the former source, and sends no event."""
+    notebook = project.new("One", "Two", "Three")
+    notebook.insert("rows = [1]")
+    cell, _ = notebook.insert("rows.append(2)\nfirst = 1")
+    before = notebook.path.read_text()
+    notebook.replace(cell, "rows.append(3)\nsecond = 1")
+    notebook.path.write_text(before)
+    _, answer = notebook.insert("print(rows)")
+    assert "| [1, 3]" in answer.text
+    assert "cell 2" in answer.text
+    assert project.json("status")["state"] != "complete"
+    response = project.json("run", "--stale")
+    assert [result["cell"] for result in response["results"]] == [2, 3]
+    assert response["results"][1]["output"].strip() == "[1, 2]"
+    expression = "rows, 'first' in globals(), 'second' in globals()"
+    assert project.json("eval", expression)["output"].strip() == "([1, 2], True, False)"
+    assert project.json("status")["state"] == "complete"
+
+
+def test_rewound_cell_that_runs_first_starts_from_the_former_state(
+    project: Quick,  # noqa: F811
+) -> None:
+    notebook = project.new("One", "Two", "Three")
+    notebook.insert("rows = [1]")
+    cell, _ = notebook.insert("rows.append(2)")
+    before = notebook.path.read_text()
+    notebook.replace(cell, "rows.append(3)\nsecond = 1")
+    notebook.insert("print(rows)")
+    notebook.path.write_text(before)
+    project.json("run")
+    values = project.json("eval", "rows, 'second' in globals()")["output"].strip()
+    assert values == "([1, 2], False)"

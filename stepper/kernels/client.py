@@ -42,6 +42,8 @@ REATTACH_SECONDS = 2.0
 REQUEST_SECONDS = 0.2  # between two requests for the kernel info
 READ_SECONDS = 0.01
 MAX_UNDO_MEMORY = 512_000_000  # bytes
+# The kernel ignores interrupts during an undo, so a shorter limit would kill it.
+UNDO_SECONDS = 60.0
 
 
 class KernelClient(Connection):
@@ -231,13 +233,24 @@ class KernelClient(Connection):
     async def undo(self, request: RestoreRequest) -> UndoFacts | None:
         """Undo earlier runs, and return the facts on the undo.
 
-        Return None if the kernel has no helper or is executing another client's code,
-        or if the result is unknown. Raise KernelError if the kernel does not reply.
+        Return None if the result is unknown. Raise KernelError if the kernel did not
+        get the request or has died.
         """
-        if not self.has_helper or self.external_executions.running_since:
-            return None
+        if not self.has_helper:
+            raise KernelError("undo needs an IPython kernel")
+        if self.external_executions.running_since:
+            raise KernelError("another client is executing code in the kernel")
         code = helper_loader.UNDO.format(json.dumps(request.to_json()))
-        reply = await self._execute_silently(code, GRACE_SECONDS)
+        await self.wait_until_reachable()
+        try:
+            reply = await self._execute_silently(code, UNDO_SECONDS)
+            if reply.undo is None and reply.death is None:
+                # The helper repeats its message for the same request.
+                reply = await self._execute_silently(code, UNDO_SECONDS)
+        except KernelUnreachableError:
+            return None
+        if reply.death is not None:
+            raise KernelError(f"the kernel died: {reply.death.reason}")
         return reply.undo
 
     async def _run(

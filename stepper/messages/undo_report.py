@@ -17,6 +17,9 @@ MAX_EXCEPTIONS = 20
 LONG_SECONDS = 10.0  # after a longer run, the report says how to keep new names
 NAME_LIMIT = 60  # characters
 REASON_LIMIT = 100  # characters
+# Reasons for names that were not restored.
+NO_REPORT = "the kernel did not report whether it was restored"
+NOT_KEPT = "the state before the run was not kept"
 # After an undo, if code outside the cells ran since the undone runs began.
 OTHER_CODE = (
     "Not undone: changes by scratch executions and other clients in the meantime. The"
@@ -104,6 +107,17 @@ def format_deletion(number: int, result: RestoreResult) -> str:
             f"Cell {number} was deleted, but its changes could not be undone: {text}."
         )
     return f"Cell {number} was deleted, so its changes were undone: {text}."
+
+
+def format_lost_deletion(number: int) -> str:
+    """Return the sentence on a deleted cell whose undo has no known result.
+
+    `number` is the number that the cell had.
+    """
+    return (
+        f"Cell {number} was deleted, but the kernel did not report whether it undid the"
+        " changes of this cell. stepper asks again before the next run."
+    )
 
 
 def format_requested(numbers: Sequence[int], result: RestoreResult) -> str:

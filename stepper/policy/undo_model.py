@@ -155,7 +155,8 @@ class RestoreResult:
     by name. A removed name did not exist before the undone runs. `seconds` is the
     duration of the restore. `former_values` are the names of values that contain the
     object which a name had before the undo, by this name; `former_classes` are those
-    that contain instances of a former class.
+    that contain instances of a former class. `unknown` are the requested runs that the
+    kernel has never kept an image of.
     """
 
     restored: dict[str, tuple[int, ...]] = field(default_factory=dict)
@@ -164,6 +165,7 @@ class RestoreResult:
     seconds: float = 0.0
     former_values: NamesByName = field(default_factory=dict)
     former_classes: NamesByName = field(default_factory=dict)
+    unknown: tuple[int, ...] = ()
 
     def __bool__(self) -> bool:
         """Return whether the result contains a name."""

@@ -138,6 +138,8 @@ class Kernel(Protocol):
     # The language that the kernel reports. Empty before the first request.
     language: str
     is_busy: bool
+    # Whether stepper's helper is in the kernel. Only the helper can undo runs.
+    has_helper: bool
     # Called with each message that shows or updates a display with an ID, because other
     # cells may show the same display.
     on_display: Callable[[dict[str, Any]], None]
@@ -203,7 +205,7 @@ class Kernel(Protocol):
     async def undo(self, request: RestoreRequest) -> UndoFacts | None:
         """Undo earlier runs; return the facts, or None if the result is unknown.
 
-        Raise KernelError if the kernel does not answer.
+        Raise KernelError if the kernel did not get the request or has died.
         """
 
     async def take_over(self) -> Death | None:

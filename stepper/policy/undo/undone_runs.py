@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import cached_property
 
 from stepper.policy.changed_cells import INDEX_ID, hash_source
 from stepper.policy.dataflow.binding_table import ResolvedUsage
@@ -20,6 +21,7 @@ from stepper.policy.undo_model import (
     DELETED,
     MAX_CHANGES,
     NEW,
+    REBOUND,
     MentionedNames,
     RestoreRequest,
 )
@@ -97,11 +99,17 @@ class CellPositions:
     """Finds the cell that a run belongs to, among the notebook's current cells."""
 
     def __init__(self, cells: Sequence[Cell]) -> None:
+        self._all_cells = cells
         self._cells = {cell.id: cell for cell in cells}
-        self._by_hash: dict[str, list[Cell]] = {}
-        for cell in cells:
+
+    @cached_property
+    def _by_hash(self) -> dict[str, list[Cell]]:
+        """The code cells by the hash of their source."""
+        by_hash: dict[str, list[Cell]] = {}
+        for cell in self._all_cells:
             if cell.is_code:
-                self._by_hash.setdefault(hash_source(cell.source), []).append(cell)
+                by_hash.setdefault(hash_source(cell.source), []).append(cell)
+        return by_hash
 
     def find_index(self, run: RunEnded) -> int | None:
         """Return the index of a run's cell, or None if the cell was deleted.
@@ -305,6 +313,32 @@ def _exclude_new_names(names: set[str], own_runs: Sequence[RunEnded]) -> set[str
         if run.verdict is not Verdict.FINE:
             kept |= {name for name, kind in run.changes.items() if kind == NEW}
     return names - kept
+
+
+def list_unknown_changes(
+    request: RestoreRequest,
+    unknown: Collection[int],
+    runs: Sequence[RunEnded],
+    sources: Mapping[str, str],
+    list_names: ListNames,
+) -> set[str]:
+    """Return the requested names that some undone runs may have changed.
+
+    `unknown` are these runs: it is not known whether the kernel restored the names.
+    `runs` are all runs in the kernel that are not undone.
+    """
+    names = set[str]()
+    for run in runs:
+        if run.run in unknown:
+            names |= _list_written_names(run, sources, list_names)
+        elif run.run not in request.runs:
+            # The value of a run that is not undone does not change.
+            names -= {
+                name for name, kind in run.changes.items() if kind in (NEW, REBOUND)
+            }
+    if request.names is not None:
+        names &= request.names
+    return names
 
 
 def find_returning_names(

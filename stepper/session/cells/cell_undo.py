@@ -38,8 +38,13 @@ REASON_LIMIT = 100  # characters of a reason in the journal
 
 
 def is_enabled(session: Session, limits: Limits) -> bool:
-    """Return whether the kernel keeps the state before the runs of this notebook."""
+    """Return whether kernels keep the state before the runs of this notebook."""
     return limits.undo and session.language.is_python
+
+
+def _can_undo(session: Session, kernel: Kernel, limits: Limits) -> bool:
+    """Return whether a kernel keeps the state before the runs of this notebook."""
+    return kernel.has_helper and is_enabled(session, limits)
 
 
 def _list_names(session: Session, source: str) -> MentionedNames:
@@ -77,7 +82,7 @@ def create_request(
     limits: Limits,
 ) -> UndoRequest | None:
     """Return the undo part of the next run of a cell, or None if undo is off."""
-    if not is_enabled(session, limits):
+    if not _can_undo(session, kernel, limits):
         return None
     session.journal.update_run_history()
     runs = list_runs(session, kernel)
@@ -109,7 +114,7 @@ def find_expected_changes(
     limits: Limits,
 ) -> ExpectedChanges:
     """Return how the names in a kernel will change before a cell runs again."""
-    if not is_enabled(session, limits):
+    if not _can_undo(session, kernel, limits):
         return ExpectedChanges({})
     session.journal.update_run_history()
     runs = list_runs(session, kernel)
@@ -135,23 +140,58 @@ def record_restore(
     session: Session, started: journal_events.RunStarted, execution: Execution
 ) -> list[str]:
     """Log what the kernel undid before a run; return notes for the report."""
-    facts = execution.undo
-    if facts is None or facts.restore is None:
-        return []
     runs = (*started.undoes, *started.undoes_others)
+    if not runs or execution.death is not None:
+        return []
     names = None
     if started.undoes_names is not None:
         names = frozenset(started.undoes_names)
     request = RestoreRequest(runs, names, started.undoes)
-    _log_restore(
-        session, request, facts.restore, started.run, started.kernel, started.cell_id
-    )
-    result = facts.restore
+    facts = execution.undo or UndoFacts(started.run)
+    result = complete_result(session, request, started.kernel, facts.restore)
+    _log_restore(session, request, result, started.run, started.kernel, started.cell_id)
     not_restored = {}
     for name, reason in result.not_restored.items():
         if facts.changes.get(name) not in (NEW, REBOUND):
             not_restored[name] = reason
     return undo_report.format_restore(replace(result, not_restored=not_restored))
+
+
+def complete_result(
+    session: Session,
+    request: RestoreRequest,
+    kernel_id: str,
+    result: RestoreResult | None,
+) -> RestoreResult:
+    """Return a kernel's result, with the names that it does not know about.
+
+    These are the names that undone runs without a before-image may have changed. If the
+    kernel reported no result, these are all names that the undone runs may have
+    changed.
+    """
+    unknown = request.runs
+    reason = undo_report.NO_REPORT
+    if result is not None:
+        unknown = result.unknown
+        reason = undo_report.NOT_KEPT
+    result = result or RestoreResult()
+    if not unknown:
+        return result
+    session.journal.update_run_history()
+    state = session.state
+    names = undone_runs.list_unknown_changes(
+        request,
+        unknown,
+        undone_runs.KernelRuns(state.runs, kernel_id, state.undone_runs).active,
+        state.sources_by_hash,
+        lambda source: _list_names(session, source),
+    )
+    names -= result.removed.keys()
+    restored = {
+        name: runs for name, runs in result.restored.items() if name not in names
+    }
+    not_restored = {**dict.fromkeys(sorted(names), reason), **result.not_restored}
+    return replace(result, restored=restored, not_restored=not_restored)
 
 
 def list_journaled_facts(facts: UndoFacts | None) -> dict[str, Any]:
@@ -192,7 +232,7 @@ def plan_recomputation(
     limits: Limits,
 ) -> Recomputation | None:
     """Return what must be computed again before a cell runs again, or None."""
-    if not is_enabled(session, limits):
+    if not _can_undo(session, kernel, limits):
         return None
     session.journal.update_run_history()
     runs = list_runs(session, kernel)
@@ -317,7 +357,7 @@ async def undo_deleted_cells(session: Session, cells: Sequence[Cell]) -> list[st
     """
     kernel = session.kernel_manager.kernel
     limits = session.limits()
-    if kernel is None or not is_enabled(session, limits):
+    if kernel is None or not _can_undo(session, kernel, limits):
         return []
     runs = list_runs(session, kernel)
     deleted = undone_runs.select_deleted_runs(cells, runs)
@@ -340,11 +380,13 @@ async def undo_deleted_cells(session: Session, cells: Sequence[Cell]) -> list[st
             facts = await session.undo(kernel, request)
         except KernelError:
             break  # the next run reports the error
+        number = own_runs[-1].number
         if facts is None or facts.restore is None:
+            sentences.append(undo_report.format_lost_deletion(number))
             break
-        result = facts.restore
+        result = complete_result(session, request, kernel.id, facts.restore)
         _log_restore(
             session, request, result, session.state.next_run, kernel.id, cell_id
         )
-        sentences.append(undo_report.format_deletion(own_runs[-1].number, result))
+        sentences.append(undo_report.format_deletion(number, result))
     return [sentence for sentence in sentences if sentence]

@@ -125,11 +125,18 @@ async def _undo_runs(
 ) -> UndoFacts:
     """Undo all changes of runs in the kernel; return the kernel's facts.
 
-    Raise KernelError if the kernel does not answer, or undid nothing.
+    Raise KernelError if the kernel undid nothing, or did not report what it undid. In
+    the second case, log that nothing is known about the values.
     """
     request = RestoreRequest(tuple(run.run for run in reversed(selected)), None)
-    facts = await session.undo(kernel, request)
+    try:
+        facts = await session.undo(kernel, request)
+    except KernelError as error:
+        raise KernelError(f"nothing was undone: {error.message}", error.hint) from None
     if facts is None:
+        unknown = cell_undo.complete_result(session, request, kernel.id, None)
+        images = session.state.undo_images
+        _log(session, kernel, selected, UndoFacts(0, restore=unknown, images=images))
         raise KernelError(
             "the kernel did not report whether it undid the runs: the values of"
             " variables are not known",
@@ -153,33 +160,15 @@ def _record(
     """Log what the kernel undid; return the response."""
     result = facts.restore
     assert result is not None
-    first = selected[0]
     state = session.state
-    session.journal.log(
-        journal_events.RunsUndone(
-            at=format_now(),
-            run=state.next_run,
-            kernel=kernel.id,
-            cell_id=first.cell_id,
-            runs=tuple(run.run for run in reversed(selected)),
-            restored=result.restored,
-            removed=result.removed,
-            not_restored=result.not_restored,
-            former_values=result.former_values,
-            former_classes=result.former_classes,
-            by_command=True,
-            undo_reach=facts.reach,
-            undo_images=facts.images,
-        ),
-        sync=SyncMode.NONE,
-    )
+    _log(session, kernel, selected, facts)
     undone = _list_undone_cells(cells, selected)
     numbers = sorted({cell.cell for cell in undone})
     text = undo_report.format_requested(numbers, result)
     if caller.is_outside_agent:
         session.notices.add(f"at the user's request, {text}")
     lines = [f"{text[0].upper()}{text[1:]}."]
-    if requested_undo.has_other_code_since(first.run, state):
+    if requested_undo.has_other_code_since(selected[0].run, state):
         lines.append(undo_report.OTHER_CODE)
     dependencies = stale_cells.update_dependencies(session, cells)
     lines.append(stale_messages.format_stale(dependencies.stale, state.commands))
@@ -195,6 +184,32 @@ def _record(
         stale=stale_messages.format_marks(dependencies.stale, "stale"),
         undo=reach,
         text="\n".join(filter(None, lines)),
+    )
+
+
+def _log(
+    session: Session, kernel: Kernel, selected: Sequence[RunEnded], facts: UndoFacts
+) -> None:
+    """Log what the kernel undid on request."""
+    result = facts.restore
+    assert result is not None
+    session.journal.log(
+        journal_events.RunsUndone(
+            at=format_now(),
+            run=session.state.next_run,
+            kernel=kernel.id,
+            cell_id=selected[0].cell_id,
+            runs=tuple(run.run for run in reversed(selected)),
+            restored=result.restored,
+            removed=result.removed,
+            not_restored=result.not_restored,
+            former_values=result.former_values,
+            former_classes=result.former_classes,
+            by_command=True,
+            undo_reach=facts.reach,
+            undo_images=facts.images,
+        ),
+        sync=SyncMode.NONE,
     )
 
 

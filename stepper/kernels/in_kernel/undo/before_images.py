@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import types
+from collections.abc import Iterable
 from itertools import islice
 from typing import Any
 
@@ -24,11 +25,16 @@ from stepper.kernels.in_kernel.undo.image_recording import (
     add_unprotected,
     clock,
 )
-from stepper.kernels.in_kernel.undo.object_walk import Snapshot, forget_classes
+from stepper.kernels.in_kernel.undo.object_walk import (
+    TOO_LARGE,
+    Snapshot,
+    forget_classes,
+)
 from stepper.kernels.in_kernel.undo.process_state import pause_collector
 from stepper.kernels.in_kernel.undo.python_objects import scope
 
 MAX_CHANGES = 300  # names of a run that are reported
+NOT_KEPT = "the state before the run was not kept"
 
 
 class Log:
@@ -50,6 +56,7 @@ log = Log()
 
 
 def get_ids(bindings: Any) -> dict[str, int]:
+    """Return the ids of the values by name."""
     return {name: id(value) for name, value in bindings.items()}
 
 
@@ -94,11 +101,13 @@ def get_origin(target: Any) -> Any:
 
 def watch_external() -> None:
     """Take snapshots of all objects in images before another client's execution."""
-    log.watched = []
+    targets = {}
     for image in log.images:
-        for change in image.objects.values():
-            target, row, _ = change.snapshot
-            log.watched.append(Snapshot(target, row, row.take(target)))
+        for key, change in image.objects.items():
+            targets[key] = change.snapshot
+    log.watched = []
+    for target, row, _ in targets.values():
+        log.watched.append(Snapshot(target, row, row.take(target)))
 
 
 def finish_external() -> bool:
@@ -122,19 +131,28 @@ def begin(request: Any, bindings: Any) -> None:
     """Take the image of a run that starts now."""
     was_enabled = pause_collector()
     forget_classes()
+    names = set[str]().union(*request["names"].values())
     try:
         log.current = Recording(request, bindings, log.twins)
     except BaseException:
-        image = Image(request["run"])
-        for names in request["names"].values():
-            for name in names:
-                label = "state before the run, which was not kept"
-                add_unprotected(image, name, label, 0, UNKNOWN)
-        log.images.append(image)
+        add_lost_image(request["run"], names)
         raise
     finally:
         if was_enabled:
             gc.enable()
+
+
+def add_lost_image(run: int, names: Iterable[str]) -> None:
+    """Record that the state before a run is not known. It used these names."""
+    image = Image(run)
+    for name in names:
+        add_unprotected(image, name, NOT_KEPT, 0, UNKNOWN)
+    log.images.append(image)
+
+
+def get_current_run() -> int:
+    """Return the number of the run that is in progress, or 0."""
+    return log.current.run if log.current else 0
 
 
 def finish(bindings: Any, has_failed: bool) -> Any:
@@ -148,9 +166,7 @@ def finish(bindings: Any, has_failed: bool) -> Any:
     was_enabled = pause_collector()
     began = clock()
     try:
-        image = recording.finish(bindings)
-        drop_large_bindings(image, recording.memory)
-        image.measure()
+        image = finish_image(recording, bindings)
         log.images.append(image)
         size = limit_memory(recording.memory, bindings)
     finally:
@@ -170,6 +186,18 @@ def finish(bindings: Any, has_failed: bool) -> Any:
     }
 
 
+def finish_image(recording: Recording, bindings: Any) -> Image:
+    """Return what a run changed, without values that are too large."""
+    try:
+        image = recording.finish(bindings)
+        drop_large_bindings(image, recording.memory)
+        image.measure()
+    except BaseException:
+        add_lost_image(recording.run, recording.kinds)
+        raise
+    return image
+
+
 def drop_large_bindings(image: Image, memory: int) -> None:
     """Drop former values that are larger than the memory for all images."""
     for name, value in image.bindings.items():
@@ -178,7 +206,7 @@ def drop_large_bindings(image: Image, memory: int) -> None:
         size = Sizes([value]).total
         if size > memory:
             image.bindings[name] = LOST
-            image.unprotected[name] = ["too large", size, CHANGED]
+            image.unprotected[name] = [TOO_LARGE, size, CHANGED]
 
 
 def limit_memory(memory: int, bindings: Any) -> int:
@@ -189,7 +217,7 @@ def limit_memory(memory: int, bindings: Any) -> int:
         if size <= memory or not log.images:
             return size
         image = log.images.pop(0)
-        names = {*image.bindings, *image.states, *image.unprotected}
+        names = {*image.bindings, *image.states, *image.unprotected, *image.failed}
         for change in image.objects.values():
             names |= change.names
         log.dropped[image.run] = names
@@ -231,19 +259,23 @@ def find_unknown_runs(runs: list[int]) -> list[int]:
 def drop_undone(runs: list[int]) -> None:
     """Drop the images of runs that were undone for all names.
 
-    An image with changes that could not be restored stays: it ends the complete undo.
+    The names that could not be restored stay: they end the complete undo.
     """
-    undone = set(runs)
-    log.images = [
-        image for image in log.images if image.run not in undone or image.unprotected
-    ]
+    kept = []
+    for image in log.images:
+        if image.run in runs:
+            image.forget_states()
+            if not image.unprotected and not image.failed:
+                continue
+        kept.append(image)
+    log.images = kept
 
 
 def find_reach() -> int:
     """Return the oldest run that can still be undone completely, or 0."""
     reach = 0
     for image in reversed(log.images):
-        if image.run == 0 or image.unprotected:
+        if image.run == 0 or image.unprotected or image.failed:
             break
         reach = image.run
     return reach

@@ -18,25 +18,29 @@ from stepper.kernels.in_kernel.undo.global_state import (
 from stepper.kernels.in_kernel.undo.image_memory import Sizes
 from stepper.kernels.in_kernel.undo.object_snapshots import take_nothing
 from stepper.kernels.in_kernel.undo.object_walk import (
+    TOO_LARGE,
     Snapshot,
     Walk,
+    add_visible,
     find_reachable,
     find_row,
+    list_current_children,
 )
 from stepper.kernels.in_kernel.undo.object_walk import clock as walk_clock
 from stepper.kernels.in_kernel.undo.python_objects import scope
 
 clock = time.monotonic
-OTHER_NAMES_SECONDS = 0.01  # for names that contain an object that has no snapshot
+OTHER_NAMES_SECONDS = 0.03  # for names that contain an object that has no snapshot
 MAX_VISITS = 20_000  # objects that are visited to find the names of a change
 CHANGED = "changed"
 UNKNOWN = "unknown"
 MISSING: Any = object()  # the binding of a name that does not exist
 LOST: Any = object()  # a former binding that was too large to be kept
+# An object that a walk did not reach: its reason, size and change.
+NOT_VISITED = ("too many objects", 0, UNKNOWN)
 KINDS = ("changes", "calls", "reads", "binds")
-IPYTHON_NAMES = re.compile(
-    r"_{1,3}|_i{1,3}|_i?\d+|_[iod]h|__\w+__|_exit_code|In|Out|exit|quit|get_ipython"
-)
+IPYTHON_NAMES = {"In", "Out", "exit", "quit", "get_ipython"}
+PRIVATE_NAMES = re.compile(r"_{1,3}|_i{1,3}|_i?\d+|_[iod]h|__\w+__|_exit_code")
 
 
 class Change:
@@ -74,7 +78,16 @@ class Image:
         self.objects: dict[int, Change] = {}
         self.states: dict[str, Any] = {}
         self.unprotected: dict[str, list[Any]] = {}
+        # The names that were not restored when the run was undone, with the reasons.
+        self.failed: dict[str, str] = {}
         self.sizes = Sizes([])
+
+    def forget_states(self) -> None:
+        """Forget the former states, because no later undo goes back to them."""
+        self.bindings = {}
+        self.objects = {}
+        self.states = {}
+        self.measure()
 
     def measure(self) -> None:
         """Update the size of what the image keeps alive."""
@@ -87,7 +100,9 @@ def list_bindings(namespace: Any, hidden: Any) -> Any:
     """Return the names that cells have bound, with their values."""
     bindings = {}
     for name, value in list(namespace.items()):
-        if type(name) is not str or IPYTHON_NAMES.fullmatch(name):
+        if type(name) is not str or name in IPYTHON_NAMES:
+            continue
+        if name[:1] == "_" and PRIVATE_NAMES.fullmatch(name):
             continue
         if value is not hidden.get(name, MISSING):
             bindings[name] = value
@@ -169,31 +184,39 @@ class Recording:
         Return the before-image, which contains only what the run changed.
         """
         image = Image(self.run)
-        self.compare_bindings(bindings, image)
+        large = self.compare_bindings(bindings, image)
         changed, unprotected = self.compare_objects()
         keys = {*changed, *unprotected}
         names_by_id = self.find_names(keys)
         self.add_twins(changed.keys(), names_by_id)
         for key, snapshot in changed.items():
             image.objects[key] = Change(snapshot, names_by_id[key])
-        for key, (label, size, state) in unprotected.items():
-            for name in names_by_id[key]:
-                if state == CHANGED or self.may_change(name, key):
-                    add_unprotected(image, name, label, size, state)
+        for key, (label, size, state) in list(unprotected.items()):
+            names = names_by_id[key]
+            if state != CHANGED:
+                names = {name for name in names if self.may_change(name, key)}
+            for name in names:
+                add_unprotected(image, name, label, size, state)
+            if not names:
+                del unprotected[key]
         for name in self.walk.incomplete:
-            unprotected[id(self.bindings[name])] = "too many objects", 0, UNKNOWN
-            add_unprotected(image, name, "too many objects", 0, UNKNOWN)
-        self.add_other_names(unprotected, image)
+            add_unprotected(image, name, *NOT_VISITED)
+        self.add_other_names({**unprotected, **large}, image)
         new_modules = sys.modules.keys() - self.module_names
-        names = set(self.kinds)
-        image.states = find_changes(self.states, take_states(), names, new_modules)
+        mentioned = set(self.kinds)
+        image.states = find_changes(self.states, take_states(), mentioned, new_modules)
         for name in image.states:
             label = get_label(name)
             if label:
                 add_unprotected(image, name, label, 0, CHANGED)
         return image
 
-    def compare_bindings(self, bindings: Any, image: Image) -> None:
+    def compare_bindings(self, bindings: Any, image: Image) -> Any:
+        """Add the former values of the names that the run bound or deleted.
+
+        Return the values that are too large to be kept, and that the run may have
+        changed in place: their reasons, sizes and changes, by id.
+        """
         for name, former in self.bindings.items():
             if bindings.get(name, MISSING) is not former:
                 image.bindings[name] = former
@@ -201,17 +224,18 @@ class Recording:
             is_known = name in self.bindings or name in self.large
             if not is_known:
                 image.bindings[name] = MISSING
+        changes = {}
         for name, large in self.large.items():
             value = bindings.get(name, MISSING)
-            state = ""
             if not is_same_value(large, value):
                 image.bindings[name] = LOST
-                state = CHANGED
+                image.unprotected[name] = [TOO_LARGE, large.size, CHANGED]
             elif self.kinds.get(name, "binds") != "binds":
                 sample = large.take(value)
                 state = UNKNOWN if sample == large.sample else CHANGED
-            if state:
-                image.unprotected[name] = ["too large", large.size, state]
+                image.unprotected[name] = [TOO_LARGE, large.size, state]
+                changes[id(value)] = TOO_LARGE, large.size, state
+        return changes
 
     def compare_objects(self) -> Any:
         """Return the changed snapshots, and the objects that cannot be restored."""
@@ -241,9 +265,10 @@ class Recording:
         return changed, unprotected
 
     def may_change(self, name: str, key: int) -> bool:
-        """Return whether the cell may change an object without a trace.
+        """Return whether the cell may have changed an object without a trace.
 
-        Reading a name does not change the objects in its value.
+        A cell that only reads a name may change the value itself, such as an iterator,
+        but not the objects in the value.
         """
         is_used = self.kinds.get(name) in ("changes", "calls")
         _, row, _ = self.walk.unprotected.get(key, (None, None, None))
@@ -269,19 +294,36 @@ class Recording:
     def add_other_names(self, unprotected: Any, image: Image) -> None:
         """Add the names that the cell does not use, but that contain the same objects.
 
-        Objects that have certainly changed, and those of an incomplete walk, count.
+        Objects that have certainly changed count, and those that were too large or not
+        visited. A name that may contain one of them counts, too.
         """
-        incomplete = {id(self.bindings[name]) for name in self.walk.incomplete}
-        keys = {key for key in unprotected if unprotected[key][2] == CHANGED}
-        keys |= incomplete
-        if not keys:
+        not_visited = list(self.walk.frontier)
+        reasons = {}
+        for key, reason in unprotected.items():
+            label, _, state = reason
+            if state == CHANGED or label == TOO_LARGE:
+                reasons[key] = reason
+            if label == TOO_LARGE and key in self.walk.unprotected:
+                large = self.walk.unprotected[key].target
+                add_visible(list_items(large), not_visited)
+        for value in not_visited:
+            reasons.setdefault(id(value), NOT_VISITED)
+        if not reasons:
             return
+        for name, large_value in self.large.items():
+            if large_value.identity in reasons:
+                add_unprotected(image, name, *reasons[large_value.identity])
         deadline = walk_clock() + OTHER_NAMES_SECONDS
         for name, value in self.bindings.items():
             if self.kinds.get(name, "binds") != "binds":
                 continue
-            for key in find_reachable(value, keys, deadline):
-                add_unprotected(image, name, *unprotected[key])
+            # A large value must not take the time of all names after it.
+            now = walk_clock()
+            search = find_reachable(value, reasons.keys(), (now + deadline) / 2)
+            for key in search.reached:
+                add_unprotected(image, name, *reasons[key])
+            if not search.is_complete:
+                add_unprotected(image, name, *NOT_VISITED)
 
     def add_twins(self, keys: Any, names: Any) -> None:
         """Add to the names of changed objects those in `twins` that contain them.
@@ -315,6 +357,12 @@ class Recording:
         return reached
 
 
+def list_items(value: Any) -> Any:
+    """Return the objects in an object of which no snapshot was taken."""
+    row = find_row(type(value))
+    return list_current_children(value, row) if row else []
+
+
 def make_reference(value: Any) -> Any:
     """Return a weak reference to a value, or a function that returns None."""
     try:
@@ -324,7 +372,7 @@ def make_reference(value: Any) -> Any:
 
 
 def take_no_value() -> None:
-    return None
+    """Return None, as a weak reference to an object that was freed."""
 
 
 def measure_value(value: Any) -> int:

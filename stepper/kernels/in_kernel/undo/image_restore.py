@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -22,18 +22,36 @@ from stepper.kernels.in_kernel.undo.global_state import (
     get_position,
     restore_state,
 )
-from stepper.kernels.in_kernel.undo.image_recording import LOST, MISSING, Image, clock
-from stepper.kernels.in_kernel.undo.object_snapshots import RestoreError
-from stepper.kernels.in_kernel.undo.object_walk import find_row
+from stepper.kernels.in_kernel.undo.image_recording import (
+    CHANGED,
+    LOST,
+    MISSING,
+    Image,
+    add_unprotected,
+    clock,
+)
+from stepper.kernels.in_kernel.undo.object_snapshots import RestoreError, Row
+from stepper.kernels.in_kernel.undo.object_walk import clock as walk_clock
+from stepper.kernels.in_kernel.undo.object_walk import (
+    find_reachable,
+    find_row,
+    list_current_children,
+)
+from stepper.kernels.in_kernel.undo.python_objects import scope
 
 OTHER_CODE = "changed by code outside the cells"
 DROPPED = "the state before the run was dropped to save memory"
 DIFFERENT = "its state differs after the undo"
-REACH_SECONDS = 0.2
+REACH_SECONDS = 0.2  # to search the values of requested names for changed objects
 
 
 class Target(NamedTuple):
-    """The state to restore: the images that contain it, and the oldest entry."""
+    """The state of a name, an object or a global state that is to be restored.
+
+    `images` are the images of undone runs that contain a state, newest first, and
+    `entry` is the state in the last of them. `problem` is the reason why states in
+    older images cannot be restored, or an empty string.
+    """
 
     images: list[Image]
     entry: Any
@@ -41,7 +59,12 @@ class Target(NamedTuple):
 
 
 class Restore:
-    """The undo of some runs."""
+    """The undo of some runs.
+
+    `runs` are their numbers. Only `names` in `namespace` are restored; None stands for
+    all names. `restored` and `removed` are the undone runs by name, `not_restored` the
+    reasons by name.
+    """
 
     def __init__(self, runs: set[int], names: set[str] | None, namespace: Any) -> None:
         self.began = clock()
@@ -51,23 +74,26 @@ class Restore:
         self.restored: dict[str, set[int]] = {}
         self.removed: dict[str, set[int]] = {}
         self.not_restored: dict[str, str] = {}
+        # Those of them that may be restored later, together with other runs.
+        self.blocked: set[str] = set()
         # Old values are freed at the end: their `__del__` must not see a mixed state.
         self.kept: list[Any] = []
         self.former = FormerValues()
 
     def is_requested(self, name: str) -> bool:
+        """Return whether a name or a global state is to be restored."""
         return self.names is None or name in self.names
 
-    def find_target(self, has_entry: Any, key: Any) -> Target:
-        """Walk the images of a name, an object or a state.
+    def find_target(self, get_entries: Any, key: Any) -> Target:
+        """Return the state to restore for a key of the entries in the images.
 
-        `has_entry` returns the dict of an image that may contain the key.
+        `get_entries` returns the entries of an image.
         """
         images: list[Image] = []
         entry: Any = None
         blocked_by: Image | None = None
         for image in reversed(log.images):
-            entries = has_entry(image)
+            entries = get_entries(image)
             if key not in entries:
                 continue
             if image.run in self.runs and blocked_by is None:
@@ -109,16 +135,24 @@ class Restore:
         self.verify(objects, names_by_key, bindings)
         self.add_unprotected()
         self.remove_entries(objects, names_by_key, bindings)
-        return self.describe()
+        result = self.describe()
+        record_failures(self.runs, self.not_restored, self.blocked)
+        return result
 
     def fail(self, name: str, reason: str) -> None:
+        """Record why a name is not restored. The first reason counts."""
         self.not_restored.setdefault(name, reason)
+
+    def block(self, name: str, reason: str) -> None:
+        """Record that a name is not restored because another run changed it."""
+        self.blocked.add(name)
+        self.fail(name, reason)
 
     def restore_state(self, name: str) -> None:
         """Restore a global state."""
         target = self.find_target(get_states, name)
         if target.problem:
-            self.fail(name, target.problem)
+            self.block(name, target.problem)
         if not target.images:
             return
         try:
@@ -139,7 +173,7 @@ class Restore:
         """Restore an object in place."""
         if target.problem:
             for name in names:
-                self.fail(name, target.problem)
+                self.block(name, target.problem)
         if not target.images:
             return
         value, row, state = target.entry.snapshot
@@ -161,7 +195,7 @@ class Restore:
         """Bind a name to its former value, or remove the name."""
         if not target.images:
             if target.problem == OTHER_CODE:
-                self.fail(name, target.problem)
+                self.block(name, target.problem)
             return
         runs = {image.run for image in target.images}
         self.kept.append(self.namespace.get(name))
@@ -201,14 +235,42 @@ class Restore:
             return selected
         missing = {key for key, names in selected.items() if not names}
         if missing:
-            for name in sorted(self.names):
-                value = self.namespace.get(name, MISSING)
-                if name in bindings and bindings[name].images:
-                    value = bindings[name].entry
-                if value is not MISSING and value is not LOST:
-                    for key in find_reachable(value, missing, objects):
-                        selected[key].add(name)
+            self.add_other_names(selected, missing, objects, bindings)
         return {key: names for key, names in selected.items() if names}
+
+    def add_other_names(
+        self,
+        selected: dict[int, set[str]],
+        missing: set[int],
+        objects: Any,
+        bindings: Any,
+    ) -> None:
+        """Add the requested names whose values contain missing objects.
+
+        The values are searched in the state to restore.
+        """
+
+        def list_children(value: Any, row: Row) -> Any:
+            target = objects.get(id(value))
+            if target is None or not target.images:
+                return list_current_children(value, row)
+            snapshot = target.entry.snapshot
+            return snapshot.row.children(snapshot.state)
+
+        deadline = walk_clock() + REACH_SECONDS
+        for name in sorted(self.names or ()):
+            value = self.namespace.get(name, MISSING)
+            if name in bindings and bindings[name].images:
+                value = bindings[name].entry
+            if value is MISSING or value is LOST:
+                continue
+            # A large value must not take the time of all names after it.
+            now = walk_clock()
+            search = find_reachable(value, missing, (now + deadline) / 2, list_children)
+            for key in search.reached:
+                selected[key].add(name)
+            if not search.is_complete:
+                self.fail(name, "too many objects")
 
     def verify(
         self,
@@ -240,17 +302,23 @@ class Restore:
         return bool(row.is_same(value, state))
 
     def add_unprotected(self) -> None:
-        """Report the names that the undone runs may have changed irrevocably."""
+        """Report the names that the undone runs may have changed irrevocably.
+
+        Names that an earlier undo has not restored, and that no run has bound since,
+        are reported again.
+        """
         stopped = set[str]()
         for image in reversed(log.images):
-            if image.run not in self.runs:
-                stopped.update(image.bindings)
-                continue
-            for name, (label, _, _) in image.unprotected.items():
+            reasons = image.failed
+            if image.run in self.runs:
+                reasons = {name: row[0] for name, row in image.unprotected.items()}
+            for name, reason in reasons.items():
                 if name in self.removed or name in stopped:
                     continue
                 if self.is_requested(name):
-                    self.fail(name, label)
+                    self.fail(name, reason)
+            if image.run not in self.runs:
+                stopped.update(image.bindings)
         for run in self.runs:
             for name in log.dropped.get(run, ()):
                 if self.is_requested(name) and name not in stopped:
@@ -270,8 +338,11 @@ class Restore:
             for image in objects[key].images:
                 del image.objects[key]
         for image in log.images:
-            if image.run in self.runs:
-                image.measure()
+            if image.run not in self.runs:
+                continue
+            for name in filter(self.is_requested, list(image.failed)):
+                del image.failed[name]
+            image.measure()
 
     def describe(self) -> Any:
         """Return the result as JSON. A name with a problem is only not restored."""
@@ -298,62 +369,61 @@ class Restore:
 
 
 def get_bindings(image: Image) -> Any:
+    """Return the former values by name."""
     return image.bindings
 
 
 def get_objects(image: Image) -> Any:
+    """Return the changes of objects by id."""
     return image.objects
 
 
 def get_states(image: Image) -> Any:
+    """Return the former global states by name."""
     return image.states
 
 
+def record_failures(
+    runs: Collection[int], not_restored: dict[str, str], blocked: Collection[str] = ()
+) -> None:
+    """Record what an undo of runs did not restore. It ends the complete undo.
+
+    `blocked` are the names that may be restored later, together with other runs.
+    """
+    undone = [image for image in log.images if image.run in runs]
+    for image in undone[:1]:
+        for name, reason in not_restored.items():
+            if name in scope.namespace:
+                image.failed[name] = reason
+            if name not in blocked:
+                add_unprotected(image, name, reason, 0, CHANGED)
+
+
 def describe_failure(error: Exception) -> str:
+    """Return why a state was not restored."""
     if isinstance(error, RestoreError):
         return str(error)
     return f"the undo failed with {type(error).__name__}"
 
 
-def find_reachable(value: Any, keys: set[int], objects: Any) -> Any:
-    """Return which objects a value contains, in the state to restore."""
-    reached = set[int]()
-    seen = set[int]()
-    kept = []
-    pending = [value]
-    deadline = clock() + REACH_SECONDS
-    while pending and len(reached) < len(keys) and clock() < deadline:
-        item = pending.pop()
-        key = id(item)
-        row = find_row(type(item))
-        if key in seen or row is None or (row.label and row.is_quiet):
-            continue
-        seen.add(key)
-        kept.append(item)
-        if key in keys:
-            reached.add(key)
-        target = objects.get(key)
-        if target is not None and target.images:
-            state = target.entry.snapshot.state
-        else:
-            state = row.take(item)
-        if state is not None:
-            kept.append(state)
-            pending += row.children(state)
-    return reached
-
-
 @contextmanager
-def without_interrupts() -> Iterator[None]:
-    """Delay interrupts, so that a restore is not left half done."""
-    if threading.current_thread() is not threading.main_thread():
+def ignore_interrupts() -> Iterator[None]:
+    """Ignore interrupts, so that a restore and its result are complete.
+
+    A restore is short, and the daemon repeats an interrupt that had no effect. Blocking
+    the signal in this thread would not help: another thread would receive it.
+    """
+    former = None
+    if threading.current_thread() is threading.main_thread():
+        former = signal.getsignal(signal.SIGINT)
+    if former is None:
         yield
         return
-    former = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, former)
+        signal.signal(signal.SIGINT, former)
 
 
 def restore(request: Any, namespace: Any) -> Any:
@@ -361,10 +431,9 @@ def restore(request: Any, namespace: Any) -> Any:
     names = request["names"]
     requested = None if names is None else set(names)
     undo = Restore(set(request["runs"]), requested, namespace)
-    with without_interrupts():
-        result = undo.run_all()
-        undo.kept.clear()
-        containers = call_safely(undo.former.find_containers, log.images, namespace)
+    result = undo.run_all()
+    undo.kept.clear()
+    containers = call_safely(undo.former.find_containers, log.images, namespace)
     values, classes = containers or ({}, {})
     for name, names in values.items():
         log.twins.update((name, *names))

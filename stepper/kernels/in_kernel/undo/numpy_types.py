@@ -90,6 +90,15 @@ def list_array_children(state: ArrayState) -> Any:
     return []
 
 
+def list_current_children(value: Any) -> Any:
+    """Return the array whose memory a view uses, and the objects in an array."""
+    children = [get_base_class().base.__get__(value)]
+    view = view_array(value)
+    if view.dtype.hasobject:
+        children += list_objects(view.tolist())
+    return children
+
+
 def list_objects(items: Any) -> Any:
     """Return the items of nested lists and tuples."""
     if type(items) not in (list, tuple):
@@ -232,6 +241,7 @@ ARRAY = Row(
     restore=restore_array,
     measure=measure_array,
     sample=sample_array,
+    list_current=list_current_children,
 )
 GENERATOR = frozen(lambda value: [value.bit_generator])
 BIT_GENERATOR = Row(

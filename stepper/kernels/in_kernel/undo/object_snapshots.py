@@ -47,6 +47,8 @@ class Row(NamedTuple):
     fingerprint proves that nothing changed only if `is_conclusive`. Objects in
     containers are ignored if `is_quiet`. `measure` returns the seconds and bytes that
     a snapshot costs. `sample` is a fingerprint for an object that is too large.
+    `list_current` returns the objects in an object; it is given if a state contains a
+    copy of a large content.
     """
 
     take: Callable[[Any], Any] = take_nothing
@@ -58,6 +60,7 @@ class Row(NamedTuple):
     is_quiet: bool = False
     measure: Callable[[Any], tuple[float, int]] | None = None
     sample: Callable[[Any], Any] | None = None
+    list_current: Callable[[Any], Iterable[Any]] | None = None
 
 
 def are_identical(first: Iterable[Any], second: Iterable[Any]) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import time
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, NamedTuple
 
 from stepper.kernels.in_kernel.undo.builtin_types import PLAIN_TYPES, ROWS
@@ -34,7 +34,7 @@ from stepper.kernels.in_kernel.undo.python_objects import (
 
 # Other processes must not shorten the time for a walk.
 clock = getattr(time, "thread_time", time.monotonic)
-MAX_TAKE_SECONDS = 1e-4  # for the state of an object in a search
+TOO_LARGE = "too large"
 CHECK_INTERVAL = 64  # objects between two looks at the clock
 get_module: Callable[[type], Any] = type.__dict__["__module__"].__get__
 get_qualname: Callable[[type], str] = type.__dict__["__qualname__"].__get__
@@ -139,7 +139,8 @@ class Walk:
 
     `snapshots` contains a snapshot of each object with a state, and `unprotected` the
     objects that cannot be restored. `shared` contains the ids of the objects of
-    earlier names that a name also reaches.
+    earlier names that a name also reaches. `incomplete` are the names for which there
+    was not enough time, and `frontier` are the objects that were not visited for them.
     """
 
     def __init__(self, seconds: float, max_bytes: int) -> None:
@@ -150,7 +151,8 @@ class Walk:
         self.unprotected: dict[int, Snapshot] = {}
         self.owners: dict[int, str] = {}
         self.shared: dict[str, list[int]] = {}
-        self.incomplete: dict[str, bool] = {}
+        self.incomplete: list[str] = []
+        self.frontier: list[Any] = []
 
     def ignore(self, values: Iterable[Any]) -> None:
         """Do not visit these objects."""
@@ -170,7 +172,8 @@ class Walk:
         shared = []
         while queue:
             found_children: list[Any] = []
-            for value in queue:
+            remaining = iter(queue)
+            for value in remaining:
                 key = id(value)
                 kind_id = id(type(value))
                 if kind_id in plain_ids or kind_id in plain_class_ids:
@@ -184,7 +187,8 @@ class Walk:
                     continue
                 count += 1
                 if count % CHECK_INTERVAL == 0 and clock() > self.deadline:
-                    self.incomplete[name] = True
+                    self.incomplete.append(name)
+                    self.frontier += [value, *remaining, *found_children]
                     if shared:
                         self.shared[name] = shared
                     return
@@ -212,7 +216,7 @@ class Walk:
                 return None
             is_slow = seconds > 1e-4 and seconds > self.deadline - clock()
             if is_slow or size > self.max_bytes:
-                self.add_fingerprint(key, value, row, size, "too large")
+                self.add_fingerprint(key, value, row, size, TOO_LARGE)
                 return None
         try:
             state = row.take(value)
@@ -249,37 +253,70 @@ class Walk:
         self.unprotected[key] = Snapshot(value, sample_row, state)
 
 
-def find_reachable(value: Any, keys: set[int], deadline: float) -> set[int]:
-    """Return which of some objects a value contains now, as far as the time allows."""
+class Search(NamedTuple):
+    """Which of some objects a value contains.
+
+    `is_complete` is False if other objects may be in the value, too: there was not
+    enough time, or the state of an object could not be read.
+    """
+
+    reached: set[int]
+    is_complete: bool
+
+
+def measure_children(value: Any, row: Row) -> float:
+    """Return the seconds that it takes to list the objects in an object."""
+    if row.measure is None or row.list_current is not None:
+        return 0.0
+    return row.measure(value)[0]
+
+
+def list_current_children(value: Any, row: Row) -> Any:
+    """Return the objects that are now in an object, which has the row of its type."""
+    if row.list_current is not None:
+        return row.list_current(value)
+    state = row.take(value)
+    return [] if state is None else row.children(state)
+
+
+def find_reachable(
+    value: Any,
+    keys: Collection[int],
+    deadline: float,
+    list_children: Callable[[Any, Row], Any] = list_current_children,
+) -> Search:
+    """Search for objects in a value. `keys` are the ids of the objects.
+
+    `list_children` returns the objects in an object, which has the row of its type.
+    """
     reached = set[int]()
+    is_complete = True
     visited: dict[int, Any] = {}
     queue = [value]
-    while queue and len(reached) < len(keys) and clock() < deadline:
+    while queue and len(reached) < len(keys):
         item = queue.pop()
         key = id(item)
-        if key in visited:
+        row = find_row(type(item))
+        if row is None or key in visited:
             continue
         visited[key] = item
         if key in keys:
             reached.add(key)
-        try:
-            children = list_current_children(item)
-        except Exception:  # noqa: S112 - an object in an inconsistent state
+        if row.children is take_nothing:
             continue
-        visited[id(children)] = children
+        now = clock()
+        if now > deadline:
+            return Search(reached, is_complete=False)
+        try:
+            if now + measure_children(item, row) > deadline:
+                is_complete = False
+                continue
+            children = list_children(item, row)
+        except Exception:
+            is_complete = False
+            continue
         add_visible(children, queue)
-    return reached
-
-
-def list_current_children(value: Any) -> list[Any]:
-    """Return the objects in an object now, without copies of large ones."""
-    row = find_row(type(value))
-    if row is None or row.label:
-        return []
-    if row.measure is not None and row.measure(value)[0] > MAX_TAKE_SECONDS:
-        return []
-    state = row.take(value)
-    return [] if state is None else [*row.children(state)]
+    return Search(reached, is_complete)
 
 
 def add_visible(children: Iterable[Any], queue: list[Any]) -> None:

@@ -197,8 +197,20 @@ def combine_rows(base: Row, instance: Row) -> Row:
             base.restore(value, state[0])
         instance.restore(value, state[1])
 
+    list_current = None
+    if base.list_current is not None:
+        list_base = base.list_current
+
+        def list_current(value: Any) -> Any:
+            attributes = instance.children(instance.take(value))
+            return [*list_base(value), *attributes]
+
     return base._replace(
-        take=take, children=list_children, is_same=is_same, restore=restore
+        take=take,
+        children=list_children,
+        is_same=is_same,
+        restore=restore,
+        list_current=list_current,
     )
 
 

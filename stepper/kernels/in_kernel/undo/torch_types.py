@@ -22,6 +22,11 @@ def list_tensor_children(state: Any) -> Any:
     return [state[2]]
 
 
+def list_current_children(value: Any) -> Any:
+    """Return the tensor whose memory a view uses, and the gradient of a tensor."""
+    return [value._base, value.grad if value.is_leaf else None]
+
+
 def get_bytes(tensor: Any) -> Any:
     flat = tensor.detach().contiguous().reshape(-1)
     return flat.view(sys.modules["torch"].uint8)
@@ -81,6 +86,7 @@ TENSOR = Row(
     restore=restore_tensor,
     measure=measure_tensor,
     sample=sample_tensor,
+    list_current=list_current_children,
 )
 GENERATOR = Row(
     take=take_generator,

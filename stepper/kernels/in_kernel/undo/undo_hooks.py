@@ -16,12 +16,14 @@ from stepper.kernels.in_kernel.undo.image_recording import list_bindings
 from stepper.kernels.in_kernel.undo.package_counters import LABEL, counters
 from stepper.kernels.in_kernel.undo.python_objects import scope
 
-# The result of the restore before the current run.
+# The result of the restore before the current run, or None if nothing was restored.
 last_restore: dict[str, Any] = {"result": None}
+# The last undo outside of a run: the request and the facts.
+last_undo: dict[str, Any] = {"request": "", "facts": None}
 
 
 def install() -> None:
-    """Prepare the table of the user's modules."""
+    """Set the function that says which files are part of the user's project."""
     scope.is_local_file = is_local_file
 
 
@@ -43,47 +45,68 @@ def restore_before_run(request: dict[str, Any]) -> None:
     This happens before the user's callbacks for the run are called, and before changed
     modules are reloaded.
     """
-    scope.namespace = shell.user_ns
-    before_images.record_boundary(get_bindings())
     last_restore["result"] = None
-    restore = request.get("restore")
-    if restore:
-        result = call_safely(image_restore.restore, restore, shell.user_ns)
-        last_restore["result"] = result or describe_failed_restore(restore)
-        call_safely(counters.undo, restore["own_runs"], True)
-        module_reload.forget_removed_modules()
-    before_images.record_names(get_bindings())
+    with image_restore.ignore_interrupts():
+        scope.namespace = shell.user_ns
+        before_images.record_boundary(get_bindings())
+        restore = request.get("restore")
+        if restore:
+            last_restore["result"] = restore_runs(restore)
+            call_safely(counters.undo, restore["own_runs"], True)
+            module_reload.forget_removed_modules()
+        before_images.record_names(get_bindings())
+
+
+def restore_runs(request: dict[str, Any]) -> dict[str, Any]:
+    """Undo runs, and return the result. A failure concerns all requested names."""
+    unknown = before_images.find_unknown_runs(request["runs"])
+    result: Any = call_safely(image_restore.restore, request, shell.user_ns)
+    if not result:
+        result = describe_failed_restore(request)
+    return {**result, "unknown": unknown}
 
 
 def start_run(request: dict[str, Any], reloaded: list[str]) -> None:
     """Take the image of the next run. `reloaded` are the modules reloaded for it."""
+    last_undo["request"] = ""
+    restore = request.get("restore")
+    if restore and last_restore["result"] is None:
+        # An interrupt came before the restore.
+        last_restore["result"] = describe_failed_restore(restore)
     scope.namespace = shell.user_ns
-    before_images.record_boundary(get_bindings())
+    bindings = get_bindings()
+    before_images.record_boundary(bindings)
     if reloaded:
         before_images.forget_modules(set(reloaded))
-    before_images.begin(request, get_bindings())
+    before_images.begin(request, bindings)
     call_safely(counters.start_run)
 
 
 def describe_failed_restore(restore: dict[str, Any]) -> dict[str, Any]:
     """Return the result of a restore that failed, for all names that it concerns."""
-    names = restore["names"] or list(get_bindings())
+    names = restore["names"]
+    if names is None:
+        names = list(get_bindings())
+    not_restored = dict.fromkeys(names, "the undo failed")
+    image_restore.record_failures(restore["runs"], not_restored)
     return {
         "restored": {},
         "removed": {},
-        "not_restored": dict.fromkeys(names, "the undo failed"),
+        "not_restored": not_restored,
         "seconds": 0.0,
     }
 
 
 def finish_run(has_failed: bool) -> dict[str, Any] | None:
     """Return the facts on the run that has ended."""
-    facts: dict[str, Any] | None = before_images.finish(get_bindings(), has_failed)
-    if facts is None:
-        return None
-    have_counters_changed = call_safely(counters.finish_run, facts["run"])
+    run = before_images.get_current_run()
     result = last_restore["result"]
+    last_restore["result"] = None
+    facts: dict[str, Any] | None
+    facts = call_safely(before_images.finish, get_bindings(), has_failed)
+    have_counters_changed = call_safely(counters.finish_run, run)
     if result:
+        facts = facts or {"run": run}
         facts["restore"] = result
         if have_counters_changed:
             result["not_restored"]["package counters"] = LABEL
@@ -92,6 +115,7 @@ def finish_run(has_failed: bool) -> dict[str, Any] | None:
 
 def start_external() -> None:
     """Prepare for an execution that cannot be undone."""
+    last_undo["request"] = ""
     scope.namespace = shell.user_ns
     before_images.watch_external()
 
@@ -115,10 +139,22 @@ def finish_external() -> dict[str, Any]:
 def undo(text: str) -> dict[str, Any]:
     """Undo runs outside of a run, and return the facts. `text` is a JSON request.
 
+    The daemon repeats a request if the facts were lost: then they are only returned.
+    """
+    with image_restore.ignore_interrupts():
+        if last_undo["request"] != text:
+            last_undo["facts"] = undo_on_request(json.loads(text))
+            last_undo["request"] = text
+    facts: dict[str, Any] = last_undo["facts"]
+    return facts
+
+
+def undo_on_request(request: dict[str, Any]) -> dict[str, Any]:
+    """Undo runs as a request demands, and return the facts.
+
     If all names are requested, and the state before one of the runs was never kept,
     nothing is undone.
     """
-    request = json.loads(text)
     runs = request["runs"]
     scope.namespace = shell.user_ns
     before_images.record_boundary(get_bindings())
@@ -128,13 +164,12 @@ def undo(text: str) -> dict[str, Any]:
     if unknown:
         facts["unknown"] = unknown
     else:
-        result = call_safely(image_restore.restore, request, shell.user_ns)
-        facts["restore"] = result or describe_failed_restore(request)
+        facts["restore"] = restore_runs(request)
         own_runs = request["own_runs"] or runs
         if call_safely(counters.undo, own_runs, False):
             facts["restore"]["not_restored"]["package counters"] = LABEL
         module_reload.forget_removed_modules()
-        if result and is_complete:
+        if is_complete:
             before_images.drop_undone(runs)
     bindings = get_bindings()
     before_images.record_names(bindings)
