@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from stepper.policy.model import Death
 from tests.test_session import Quick, project  # noqa: F401  # a fixture
 
 pytestmark = pytest.mark.filterwarnings(
@@ -221,3 +222,14 @@ def test_lost_result_leaves_no_value_known(project: Quick) -> None:  # noqa: F81
     answer = notebook.insert("print(rows)")[1]
     assert "Hidden state: cell 4 read `rows` from an undone run" in answer.text
     assert project.json("status")["state"] != "complete"
+
+
+def test_undo_after_the_death_of_the_kernel_names_restore(
+    project: Quick,  # noqa: F811
+) -> None:
+    notebook = project.new("One")
+    notebook.insert("rows = [1]")
+    project.kernel().ended = Death("SIGKILL")
+    message = refuse(project)
+    assert "nothing was undone: no kernel is running" in message
+    assert "stepper restore" in message

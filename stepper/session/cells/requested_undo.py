@@ -76,7 +76,10 @@ async def _get_kernel(session: Session) -> Kernel:
     """Return the running kernel; raise KernelError if it can undo nothing now."""
     kernel = await session.kernel_manager.find_or_attach()
     if kernel is None or await kernel.check_death() is not None:
-        raise KernelError("nothing was undone: no kernel is running")
+        hint = ""
+        if session.state.runs:
+            hint = _get_restore_hint(session)
+        raise KernelError("nothing was undone: no kernel is running", hint)
     if kernel.external_executions.running_since:
         raise KernelError(
             "nothing was undone: another client is executing code in the kernel"
@@ -103,10 +106,15 @@ def _select_runs(
     if requested_undo.list_unreachable_runs(selected, session.state):
         raise StepperError(
             _explain_unreachable(session, cells, runs),
-            f"{session.state.commands.shell('restore')}"
-            "  # computes all values again in a new kernel",
+            _get_restore_hint(session),
         )
     return selected
+
+
+def _get_restore_hint(session: Session) -> str:
+    """Return the command that computes all values again."""
+    command = session.state.commands.shell("restore")
+    return f"{command}  # computes all values again in a new kernel"
 
 
 def _explain_unreachable(
@@ -132,7 +140,10 @@ async def _undo_runs(
     try:
         facts = await session.undo(kernel, request)
     except KernelError as error:
-        raise KernelError(f"nothing was undone: {error.message}", error.hint) from None
+        hint = error.hint
+        if await kernel.check_death() is not None:
+            hint = _get_restore_hint(session)
+        raise KernelError(f"nothing was undone: {error.message}", hint) from None
     if facts is None:
         unknown = cell_undo.complete_result(session, request, kernel.id, None)
         images = session.state.undo_images
@@ -140,7 +151,7 @@ async def _undo_runs(
         raise KernelError(
             "the kernel did not report whether it undid the runs: the values of"
             " variables are not known",
-            session.state.commands.shell("restore"),
+            _get_restore_hint(session),
         )
     if facts.restore is None or facts.unknown:
         raise KernelError(
