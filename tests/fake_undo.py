@@ -98,6 +98,7 @@ class FakeUndo:
         if request.restore is not None:
             self.restored = self.restore(request.restore)
         self.run = request.run
+        self.seconds = request.seconds
         self.before = self.list_values()
         self.contents = {
             name: [(item, copy_content(item)) for item in iterate_reachable(value)]

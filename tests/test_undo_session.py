@@ -466,7 +466,10 @@ def test_replaced_cell_that_was_rewound_is_named_and_can_run_again(
     notebook.path.write_text(before)
     _, answer = notebook.insert("print(rows)")
     assert "| [1, 3]" in answer.text
-    assert "cell 2" in answer.text
+    assert (
+        "Stale: cell 3 read `rows`, but the current source of cell 2, which binds"
+        " `rows`, has not run." in answer.text
+    )
     assert project.json("status")["state"] != "complete"
     response = project.json("run", "--stale")
     assert [result["cell"] for result in response["results"]] == [2, 3]
@@ -489,3 +492,11 @@ def test_rewound_cell_that_runs_first_starts_from_the_former_state(
     project.json("run")
     values = project.json("eval", "rows, 'second' in globals()")["output"].strip()
     assert values == "([1, 2], False)"
+
+
+def test_long_cell_gets_more_time_for_its_image(project: Quick) -> None:  # noqa: F811
+    notebook = project.new("One")
+    cell, _ = notebook.insert("import time\ntime.sleep(0.5)\n1 / 0")
+    assert project.kernel().undoes.seconds == 0.015
+    notebook.replace(cell, "print(1)")
+    assert 0.02 <= project.kernel().undoes.seconds <= 0.5

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from stepper.policy.changed_cells import INDEX_ID, hash_source
 from stepper.policy.dataflow.binding_table import ResolvedUsage
@@ -300,10 +300,16 @@ def _list_global_states(sources: Iterable[str]) -> set[str]:
     """Return the global states that sources may use, by the kernel's names."""
     used = set[str]()
     for source in sources:
-        for name, words in GLOBAL_STATES.items():
-            if words.search(source):
-                used.add(name)
+        used |= _find_global_states(source)
     return used
+
+
+@lru_cache(maxsize=256)  # the search takes longer than the rest of `select_restore`
+def _find_global_states(source: str) -> frozenset[str]:
+    """Return the global states that a source may use, by the kernel's names."""
+    return frozenset(
+        name for name, words in GLOBAL_STATES.items() if words.search(source)
+    )
 
 
 def _exclude_new_names(names: set[str], own_runs: Sequence[RunEnded]) -> set[str]:

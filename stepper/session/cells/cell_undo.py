@@ -34,6 +34,8 @@ from stepper.session.session_state.notebook_journal import format_now
 
 # The time for the before-image of a run.
 IMAGE_SECONDS = 0.015
+MAX_IMAGE_SECONDS = 0.5
+IMAGE_SHARE = 0.04  # of the duration of the cell's last run
 REASON_LIMIT = 100  # characters of a reason in the journal
 
 
@@ -89,10 +91,19 @@ def create_request(
     return UndoRequest(
         run=session.state.next_run,
         names=_list_names(session, cell.source),
-        seconds=IMAGE_SECONDS,
+        seconds=_get_image_seconds(runs, cell),
         memory=limits.undo_memory,
         restore=_select_restore(session, runs, cells, cell),
     )
+
+
+def _get_image_seconds(runs: undone_runs.KernelRuns, cell: Cell) -> float:
+    """Return the time for the before-image of the next run of a cell, in seconds."""
+    last_duration = 0.0
+    for run in runs.all:
+        if run.cell_id == cell.id:
+            last_duration = run.duration_s
+    return min(MAX_IMAGE_SECONDS, max(IMAGE_SECONDS, IMAGE_SHARE * last_duration))
 
 
 class ExpectedChanges(NamedTuple):

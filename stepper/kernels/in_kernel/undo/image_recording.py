@@ -39,8 +39,9 @@ LOST: Any = object()  # a former binding that was too large to be kept
 # An object that a walk did not reach: its reason, size and change.
 NOT_VISITED = ("too many objects", 0, UNKNOWN)
 KINDS = ("changes", "calls", "reads", "binds")
-IPYTHON_NAMES = {"In", "Out", "exit", "quit", "get_ipython"}
-PRIVATE_NAMES = re.compile(r"_{1,3}|_i{1,3}|_i?\d+|_[iod]h|__\w+__|_exit_code")
+IPYTHON_NAMES = re.compile(
+    r"_{1,3}|_i{1,3}|_i?\d+|_[iod]h|__\w+__|_exit_code|In|Out|exit|quit|get_ipython"
+)
 
 
 class Change:
@@ -100,9 +101,7 @@ def list_bindings(namespace: Any, hidden: Any) -> Any:
     """Return the names that cells have bound, with their values."""
     bindings = {}
     for name, value in list(namespace.items()):
-        if type(name) is not str or name in IPYTHON_NAMES:
-            continue
-        if name[:1] == "_" and PRIVATE_NAMES.fullmatch(name):
+        if type(name) is not str or IPYTHON_NAMES.fullmatch(name):
             continue
         if value is not hidden.get(name, MISSING):
             bindings[name] = value
