@@ -64,6 +64,7 @@ def measure_buffer(value: Any) -> Any:
 
 
 def take_stream(value: Any) -> Any:
+    """Return the content and the position of a stream in memory."""
     try:
         return value.__getstate__()[:-1]  # without `__dict__`
     except ValueError:
@@ -111,6 +112,7 @@ def is_same_iterator(value: Any, state: Any) -> bool:
 
 
 def restore_iterator(value: Any, state: Any) -> None:
+    """Restore the position of an iterator, or exhaust it."""
     _, position = state
     if position:
         value.__setstate__(position[0])
@@ -150,6 +152,7 @@ def take_length_hint(value: Any) -> Any:
 
 
 def take_generator(value: Any) -> Any:
+    """Return the position and the variables of a generator."""
     frame = value.gi_frame
     if frame is None:
         return "exhausted"
@@ -157,6 +160,7 @@ def take_generator(value: Any) -> Any:
 
 
 def take_file(value: Any) -> Any:
+    """Return the position of a file, or a word if there is none."""
     if value.closed:
         return "closed"
     binary = value.buffer if isinstance(value, io.TextIOWrapper) else value
@@ -225,6 +229,7 @@ def take_referent(value: Any) -> Any:
 
 
 def take_viewed(value: Any) -> Any:
+    """Return the object whose memory a memoryview shows."""
     return (value.obj,)
 
 

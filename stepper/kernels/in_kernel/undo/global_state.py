@@ -27,6 +27,7 @@ BY_NAME = {state.name: state for state in STATES}
 
 
 def get_loaded_module(state: GlobalState) -> Any:
+    """Return the module of a state, or None if it is not loaded."""
     return sys.modules.get(state.module)
 
 

@@ -50,6 +50,7 @@ class Sizes:
             level = next_level
 
     def _add(self, key: int, value: Any, next_level: list[Any]) -> None:
+        """Add the size of an object; extend `next_level` by its children."""
         size = get_size(value)
         if type(value) in CONTAINERS and len(value) > MAX_ITEMS:
             size += self._estimate_items(value)

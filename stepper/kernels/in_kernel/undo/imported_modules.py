@@ -55,6 +55,7 @@ def is_users(module: Any) -> bool:
 
 
 def take_modules(module: Any) -> LoadedModules:
+    """Return the loaded modules."""
     return LoadedModules(dict.copy(module.modules))
 
 

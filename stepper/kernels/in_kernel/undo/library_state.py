@@ -92,10 +92,12 @@ def list_removable_extensions() -> set[str]:
 
 
 def get_text_formatter() -> Any:
+    """Return IPython's formatter of plain text."""
     return shell.display_formatter.formatters["text/plain"]
 
 
 def restore_shell(module: Any, state: Any) -> None:
+    """Restore the user's callbacks and magics, and the settings."""
     for event, functions in shell.events.callbacks.items():
         functions[:] = merge(functions, state["callbacks"].get(event, References([])))
     for name, references in state["transformers"].items():
@@ -185,6 +187,7 @@ def take_initial_printing(module: Any) -> Any:
 
 
 def take_settings(module: Any) -> Any:
+    """Return the settings of matplotlib."""
     return copy_settings(module.rcParams)
 
 
@@ -240,6 +243,7 @@ def take_initial_options(module: Any) -> Any:
 
 
 def take_figures(module: Any) -> Any:
+    """Return the managers of the open figures, in the order of their use."""
     return References(module.Gcf.figs.values())
 
 
@@ -248,6 +252,7 @@ def take_no_figures(module: Any) -> Any:
 
 
 def restore_figures(module: Any, state: Any) -> None:
+    """Close new figures, and register the former ones again."""
     figures = module.Gcf.figs
     for manager in list(figures.values()):
         if not any(manager is kept for kept in state.values):

@@ -40,6 +40,7 @@ class ArrayState(NamedTuple):
 
 
 def get_base_class() -> Any:
+    """Return numpy's class of arrays."""
     return sys.modules["numpy"].ndarray
 
 
@@ -50,16 +51,19 @@ def view_array(value: Any) -> Any:
 
 
 def get_layout(view: Any) -> Any:
+    """Return how the memory of an array is interpreted."""
     return view.dtype, view.shape, view.strides
 
 
 def copy_content(view: Any) -> Any:
+    """Return a copy of the content of an array, or a list of its objects."""
     if view.dtype.kind == "O":
         return view.ravel().tolist()
     return view.copy()
 
 
 def take_array(value: Any) -> ArrayState:
+    """Return the state of an array. The owner of its memory has a state of its own."""
     view = view_array(value)
     is_writeable = view.flags.writeable
     owner = find_owner(value)
@@ -81,6 +85,7 @@ def find_owner(value: Any) -> Any:
 
 
 def list_array_children(state: ArrayState) -> Any:
+    """Return the owner of an array's memory, or the objects in the array."""
     if state.owner is not None:
         return [state.owner]
     if type(state.content) is list:
@@ -110,6 +115,7 @@ def list_objects(items: Any) -> Any:
 
 
 def is_same_array(value: Any, state: ArrayState) -> bool:
+    """Return whether an array has the memory, the layout and the content of a state."""
     view = view_array(value)
     if view.flags.writeable != state.is_writeable:
         return False
@@ -141,6 +147,7 @@ def has_content(view: Any, content: Any) -> bool:
 
 
 def restore_array(value: Any, state: ArrayState) -> None:
+    """Restore the layout and the content of an array, in the same memory."""
     view = view_array(value)
     kind = get_base_class()
     if view.ctypes.data != state.address or view.nbytes != count_bytes(state):
@@ -161,6 +168,7 @@ def restore_array(value: Any, state: ArrayState) -> None:
 
 
 def count_bytes(state: ArrayState) -> int:
+    """Return the size of the content of an array, in bytes."""
     dtype, shape, _ = state.layout
     size = dtype.itemsize
     for length in shape:
@@ -169,6 +177,7 @@ def count_bytes(state: ArrayState) -> int:
 
 
 def write_content(view: Any, content: Any) -> None:
+    """Write a copied content, or a list of objects, into an array."""
     if type(content) is not list:
         view[...] = content
         return
@@ -181,10 +190,12 @@ def write_content(view: Any, content: Any) -> None:
 
 
 def is_sequence(item: Any) -> bool:
+    """Return whether numpy would assign the items of an object one by one."""
     return hasattr(type(item), "__len__") and type(item) not in (str, bytes)
 
 
 def measure_array(value: Any) -> Any:
+    """Return the seconds and bytes that a copy of an array costs."""
     view = view_array(value)
     if find_owner(value) is not None:
         return 0.0, 0
@@ -194,6 +205,7 @@ def measure_array(value: Any) -> Any:
 
 
 def sample_array(value: Any) -> Any:
+    """Return a fingerprint of an array: its memory, its layout and some items."""
     view = view_array(value)
     step = max(1, view.size // SAMPLES)
     sample = view.flat[::step]

@@ -31,10 +31,12 @@ class UnprotectedError(Exception):
 
 
 def take_nothing(value: Any) -> Any:
+    """Return an empty state."""
     return ()
 
 
 def restore_nothing(value: Any, state: Any) -> None:
+    """Raise RestoreError."""
     raise RestoreError("it cannot be restored")
 
 
@@ -117,6 +119,7 @@ def restore_list(value: Any, state: Any) -> None:
 
 
 def sample_list(value: Any) -> Any:
+    """Return the length of a list, and the identity of some items."""
     length = list.__len__(value)
     step = max(1, length // SAMPLES)
     items = list.__getitem__(value, slice(None, None, step))
@@ -124,6 +127,7 @@ def sample_list(value: Any) -> Any:
 
 
 def list_dict_children(state: Any) -> Any:
+    """Return the keys and values in the state of a dict."""
     return [*state, *state.values()]
 
 
@@ -144,6 +148,7 @@ def restore_dict(value: Any, state: Any) -> None:
 
 
 def sample_dict(value: Any) -> Any:
+    """Return the length of a dict, and the identity of some values."""
     length = dict.__len__(value)
     step = max(1, length // SAMPLES)
     items = itertools.islice(dict.values(value), 0, None, step)
@@ -160,6 +165,7 @@ def restore_module(value: Any, state: Any) -> None:
 
 
 def is_same_module(value: Any, state: Any) -> bool:
+    """Return whether a module has the former names, in any order."""
     return is_same_dict(value, state) or (
         len(value) == len(state)
         and all(value.get(name, EMPTY) is item for name, item in state.items())

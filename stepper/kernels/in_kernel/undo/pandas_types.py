@@ -48,6 +48,7 @@ class FrameState(NamedTuple):
 
 
 def uses_copy_on_write() -> bool:
+    """Return whether pandas copies a block before it changes the block."""
     pandas = sys.modules["pandas"]
     if int(pandas.__version__.split(".")[0]) >= 3:
         return True
@@ -55,11 +56,13 @@ def uses_copy_on_write() -> bool:
 
 
 def get_attributes(value: Any) -> Any:
+    """Return the `__dict__` of an object without a call of its methods."""
     attributes: dict[str, Any] = object.__getattribute__(value, "__dict__")
     return attributes
 
 
 def list_attributes(value: Any) -> Any:
+    """Return the attributes of a frame, without caches."""
     attributes = dict(get_attributes(value))
     for name in FRAME_CACHES:
         attributes.pop(name, None)
@@ -67,6 +70,7 @@ def list_attributes(value: Any) -> Any:
 
 
 def take_frame(value: Any) -> FrameState | None:
+    """Return the state of a frame, or None if the frame has no blocks."""
     manager = get_attributes(value).get("_mgr")
     blocks = getattr(manager, "blocks", None)
     if type(blocks) is not tuple:
@@ -92,6 +96,7 @@ def take_frame(value: Any) -> FrameState | None:
 
 
 def list_frame_children(state: FrameState) -> Any:
+    """Return the objects in the state of a frame that may change in place."""
     children = [*state.attributes.values(), *state.axes]
     for array in state.values:
         if state.copies is None or is_object_array(array):
@@ -100,10 +105,12 @@ def list_frame_children(state: FrameState) -> Any:
 
 
 def is_object_array(array: Any) -> bool:
+    """Return whether an array contains Python objects."""
     return bool(array.dtype.kind == "O" and type(array).__name__ == "ndarray")
 
 
 def is_same_frame(value: Any, state: FrameState) -> bool:
+    """Return whether a frame has the attributes and the content of a state."""
     attributes = list_attributes(value)
     if type(value) is not state.kind or len(attributes) != len(state.attributes):
         return False
@@ -119,6 +126,7 @@ def is_same_frame(value: Any, state: FrameState) -> bool:
 
 
 def are_same_axes(manager: Any, state: FrameState) -> bool:
+    """Return whether a manager has the axes of a state."""
     axes = manager.axes
     return len(axes) == len(state.axes) and are_identical(axes, state.axes)
 
@@ -165,10 +173,12 @@ def has_columns(manager: Any, state: FrameState) -> bool:
 
 
 def get_column(values: Any, row: int) -> Any:
+    """Return a column of the array of a block."""
     return values[row] if values.ndim > 1 else values
 
 
 def restore_frame(value: Any, state: FrameState) -> None:
+    """Restore the attributes and the content of a frame."""
     attributes = get_attributes(value)
     if type(value) is not state.kind:
         object.__setattr__(value, "__class__", state.kind)
@@ -205,17 +215,20 @@ def list_arrays(value: Any) -> list[Any]:
 
 
 def measure_frame(value: Any) -> tuple[float, int]:
+    """Return the seconds and bytes that the state of a frame costs."""
     # Without copy-on-write, the time is that of the arrays, which are visited.
     return 0.0, sum(int(array.nbytes) for array in list_arrays(value))
 
 
 def sample_frame(value: Any) -> Any:
+    """Return a fingerprint of a frame: the identity of its arrays and axes."""
     manager = get_attributes(value).get("_mgr")
     axes = getattr(manager, "axes", ())
     return [id(manager), *map(id, list_arrays(value)), *map(id, axes)]
 
 
 def take_index(value: Any) -> Any:
+    """Return the parts and the names of an index."""
     attributes = get_attributes(value)
     parts = [attributes.get(name) for name in INDEX_PARTS]
     names = attributes.get("_names")
@@ -223,6 +236,7 @@ def take_index(value: Any) -> Any:
 
 
 def is_same_index(value: Any, state: Any) -> bool:
+    """Return whether an index has the parts and the names of a state."""
     parts, names = take_index(value)
     former_parts, former_names = state
     if not are_identical(parts, former_parts):
@@ -235,6 +249,7 @@ def is_same_index(value: Any, state: Any) -> bool:
 
 
 def restore_index(value: Any, state: Any) -> None:
+    """Restore the parts and the names of an index."""
     parts, names = state
     attributes = get_attributes(value)
     for name, item in zip(INDEX_PARTS, parts):

@@ -35,6 +35,7 @@ def take_environment(module: Any) -> Any:
 
 
 def restore_environment(module: Any, state: Any) -> None:
+    """Restore the environment variables, also for child processes."""
     environ = module.environ
     decoded = {environ.decodekey(key): environ.decodevalue(state[key]) for key in state}
     for name in list(environ):
@@ -111,6 +112,7 @@ def restore_streams(module: Any, state: Any) -> None:
 
 
 def take_collector(module: Any) -> Any:
+    """Return whether the garbage collector is enabled, and its thresholds."""
     return collector["enabled"], module.get_threshold()
 
 
@@ -153,6 +155,7 @@ def is_configured(logger: Any) -> bool:
 
 
 def take_logger(logger: Any) -> Any:
+    """Return the settings of a logger and its handlers."""
     handlers = logger.handlers
     return (
         logger.level,
@@ -170,6 +173,7 @@ def take_handler(handler: Any) -> Any:
 
 
 def restore_loggers(module: Any, state: Any) -> None:
+    """Restore the settings of all loggers. New loggers get the defaults."""
     disabled_level, loggers = state
     manager = module.Logger.manager
     manager.disable = disabled_level
@@ -181,6 +185,7 @@ def restore_loggers(module: Any, state: Any) -> None:
 
 
 def restore_logger(logger: Any, settings: Any) -> None:
+    """Restore the settings of a logger and its handlers."""
     level, propagate, is_disabled, handlers, filters, handler_states = settings
     logger.level = level
     logger.propagate = propagate
@@ -314,6 +319,7 @@ def take_tasks(module: Any) -> Any:
 
 
 def is_users_task(task: Any) -> bool:
+    """Return whether a task runs a coroutine of the namespace."""
     coroutine = task.get_coro()
     frame = getattr(coroutine, "cr_frame", None)
     return frame is not None and frame.f_globals is scope.namespace

@@ -57,6 +57,7 @@ MODULE_INTERNALS = {"__builtins__", "__loader__", "__spec__"}
 
 
 def is_never_local(path: str) -> bool:
+    """Return False, until the part is installed."""
     return False
 
 
@@ -114,6 +115,7 @@ def find_dict_descriptor(kind: Any) -> Any:
 
 
 def get_slot(slot: Any, value: Any) -> Any:
+    """Return the value of a slot, or EMPTY."""
     try:
         return slot.__get__(value)
     except AttributeError:
@@ -286,6 +288,7 @@ def is_same_function(value: Any, state: Any) -> bool:
 
 
 def restore_function(value: Any, state: Any) -> None:
+    """Restore the code, the defaults and the attributes of a function."""
     parts, attributes, items, _, _ = state
     for part, item in zip(get_parts, parts):
         if part.__get__(value) is not item:
@@ -351,6 +354,7 @@ def restore_class(value: Any, state: Any) -> None:
 
 
 def get_module_dict(value: Any) -> Any:
+    """Return the `__dict__` of a module without a call of its methods."""
     attributes: dict[str, Any] = object.__getattribute__(value, "__dict__")
     return attributes
 
@@ -392,6 +396,7 @@ def is_shallow_child(value: Any) -> bool:
 
 
 def list_module_items(value: Any) -> Any:
+    """Return the names of a module with their values."""
     items = dict.copy(get_module_dict(value))
     for name in MODULE_INTERNALS:
         items.pop(name, None)
