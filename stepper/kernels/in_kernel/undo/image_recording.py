@@ -357,7 +357,7 @@ class Recording:
 
 
 def list_items(value: Any) -> Any:
-    """Return the objects in an object of which no snapshot was taken."""
+    """Return the objects in an object that has no snapshot."""
     row = find_row(type(value))
     return list_current_children(value, row) if row else []
 

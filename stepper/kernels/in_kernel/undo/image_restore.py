@@ -46,7 +46,7 @@ REACH_SECONDS = 0.2  # to search the values of requested names for changed objec
 
 
 class Target(NamedTuple):
-    """The state of a name, an object or a global state that is to be restored.
+    """The state to restore of a name, an object or a global state.
 
     `images` are the images of undone runs that contain a state, newest first, and
     `entry` is the state in the last of them. `problem` is the reason why states in
@@ -81,7 +81,7 @@ class Restore:
         self.former = FormerValues()
 
     def is_requested(self, name: str) -> bool:
-        """Return whether a name or a global state is to be restored."""
+        """Return whether the request includes a name or a global state."""
         return self.names is None or name in self.names
 
     def find_target(self, get_entries: Any, key: Any) -> Target:

@@ -123,7 +123,8 @@ def sample_list(value: Any) -> Any:
     length = list.__len__(value)
     step = max(1, length // SAMPLES)
     items = list.__getitem__(value, slice(None, None, step))
-    return length, [id(item) for item in items]
+    ids = [id(item) for item in items]
+    return length, ids
 
 
 def list_dict_children(state: Any) -> Any:
@@ -166,10 +167,11 @@ def restore_module(value: Any, state: Any) -> None:
 
 def is_same_module(value: Any, state: Any) -> bool:
     """Return whether a module has the former names, in any order."""
-    return is_same_dict(value, state) or (
-        len(value) == len(state)
-        and all(value.get(name, EMPTY) is item for name, item in state.items())
-    )
+    if is_same_dict(value, state):
+        return True
+    if len(value) != len(state):
+        return False
+    return all(value.get(name, EMPTY) is item for name, item in state.items())
 
 
 def take_ordered(value: Any) -> Any:
