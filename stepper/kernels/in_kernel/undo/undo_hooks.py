@@ -104,7 +104,9 @@ def finish_run(has_failed: bool) -> dict[str, Any] | None:
     last_restore["result"] = None
     facts: dict[str, Any] | None
     facts = call_safely(before_images.finish, get_bindings(), has_failed)
-    have_counters_changed = call_safely(counters.finish_run, run)
+    have_counters_changed = False
+    if facts is not None:
+        have_counters_changed = call_safely(counters.finish_run, run)
     if result:
         facts = facts or {"run": run}
         facts["restore"] = result
