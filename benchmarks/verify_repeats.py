@@ -26,6 +26,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -271,14 +272,16 @@ def repeat_cells(python: str, sheets: Sequence[Sequence[str]], repeats: int) -> 
     """Print the cells whose verdict is not always the same."""
     recorded = run_sheets(python, sheets, RECORDED_SEED, 77)
     started = time.time()
-    # Per kernel of a replay, the outputs of each repetition: per notebook and cell.
-    runs: list[list[list[list[Outputs]]]] = []
-    for number in range(MAX_REPLAYS):
+
+    def run_all(number: int) -> list[list[list[Outputs]]]:
+        """Return the outputs of each repetition: per notebook and cell."""
         seed = SEED_OFFSET + number
-        all_runs = run_sheets(python, [*sheets] * repeats, seed, number)
-        starts = range(0, len(all_runs), len(sheets))
-        runs.append([all_runs[start : start + len(sheets)] for start in starts])
-        print(f"ran replay {number + 1} {repeats} times", flush=True)
+        outputs = run_sheets(python, [*sheets] * repeats, seed, number)
+        starts = range(0, len(outputs), len(sheets))
+        return [outputs[start : start + len(sheets)] for start in starts]
+
+    with ThreadPoolExecutor() as executor:
+        runs = [*executor.map(run_all, range(MAX_REPLAYS))]
     run = RunTime(started, time.time() - started)
     tally = Counter[str]()
     for sheet_index, sources in enumerate(sheets):

@@ -29,6 +29,7 @@ from stepper.daemon.replay.replay_file_changes import FolderSnapshot
 from stepper.install import trust
 from stepper.kernels.backends.local.process_identity import MARKER
 from stepper.session import progress_events, responses
+from stepper.session.verification import verify
 from tests.conftest import Notebook, Project, code, reuse_project, scratch
 from tests.environments import environment
 from tests.test_recovery import small_disk as small_disk  # noqa: PLC0414  (a fixture)
@@ -337,6 +338,24 @@ def make_error(ename: str, evalue: str) -> dict[str, Any]:
     }
 
 
+@pytest.mark.parametrize(("seconds", "kernels"), [(600, 4), (0, 2)])
+def test_drawn_values_without_time_for_all_replays(
+    project: Quick, monkeypatch: pytest.MonkeyPatch, seconds: int, kernels: int
+) -> None:
+    monkeypatch.setattr(verify, "EXTRA_REPLAY_SECONDS", seconds)
+    cell = make_recorded(
+        "import random\nprint(random.random() < 2)",
+        "a",
+        {"output_type": "stream", "name": "stdout", "text": "False\n"},
+    )
+    project.notebook("a.ipynb", [cell])
+    result = run_verify(project, check=1)
+    assert result["kernels"] == kernels
+    assert format_verdicts(result) == ("a:changed" if seconds else "a:unstable")
+    if not seconds:
+        assert "agree, perhaps by chance" in result["cells"][0]["difference"]
+
+
 def test_differences_in_times_alone(project: Quick) -> None:
     """Two replays on the same day show the same date."""
     cells = [
@@ -348,7 +367,7 @@ def test_differences_in_times_alone(project: Quick) -> None:
         for source, cell_id, text in (
             ("import datetime\nprint(datetime.date.today())", "a", "2020-01-02\n"),
             ("import time\nprint(f'{time.time() % 9:.1f} s')", "b", "17.5 s\n"),
-            ("print('1.0 s')", "c", "2.0 s\n"),
+            ("print(time.strftime('%Y-%m-%d'))", "c", "2020-01-02\n"),
             ("print(datetime.date.today(), 1)", "d", "2020-01-02 2\n"),
         )
     ]

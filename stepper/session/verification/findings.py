@@ -33,7 +33,11 @@ from stepper.session.verification.recorded_output_changes import DRAWING_PACKAGE
 from stepper.session.verification.replay import ReplayResult
 
 Models = widget_outputs.Models
-ONLY_TIMES = "only times or durations differ, which are different in each run"
+ONLY_TIMES = "only times or durations differ, and the cell reads the clock"
+DRAWN = (
+    "the fresh runs agree, perhaps by chance: the cell depends on random numbers"
+    " without a seed"
+)
 REPRODUCING = (ReplayVerdict.SAME, ReplayVerdict.CLOSE)
 
 
@@ -115,6 +119,20 @@ class ReplayFindings:
             return False
         return self.sources.uses_drawn_values(cell)
 
+    def settle_doubtful(self, cells: Sequence[Cell]) -> None:
+        """Judge cells that would need more replays than there was time for.
+
+        Whether replays take long depends on the load of the machine. Drawn values must
+        not be called changed on a slow machine, and nondeterministic on a fast one.
+        """
+        for cell in cells:
+            difference = self.differences[cell.index]
+            is_changed = difference.verdict is ReplayVerdict.CHANGED
+            if is_changed and self.sources.uses_drawn_values(cell):
+                self.differences[cell.index] = replace(
+                    difference, verdict=ReplayVerdict.UNSTABLE, text=DRAWN
+                )
+
     def find_last_cell(self, unclear: Sequence[Cell]) -> Cell:
         """Return the cell up to which a replay determines the outputs of cells.
 
@@ -182,15 +200,17 @@ def update_differences(
 def _do_only_times_differ(
     findings: ReplayFindings, cell: Cell, recorded: CellOutputs, fresh: CellOutputs
 ) -> bool:
-    """Return whether outputs differ only in times of the runs, and in durations.
+    """Return whether outputs of a cell that reads the clock differ only in times.
 
     Two fresh runs may show the same date, so they do not reveal such differences.
     """
     sources = [other.source for other in findings.cells]
+    if not clock_values.reads_clock(cell.source, sources):
+        return False  # a date may be part of the data
     run = RunTime(
         findings.first.started_at[cell.index],
         findings.first.durations[cell.index],
-        clock_values.reads_clock(cell.source, sources),
+        reads_clock=True,
     )
     outputs = clock_values.restore_recorded_values(recorded.outputs, fresh.outputs, run)
     if outputs == fresh.outputs:

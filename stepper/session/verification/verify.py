@@ -213,21 +213,27 @@ class NotebookReplays:
         unclear = findings.select_differing()
         while unclear and self._may_replay_again():
             last_cell = findings.find_last_cell(unclear)
-            result = await self._replay(1 + len(findings.others), last_cell)
+            result = await self._replay(self._replay_count, last_cell)
             findings.others.append(result)
             await self._compare(unclear)
             unclear = findings.select_doubtful(unclear)
+        if findings.others and self._replay_count < MAX_REPLAYS:
+            findings.settle_doubtful(unclear)
         if self._options.is_scratch:
             return file_changes
         return await asyncio.to_thread(list_file_changes)
 
     def _may_replay_again(self) -> bool:
         """Return whether the options and the limits allow another replay."""
-        replay_count = 1 + len(self._findings.others)
-        if self._options.once or replay_count >= MAX_REPLAYS:
+        if self._options.once or self._replay_count >= MAX_REPLAYS:
             return False
         elapsed = time.monotonic() - self._started_at
-        return replay_count == 1 or elapsed <= EXTRA_REPLAY_SECONDS
+        return self._replay_count == 1 or elapsed <= EXTRA_REPLAY_SECONDS
+
+    @property
+    def _replay_count(self) -> int:
+        """The number of replays so far, after the first one."""
+        return 1 + len(self._findings.others)
 
     async def _replay(self, number: int, last_cell: Cell) -> ReplayResult:
         """Replay the notebook up to a cell; `number` counts the replays from 0."""
