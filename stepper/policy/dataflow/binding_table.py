@@ -15,7 +15,7 @@ from stepper.policy.dataflow.name_effects import (
     NameUsage,
     list_changed_arguments,
 )
-from stepper.policy.dataflow.outside_state import LAST_RESULT
+from stepper.policy.dataflow.outside_state import LAST_RESULT, get_whole_state
 
 BUILTIN_NAMES = frozenset(vars(builtins))
 
@@ -65,6 +65,8 @@ class BindingTable:
     star_origin: int | None = None
     # Module or class → its attributes that a cell assigned, such as `module.x`.
     attributes: dict[str, set[str]] = field(default_factory=dict)
+    # State such as options → the names of its parts that a cell set.
+    parts: dict[str, set[str]] = field(default_factory=dict)
     # Whether a name was ever bound to the connection of a database. Most notebooks have
     # none, and each step looks for them in all cells.
     has_databases: bool = False
@@ -169,6 +171,9 @@ class BindingTable:
                 versions[name] = str(hash(text))
         for name, version in versions.items():
             self.bindings[name] = Binding(origin, VALUE, version)
+            state = get_whole_state(name)
+            if state != name:
+                self.parts.setdefault(state, set()).add(name)
 
     def _is_outside(self, name: str) -> bool:
         """Return whether a name is state outside the variables.
@@ -330,6 +335,12 @@ class BindingTable:
     def _list_outside_reads(self, usage: NameUsage, reads: set[str]) -> set[str]:
         """Return the state outside the variables that a cell reads."""
         outside_reads = usage.outside_reads | self.list_databases(reads)
+        for name in usage.outside_reads:
+            state = get_whole_state(name)
+            if state != name:
+                outside_reads.add(state)
+            elif state in self.parts:
+                outside_reads |= self.parts[state] - usage.outside_binds.keys()
         if "_" in reads and "_" not in self.bindings:
             outside_reads.add(LAST_RESULT)
         for name, attributes in self.attributes.items():

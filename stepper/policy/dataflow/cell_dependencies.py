@@ -11,7 +11,7 @@ deleted cell, from its own earlier run, or from code that another client execute
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from stepper.policy.changed_cells import hash_source, select_runnable
 from stepper.policy.dataflow.binding_table import Binding, BindingTable, Names
@@ -51,10 +51,11 @@ from stepper.policy.undo_model import UNKNOWN_NAMES
 def ran_in_order(cells: Cells, ran: Cells, history: History) -> bool:
     """Return whether all cells have run in their order, and `ran` as the last ones.
 
-    If the result is True, no cell has become stale or used hidden state. Return False
-    also if a cell that has run was deleted or changed, if one of `ran` read a value of
-    another client, of its earlier version or of an undone run, or if a module changed
-    when they ran.
+    If the result is True, no cell has become stale or used hidden state. The result may
+    also be True if cells above ran in another order but none of them is marked. Return
+    False also if a cell that has run was deleted or changed, if one of `ran` read a
+    value of another client, of its earlier version or of an undone run, or if a module
+    changed when they ran.
     """
     keys = [get_key(cell) for cell in select_runnable(cells)]
     if not history.last_runs.keys() <= {*keys}:
@@ -71,7 +72,21 @@ def ran_in_order(cells: Cells, ran: Cells, history: History) -> bool:
         if changing_run >= first_run:
             return False
     last_index = max(cell.index for cell in ran)
-    return _have_increasing_runs(cells, last_index, history)
+    ordered = _list_last_runs(cells, last_index, history)
+    if ordered is None:
+        return False
+    runs = [record.run for record in ordered]
+    if runs == sorted(runs):
+        return True
+    checked_count = _count_equal_items(runs, history.consistent_runs)
+    later_runs = [max(runs[:checked_count], default=0), *runs[checked_count:]]
+    if later_runs != sorted(later_runs):
+        return False
+    # The cells above ran in another order, but nothing is wrong with their values.
+    return all(
+        _adds_values(record, history) and _reads_nearest_values(record, ordered)
+        for record in records
+    )
 
 
 def _reads_other_value(record: RunRecord, history: History) -> bool:
@@ -85,21 +100,63 @@ def _reads_other_value(record: RunRecord, history: History) -> bool:
     return False
 
 
-def _have_increasing_runs(cells: Cells, last_index: int, history: History) -> bool:
-    """Return whether the cells up to an index ran in order, and no cell below ran."""
-    last_run = 0
+def _list_last_runs(
+    cells: Cells, last_index: int, history: History
+) -> list[RunRecord] | None:
+    """Return the last runs of the cells up to an index, in the order of the cells.
+
+    Return None if one of these cells has not run with its current source, or if a cell
+    below the index has run.
+    """
+    records = []
     for cell in select_runnable(cells):
         source_hash = hash_source(cell.source)
         record = history.last_runs.get(get_cell_key(cell.id, source_hash))
         if cell.index > last_index:
             if record is not None:
-                return False
+                return None
             continue
         if record is None or record.source_hash != source_hash:
+            return None
+        records.append(record)
+    return records
+
+
+def _count_equal_items(runs: Sequence[int], others: Sequence[int]) -> int:
+    """Return how many items are equal at the start of two sequences."""
+    count = 0
+    for run, other in zip(runs, others, strict=False):
+        if run != other:
+            break
+        count += 1
+    return count
+
+
+def _adds_values(record: RunRecord, history: History) -> bool:
+    """Return whether a run neither changed objects of other cells nor deleted names.
+
+    Such a change may matter to a cell that read an equal but older object.
+    """
+    usage = history.analyze(history.sources[record.source_hash])
+    if usage.changes or usage.deletes or record.changed:
+        return False
+    return record.bound.keys() <= usage.binds.keys() | usage.outside_binds.keys()
+
+
+def _reads_nearest_values(record: RunRecord, ordered: Sequence[RunRecord]) -> bool:
+    """Return whether a run read all values from the nearest cells that provide them.
+
+    `ordered` are the last runs of all cells, in the order of the cells.
+    """
+    position = ordered.index(record)
+    for name, binding in record.reads.items():
+        provider = 0
+        for above in reversed(ordered[:position]):
+            if name in above.bound:
+                provider = above.run
+                break
+        if provider != binding.origin:
             return False
-        if record.run < last_run:
-            return False
-        last_run = record.run
     return True
 
 
@@ -108,7 +165,24 @@ def find_dependencies(cells: Cells, history: History) -> Dependencies:
 
     Cells that were edited since they ran are not included.
     """
-    return _DependencySearch(cells, history).search()
+    dependencies = _DependencySearch(cells, history).search()
+    history.consistent_runs = _list_consistent_runs(dependencies)
+    return dependencies
+
+
+def _list_consistent_runs(dependencies: Dependencies) -> list[int]:
+    """Return the last runs of the first cells if no cell is marked.
+
+    The list ends before the first cell that has not run with its current source.
+    """
+    runs: list[int] = []
+    if dependencies.stale or dependencies.hidden or dependencies.indirect:
+        return runs
+    for flow in dependencies.flows:
+        if flow.record is None or not flow.is_current:
+            break
+        runs.append(flow.record.run)
+    return runs
 
 
 class _DependencySearch:
@@ -147,6 +221,7 @@ class _DependencySearch:
             self.changed_in_place |= usage.changes | usage.deletes
             if record is not None:
                 self.changed_in_place |= record.bound.keys() - usage.binds.keys()
+        self._add_sharing_names()
         for index, flow in enumerate(self.flows):
             above = self._apply(index, flow)
             if flow.record is not None and flow.is_current:
@@ -154,6 +229,20 @@ class _DependencySearch:
             self._find_affected_names(index)
         add_lost_bindings(self.flows, self.table, self.deleted, self.history)
         return Dependencies(self.flows)
+
+    def _add_sharing_names(self) -> None:
+        """Add the names that share objects with the names that are changed in place."""
+        sharing: dict[str, set[str]] = {}
+        for flow in self.flows:
+            for name, owners in flow.usage.shared.items():
+                sharing.setdefault(name, set()).update(owners)
+                for owner in owners:
+                    sharing.setdefault(owner, set()).add(name)
+        pending = [*self.changed_in_place]
+        while pending:
+            others = sharing.get(pending.pop(), set()) - self.changed_in_place
+            self.changed_in_place |= others
+            pending += others
 
     def _apply(self, index: int, flow: CellFlow) -> Mapping[str, Binding]:
         """Apply a cell to the table, and record the names that it reads and writes.

@@ -9,7 +9,12 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from stepper.policy.dataflow.outside_state import CONFIGURED, ENVIRONMENT, name_file
+from stepper.policy.dataflow.outside_state import (
+    CONFIGURED,
+    ENVIRONMENT,
+    name_file,
+    name_part,
+)
 
 # Magics whose argument is Python code that runs in the notebook's namespace.
 CODE_MAGICS = (
@@ -63,7 +68,8 @@ def analyze_magic(method: str, arguments: Sequence[object]) -> MagicEffects:
     if name == "writefile" and words:
         return MagicEffects(outside_binds={name_file(words[-1]): [cell]})
     if name == "env" and words:
-        return MagicEffects(outside_binds={ENVIRONMENT: [line]})
+        key = re.split(r"[\s=]", line.strip())[0]
+        return MagicEffects(outside_binds={name_part(ENVIRONMENT, key): [line]})
     if name == "config" and "=" in line:
         configured = CONFIGURED.get(line.partition(".")[0].strip())
         return MagicEffects(outside_binds={configured: [line]} if configured else {})

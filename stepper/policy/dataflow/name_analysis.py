@@ -79,15 +79,19 @@ def analyze_source(
 
 
 def analyze_tree(
-    tree: ast.Module, source: str = "", transform: Callable[[str], str] | None = None
+    tree: ast.Module,
+    source: str = "",
+    transform: Callable[[str], str] | None = None,
+    has_last: bool = True,
 ) -> NameUsage:
     """Return the names that a syntax tree reads, binds, changes and deletes.
 
-    `source` is the source of the tree; without it, definitions have no fingerprints. If
-    the tree is nested too deeply, `python` of the result is False.
+    `source` is the source of the tree; without it, definitions have no fingerprints.
+    `has_last` says that the tree contains the last statement of a cell, whose value
+    IPython shows. If the tree is nested too deeply, `python` of the result is False.
     """
     visitor = _NameVisitor(source, transform)
-    _record_results(visitor.usage, tree.body)
+    _record_results(visitor.usage, tree.body, has_last)
     try:
         visitor.visit_all(tree.body)
     except RecursionError:
@@ -97,13 +101,20 @@ def analyze_tree(
     return visitor.usage
 
 
-def _record_results(usage: NameUsage, statements: list[ast.stmt]) -> None:
-    """Record which options the results of the statements depend on, and `_`."""
-    if not statements:
-        return
-    *others, last = statements
+def _record_results(
+    usage: NameUsage, statements: list[ast.stmt], has_last: bool
+) -> None:
+    """Record which options the results of the statements depend on, and `_`.
+
+    IPython shows the value of the last statement of a cell, and the values of others if
+    an option says so. `has_last` says that `statements` contains the last one.
+    """
+    others = statements[:-1] if has_last else statements
     if any(has_result(statement) for statement in others):
         usage.outside_reads.add(IPYTHON)
+    if not statements or not has_last:
+        return
+    last = statements[-1]
     if isinstance(last, ast.Expr) and may_show_object(last.value):
         usage.outside_reads.update(DISPLAY_OPTIONS)
     if has_result(last):
@@ -226,7 +237,7 @@ class _NameVisitor(NameRecorder):
         if self.effects is not None or self.scopes:
             return
         self._record_aliases(targets, value)
-        self._record_shared_names(value)
+        self._record_shared_names(targets, value)
         if name:
             self._record_creator(name, value)
 
@@ -267,13 +278,14 @@ class _NameVisitor(NameRecorder):
                 aliases = self.aliases.setdefault(alias, set())
                 aliases.update(others)
 
-    def _record_shared_names(self, value: ast.expr) -> None:
+    def _record_shared_names(self, targets: Iterable[ast.AST], value: ast.expr) -> None:
         """Record the names in an assigned value whose objects the value contains."""
+        owners = collect_names(targets)
         pending = [value]
         while pending:
             node = pending.pop()
             if isinstance(node, ast.Name):
-                self.usage.shared.add(node.id)
+                self.usage.shared.setdefault(node.id, set()).update(owners)
             elif isinstance(node, (ast.List, ast.Tuple, ast.Set)):
                 pending += node.elts
             elif isinstance(node, ast.Dict):

@@ -121,8 +121,9 @@ class NameUsage:
     calls: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
     # Function → the names that the cell had bound when it called the function first.
     bound_at_call: dict[str, frozenset[str]] = field(default_factory=dict)
-    # Names whose objects the cell puts into another object, or gives another name.
-    shared: set[str] = field(default_factory=set)
+    # Names whose objects the cell puts into another object, or gives another name → the
+    # names of the other object.
+    shared: dict[str, set[str]] = field(default_factory=dict)
     # Called methods as (name, method).
     methods: set[tuple[str, str]] = field(default_factory=set)
     # Names whose methods the cell calls, or that it passes to calls, outside functions.

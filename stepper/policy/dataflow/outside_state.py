@@ -33,7 +33,7 @@ NO_RESULT = frozenset({"print", "display"})
 _PLAIN_RESULTS = """
     len int bool id type isinstance hasattr range append extend close commit execute
     executemany executescript format join mkdir savefig show to_csv to_sql write
-    write_bytes write_text
+    write_bytes write_text set_option reset_option set_printoptions
 """
 PLAIN_RESULTS = frozenset(_PLAIN_RESULTS.split())
 MAGICS = frozenset({"run_line_magic", "run_cell_magic", "system"})
@@ -80,9 +80,13 @@ READERS = {
     "plt.": PLOTS,
     "sns.": PLOTS,
 }
+# Functions and methods that set the option that their first argument names.
+KEY_SETTERS = (".set_option", ".putenv", ".setdefault", ".pop")
+ENVIRONMENT_READERS = frozenset({"os.getenv", "os.environ.get"})
 FUNCTION_READERS = {"print": NUMPY, "display": PANDAS}
-# States with several parts, which different cells may set. Their last setter need not
-# have set the part that a cell reads.
+# States with several parts, such as options, which different cells may set. A part has
+# a name of its own if the source sets it by a literal key; see `name_part`. The last
+# setter of the state itself need not have set the part that a cell reads.
 PARTED_STATES = frozenset({PANDAS, NUMPY, PLOTS, ENVIRONMENT})
 PLOT_METHODS = ("plot", "hist", "scatter", "bar", "imshow", "show", "boxplot")
 FILE_READERS = re.compile(r"\.(read_\w+|load|loadtxt|genfromtxt|imread)$")
@@ -124,6 +128,17 @@ def name_file(path: str) -> str:
     return f"file {path.removeprefix('./')!r}"
 
 
+def name_part(state: str, key: str) -> str:
+    """Return the name of a part of a state, or of the state if the key is empty."""
+    return f"{state} '{key}'" if key else state
+
+
+def get_whole_state(name: str) -> str:
+    """Return the state that a name is a part of, or the name itself."""
+    state = name.partition(" '")[0]
+    return state if state in PARTED_STATES else name
+
+
 def get_text(node: ast.expr | None) -> str:
     """Return the value of a string literal; an empty string for other expressions."""
     value = getattr(node, "value", None)
@@ -137,7 +152,7 @@ def find_call_use(node: ast.Call) -> OutsideUse | None:
         return OutsideUse(SEEDS[name], sets=True)
     for prefix, state in SETTERS.items():
         if name.startswith(prefix) and not name.endswith(NO_SETTERS):
-            return OutsideUse(state, sets=True)
+            return OutsideUse(name_part(state, _find_set_key(node, name)), sets=True)
     for prefix, state in DRAWS.items():
         if name.startswith(prefix) and not NO_DRAWS.search(name):
             return OutsideUse(state, changes=True)
@@ -148,12 +163,25 @@ def find_call_use(node: ast.Call) -> OutsideUse | None:
         return None
     if name in FUNCTION_READERS:
         return OutsideUse(FUNCTION_READERS[name])
+    if name in ENVIRONMENT_READERS:
+        key = get_text(node.args[0]) if node.args else ""
+        return OutsideUse(name_part(ENVIRONMENT, key))
     for prefix, state in READERS.items():
         if name.startswith(prefix):
             return OutsideUse(state)
     if name.rpartition(".")[2] in PLOT_METHODS:
         return OutsideUse(PLOTS)
     return None
+
+
+def _find_set_key(node: ast.Call, name: str) -> str:
+    """Return the literal key of the option that a call sets, or an empty string."""
+    keywords = [keyword.arg or "" for keyword in node.keywords]
+    if name.endswith(".set_printoptions") and not node.args and all(keywords):
+        return ", ".join(sorted(keywords))
+    if name.endswith(KEY_SETTERS) and 1 <= len(node.args) <= 2:
+        return get_text(node.args[0])
+    return ""
 
 
 def _find_file_use(node: ast.Call, name: str) -> OutsideUse | None:
@@ -192,8 +220,14 @@ def find_assignment_use(node: ast.Attribute | ast.Subscript) -> OutsideUse | Non
     name = get_dotted_name(target)
     table = READERS if is_read else SETTERS
     for prefix, state in table.items():
-        if name.startswith(prefix):
-            return OutsideUse(state, sets=not is_read)
+        if not name.startswith(prefix):
+            continue
+        key = name.removeprefix(prefix).lstrip(".")
+        if isinstance(node, ast.Subscript):
+            key = get_text(node.slice)
+        if is_read and state != ENVIRONMENT:
+            key = ""  # plots depend on all settings
+        return OutsideUse(name_part(state, key), sets=not is_read)
     return None
 
 

@@ -183,6 +183,9 @@ class History:
     # Run → its `from … import *`.
     star_imports: dict[int, StarImport] = field(default_factory=dict)
     undo_count: int = 0
+    # The last runs of the first cells, in the order of the cells, at a time when the
+    # search for dependencies found no stale cell and no hidden state.
+    consistent_runs: Sequence[int] = ()
     undo: UndoneChanges = field(init=False)
 
     def __post_init__(self) -> None:
@@ -219,6 +222,7 @@ class History:
             if run.kernel != self.kernel:
                 self.kernel = run.kernel
                 self.first_run = run.run
+                self.consistent_runs = ()
                 self.table = BindingTable()
                 self.undo.start_kernel(self.table)
             self._apply_external(external, run.run)
@@ -276,6 +280,7 @@ class History:
             if run_number is not None and event.run > run_number:
                 return
             self.undo_count += 1
+            self.consistent_runs = ()
             if event.kernel == self.kernel:
                 self.undo.apply(event)
 
@@ -354,6 +359,7 @@ class History:
             if execution.after >= run_number:
                 return
             self.external_count += 1
+            self.consistent_runs = ()
             if execution.kernel != self.kernel:
                 continue
             origin = -self.external_count

@@ -40,10 +40,14 @@ def list_statements(usage: NameUsage) -> list[Statement]:
 def _analyze_statements(usage: NameUsage) -> list[Statement]:
     """Parse the source of a usage, and analyze each top-level statement."""
     tree = parse_source(usage.source, usage.transform)
+    nodes = tree.body if tree else []
     statements = []
-    for node in tree.body if tree else ():
+    for node in nodes:
         module = ast.Module([node], [])
-        statement_usage = analyze_tree(module, usage.source, usage.transform)
+        is_last = node is nodes[-1]
+        statement_usage = analyze_tree(
+            module, usage.source, usage.transform, has_last=is_last
+        )
         statement_usage.mentions.clear()
         statements.append(Statement(ast.dump(node), statement_usage))
     return statements

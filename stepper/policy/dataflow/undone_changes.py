@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from stepper.policy.dataflow.binding_table import Binding, BindingTable, Names
+from stepper.policy.dataflow.outside_state import PARTED_STATES, get_whole_state
 from stepper.policy.journal_events import RunEnded, RunsUndone
 from stepper.policy.undo_model import CHANGED
 
@@ -95,25 +96,42 @@ class UndoneChanges:
     def apply(self, event: RunsUndone) -> None:
         """Apply what a kernel restored, and what it could not restore."""
         requested = {*event.runs, *event.others}
-        for name in event.not_restored:
-            if not self._is_bound_since(name, requested):
-                self.unrestored.add(name)
+        for state in event.not_restored:
+            for name in self._list_parts(state, requested):
+                if not self._is_bound_since(name, requested):
+                    self.unrestored.add(name)
         self._record_former_objects(event)
         if event.by_command:
             self.undone_runs.update(event.runs)
         for names in (event.restored, event.removed):
-            for name, runs in names.items():
-                self.unrestored.discard(name)
-                self._record_undone(name, runs, event)
+            for state, runs in names.items():
+                for name in self._list_parts(state, runs):
+                    self.unrestored.discard(name)
+                    self._record_undone(name, runs, event)
         # Other names already had the values from before the runs.
         undone_names = event.names
         if undone_names is None:
             undone_names = tuple(self.changes)
-        for name in undone_names:
-            if name in event.not_restored:
+        for state in undone_names:
+            if get_whole_state(state) in event.not_restored:
                 continue
-            rebound_by = self._undo(name, requested)
-            self._record_undone(name, rebound_by, event)
+            for name in self._list_parts(state, requested):
+                rebound_by = self._undo(name, requested)
+                self._record_undone(name, rebound_by, event)
+
+    def _list_parts(self, state: str, runs: Runs) -> list[str]:
+        """Return the parts of a state that some of the runs changed, or only its name.
+
+        The kernel reports all options of a package as one state.
+        """
+        if state not in PARTED_STATES:
+            return [state]
+        names = []
+        for name, changes in self.changes.items():
+            is_changed = any(change.origin in runs for change in changes)
+            if is_changed and get_whole_state(name) == state:
+                names.append(name)
+        return names or [state]
 
     def _record_former_objects(self, event: RunsUndone) -> None:
         """Record the former objects in values of other names."""
@@ -197,4 +215,4 @@ class UndoneChanges:
         changes = self.reported.get(run)
         if changes is None:
             return True
-        return changes.get(name, CHANGED) != CHANGED
+        return changes.get(get_whole_state(name), CHANGED) != CHANGED
