@@ -566,7 +566,8 @@ def test_stale_cells_and_the_last_verify(
 ) -> None:
     notebook = project.new("A", "B", problem="Stale")
     first, _ = notebook.insert("rows = 1")
-    notebook.insert("print(rows)")
+    notebook.insert("twice = 2 * rows\nprint(rows)")
+    notebook.insert("print(twice)")
     project.stepper("verify")
     page.until(
         "/verified\\s*just now: reproduces/.test(document.querySelector('#facts').innerText)"
@@ -575,6 +576,12 @@ def test_stale_cells_and_the_last_verify(
     page.until("document.querySelector('.cell .stale')?.innerText.includes('rows')")
     page.until(
         "/stepper run( \\S+)? --stale/.test(document.querySelector('#notices').innerText)"
+    )
+    page.until(
+        "document.querySelector('#notices').innerText.includes('1 cell is stale, 1 indirectly')"
+    )
+    page.until(
+        "[...document.querySelectorAll('.cell .stale')].at(-1)?.innerText.includes('indirectly stale: reads `twice` from cell 2')"
     )
     page.until("document.querySelector('#facts').innerText.includes('changed since')")
     project.stepper("run", "--stale")

@@ -38,6 +38,7 @@ class ViewSnapshot:
     kernels: Mapping[str, responses.KernelStatus] = field(default_factory=dict)
     stale: Sequence[Mark] | None = None  # only if `marks` were requested
     hidden: Sequence[Mark] | None = None
+    indirect: Sequence[Mark] | None = None  # cells that read from a stale cell
     undo: UndoReach | None = None  # the reach of undo; only if `marks` were requested
 
 
@@ -81,6 +82,7 @@ async def take_snapshot(
         kernels=kernels,
         stale=marks.stale,
         hidden=marks.hidden,
+        indirect=marks.indirect,
         undo=marks.undo,
     )
 
@@ -90,6 +92,7 @@ class _ViewMarks(NamedTuple):
 
     stale: Sequence[Mark] | None = None
     hidden: Sequence[Mark] | None = None
+    indirect: Sequence[Mark] | None = None
     undo: UndoReach | None = None
 
 
@@ -103,7 +106,7 @@ def _collect_marks(session: Session) -> _ViewMarks:
     if document.language not in PYTHON_LANGUAGES:
         return _ViewMarks(undo=undo)
     marks = stale_cells.collect_marks(session, document.cells)
-    return _ViewMarks(marks.stale, marks.hidden, undo)
+    return _ViewMarks(marks.stale, marks.hidden, marks.indirect, undo)
 
 
 def _truncate(output: Mapping[str, Any]) -> Mapping[str, Any]:

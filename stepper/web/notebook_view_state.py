@@ -84,6 +84,8 @@ class NotebookView:
         self.file_error = ""
         # The reasons why cells are stale or have hidden state, by cell id.
         self.marks: dict[str, str] = {}
+        # The reasons why other cells are only indirectly stale, by cell id.
+        self.indirect_marks: dict[str, str] = {}
         self.undo_text = ""  # how far back undo reaches
         self.snapshot = dict(NO_SNAPSHOT)
         # The outputs of the running cell so far.
@@ -198,6 +200,8 @@ class NotebookView:
             self.marks_due_at = self.requested_at + STALE_COST_FACTOR * duration
             marks = [*(snapshot["hidden"] or ()), *(snapshot["stale"] or ())]
             self.marks = {mark["cell_id"]: mark["why"] for mark in marks}
+            indirect = snapshot.get("indirect") or ()
+            self.indirect_marks = {mark["cell_id"]: mark["why"] for mark in indirect}
             reach = snapshot["undo"]
             self.undo_text = status_text.describe_undo(reach) if reach else ""
         self.snapshot = snapshot
@@ -231,6 +235,7 @@ class NotebookView:
             "stop": self._get_stop(),
             "lost": one_line(state.lost_reason),
             "marks": self.marks,
+            "indirect": self.indirect_marks,
             "run_stale": state.commands.terminal("run --stale"),
             "verified": self._get_verification(),
             "started": self.history.kernel_at,

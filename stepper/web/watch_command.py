@@ -175,6 +175,9 @@ def render_header(status: Row, live: Row) -> Text:
     if status["marks"]:
         stale_count = len(status["marks"])
         details += f" · {stale_count} stale"
+        if status["indirect"]:
+            indirect_count = len(status["indirect"])
+            details += f", {indirect_count} indirectly"
     return Text.assemble(
         (title, "bold"),
         "\n",

@@ -635,11 +635,11 @@ class Card {
 
   /** Draw the header, and the notes below the outputs. */
   drawHead() {
-    const { steps, marks, stop } = state.status;
+    const { steps, marks, indirect, stop } = state.status;
     const runs = state.runs.filter((run) => run.cell === this.id);
     const lastRun = runs[runs.length - 1];
     const step = steps.find((each) => each.cell === this.id);
-    const staleReason = marks[this.id];
+    const staleReason = marks[this.id] || indirect[this.id];
     const isStopped = Boolean(stop) && stop.cell === this.id;
     const status = this.getStatus(step, lastRun);
     const { number, doubts } = this.row;
@@ -968,12 +968,14 @@ function drawNotices() {
   const { status, connectionError } = state;
   const staleCount = Object.keys(status.marks).length;
   const texts = listNotices();
-  const data = [status.stop, staleCount, status.run_stale, texts, connectionError];
+  const indirectCount = Object.keys(status.indirect).length;
+  const counts = [staleCount, indirectCount];
+  const data = [status.stop, counts, status.run_stale, texts, connectionError];
   if (recordShown($("notices"), data)) return;
   const notices = [];
   if (connectionError) notices.push(createNotice(connectionError));
   if (status.stop) notices.push(createStop(status.stop));
-  if (staleCount) notices.push(createStaleNotice(staleCount, status.run_stale));
+  if (staleCount) notices.push(createStaleNotice(counts, status.run_stale));
   notices.push(...texts.map(createNotice));
   replaceChildren($("notices"), ...notices);
 }
@@ -1022,8 +1024,9 @@ function createStop(stop) {
   );
 }
 
-function createStaleNotice(staleCount, command) {
-  const text = `${count(staleCount, "cell is", "cells are")} stale`;
+function createStaleNotice([staleCount, indirectCount], command) {
+  const indirect = indirectCount ? `, ${indirectCount} indirectly` : "";
+  const text = `${count(staleCount, "cell is", "cells are")} stale${indirect}`;
   const item = h("li", {}, copyButton(command), h("span", {}, text));
   return h("div", { class: "note warn ways" }, item);
 }
