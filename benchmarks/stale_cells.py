@@ -3,6 +3,7 @@
     python benchmarks/stale_cells.py                  # 30 notebooks: minutes
     python benchmarks/stale_cells.py --notebooks 60 -v --json FILE
     python benchmarks/stale_cells.py --folder FOLDER  # the notebooks of a folder
+    python benchmarks/stale_cells.py --tools          # marimo and ipyflow, too
 
 The notebooks are those of source distributions on the package index
 (`tests/dataflow/score.py`); they are downloaded at run time. Each runs twice, and once
@@ -17,6 +18,10 @@ although it is not affected.
 
 The reported cells are those that are stale and those that are indirectly stale: before
 the changed cell has run, and after it.
+
+With `--tools`, `reactive_tools.py` asks marimo and ipyflow about the same changes, and
+the table compares the answers on the same judged cells. Changes that one of them cannot
+answer are left out of the comparison.
 """
 
 from __future__ import annotations
@@ -29,7 +34,7 @@ import re
 import subprocess
 import sys
 import tempfile
-import time
+import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
@@ -56,13 +61,44 @@ from tests.dataflow.score import NEEDED, unpack_notebooks  # noqa: E402
 from tests.environments import environment  # noqa: E402
 
 REPLAYER = ROOT / "tests" / "dataflow" / "replayer.py"
+ASK_TOOL = ROOT / "benchmarks" / "reactive_tools.py"
+FORKED_SCRIPTS = ROOT / "benchmarks" / "forked_scripts.py"
+# Modules that many notebooks import.
+PRELOADED = (
+    "numpy",
+    "pandas",
+    "matplotlib.pyplot",
+    "IPython.core.interactiveshell",
+    "cloudpickle",
+    "scipy.stats",
+    "geopandas",
+    "libpysal",
+    "seaborn",
+    "control",
+    "lmfit",
+    "mesa",
+    "mapclassify",
+    "splot",
+    "esda",
+    "giddy",
+    "spreg",
+    "spaghetti",
+    "pointpats",
+)
+TOOLS = ("marimo-base==0.25.2", "ipyflow-core==0.0.231")
+TOOL_SECONDS = 100  # ipyflow traces the cells
 MIN_CELLS = 5
 MAX_CELLS = 40
-MAX_SECONDS = 60.0  # of one run of all cells
-MAX_FIRST_SECONDS = 25.0  # slower notebooks are left out
+# The processor time of a run of all cells. Slower notebooks are left out.
+MAX_SECONDS = 8
+MAX_CHANGED_SECONDS = 30  # with a change
 MAX_TRIES = 4  # changes of numbers to try
 ADDRESS = re.compile(r"0x[0-9a-f]{6,}")
 MAGIC_LINE = re.compile(r"^(\s*)[%!].*$", re.MULTILINE)
+
+HEADER = """\
+| reported | wanted cells | reported cells | precision | recall |
+| --- | --- | --- | --- | --- |"""
 
 Record = dict[str, Any]
 
@@ -78,22 +114,102 @@ class Result:
     overwritten: list[int] = field(default_factory=list)
     before: list[int] = field(default_factory=list)
     after: list[int] = field(default_factory=list)
+    # The answers of other tools; see `reactive_tools.py`.
+    marimo: Record = field(default_factory=dict)
+    ipyflow: Record = field(default_factory=dict)
+
+    @property
+    def is_compared(self) -> bool:
+        """Whether both other tools answered."""
+        return "after" in self.marimo and "after" in self.ipyflow
+
+    @property
+    def marimo_after(self) -> set[int]:
+        """The judged cells that marimo would run again."""
+        return {*self.marimo["after"]} & {*self.judged}
+
+    @property
+    def ipyflow_before(self) -> set[int]:
+        """The judged cells that ipyflow runs with the changed cell."""
+        return {*self.ipyflow["before"]} & {*self.judged}
+
+    @property
+    def ipyflow_after(self) -> set[int]:
+        """The judged cells that ipyflow marks after the changed cell ran."""
+        return {*self.ipyflow["after"]} & {*self.judged}
 
 
-def replay(python: str, folder: Path, sources: Sequence[str]) -> list[Record] | None:
-    """Return a record for each source, or None if they take too long."""
-    try:
-        process = subprocess.run(
-            [python, str(REPLAYER), str(folder)],
-            input=json.dumps(sources),
-            capture_output=True,
+class ScriptRunner:
+    """Runs scripts with the Python of an environment, in forks of one process.
+
+    Answers are kept in the folder `cache`, if there is one. So the figures can be
+    computed again when rules have changed.
+    """
+
+    def __init__(self, python: str, cache: Path | None) -> None:
+        self.cache = cache
+        self.lock = threading.Lock()
+        self.process = subprocess.Popen(
+            [python, str(FORKED_SCRIPTS), *PRELOADED],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
             text=True,
-            timeout=MAX_SECONDS,
-            check=False,
         )
-        return json.loads(process.stdout)
-    except (subprocess.TimeoutExpired, ValueError):
-        return None
+
+    def run(
+        self, script: Path, arguments: Sequence[str], text: str, seconds: float
+    ) -> str | None:
+        """Return what a script prints, or None if it takes too long.
+
+        `text` is its standard input, and the last of the arguments a folder. `seconds`
+        is the limit of its processor time.
+        """
+        *options, folder = arguments
+        key = hash_source("\n".join([script.name, *options, Path(folder).name, text]))
+        file = self.cache / key if self.cache else None
+        if file is not None and file.exists():
+            return file.read_text() or None
+        request = {
+            "script": str(script),
+            "arguments": [*arguments],
+            "input": text,
+            "seconds": seconds,
+        }
+        with self.lock:
+            assert self.process.stdin and self.process.stdout
+            self.process.stdin.write(json.dumps(request) + "\n")
+            self.process.stdin.flush()
+            answer = json.loads(self.process.stdout.readline())
+        output = answer["output"] if answer["is_done"] else None
+        if file is not None:
+            file.write_text(output or "")
+        return output
+
+    def replay(
+        self, folder: Path, sources: Sequence[str], seconds: float
+    ) -> list[Record] | None:
+        """Return a record for each source, or None if they take too long."""
+        output = self.run(REPLAYER, [str(folder)], json.dumps(sources), seconds)
+        return json.loads(output) if output else None
+
+    def replay_again(self, folder: Path, sources: Sequence[str]) -> list[Record] | None:
+        """Return the records of a second run of the same sources."""
+        text = json.dumps(sources) + "\n"  # not the answer that is kept
+        output = self.run(REPLAYER, [str(folder)], text, MAX_CHANGED_SECONDS)
+        return json.loads(output) if output else None
+
+    def ask_tool(
+        self, tool: str, folder: Path, sources: Sequence[str], edit: Edit
+    ) -> Record:
+        """Return the answer of marimo or ipyflow about an edit."""
+        request = {"sources": [*sources], "cell": edit.cell, "source": edit.source}
+        arguments = [tool, str(folder)]
+        text = json.dumps(request)
+        output = self.run(ASK_TOOL, arguments, text, TOOL_SECONDS)
+        if output:
+            return json.loads(output)
+        return {"error": f"no answer within {TOOL_SECONDS} s"}
 
 
 @dataclass
@@ -290,28 +406,32 @@ def is_effective(
     return bool(find_differences(original, edited) - unstable)
 
 
-def measure(python: str, path: Path, max_edits: int) -> list[Result]:
+def measure(
+    runner: ScriptRunner, path: Path, max_edits: int, has_tools: bool
+) -> list[Result]:
     """Return the results of changes in a notebook that have an effect."""
     sources = read_code_cells(path)
-    started_at = time.monotonic()
-    first = replay(python, path.parent, sources)
-    if time.monotonic() - started_at > MAX_FIRST_SECONDS:
-        return []
+    first = runner.replay(path.parent, sources, MAX_SECONDS)
     if first is None or sum(record["ok"] for record in first) < MIN_CELLS:
         return []
-    second = replay(python, path.parent, sources)
+    second = runner.replay_again(path.parent, sources)
     results: list[Result] = []
     for edit in choose_edits(sources):
         if second is None or not first[edit.cell]["ok"]:
             continue
         edited = [*sources]
         edited[edit.cell] = edit.source
-        changed = replay(python, path.parent, edited)
+        changed = runner.replay(path.parent, edited, MAX_CHANGED_SECONDS)
         if changed is None or not changed[edit.cell]["ok"]:
             continue
         result = compare(path.name, sources, edit, (first, second, changed))
-        if result.affected or is_effective(edit, first, second, changed):
-            results.append(result)
+        if not result.affected and not is_effective(edit, first, second, changed):
+            continue
+        if has_tools:
+            arguments = (path.parent, sources, edit)
+            result.marimo = runner.ask_tool("marimo", *arguments)
+            result.ipyflow = runner.ask_tool("ipyflow", *arguments)
+        results.append(result)
         if len(results) == max_edits:
             break
     return results
@@ -349,15 +469,55 @@ def format_row(title: str, results: Sequence[Result], which: str, *wanted: str) 
 
 def print_table(results: Sequence[Result]) -> None:
     """Print the numbers of notebooks and changes, and the table."""
-    notebooks = len({result.notebook for result in results})
-    judged = sum(len(result.judged) for result in results)
-    print(f"{notebooks} notebooks, {len(results)} changes, {judged} cells judged")
-    print("| reported | wanted cells | reported cells | precision | recall |")
-    print("| --- | --- | --- | --- | --- |")
+    print_counts(results)
+    print(HEADER)
     print(format_row("before the changed cell runs", results, "before", "affected"))
     print(format_row("after the changed cell ran", results, "after", "affected"))
     wanted = ("affected", "overwritten")
     print(format_row("the same, with overwritten cells", results, "after", *wanted))
+
+
+def print_counts(results: Sequence[Result]) -> None:
+    """Print the numbers of notebooks, changes and cells."""
+    notebooks = len({result.notebook for result in results})
+    effective = sum(bool(result.affected) for result in results)
+    judged = sum(len(result.judged) for result in results)
+    print(
+        f"{notebooks} notebooks, {len(results)} changes, {effective} of them with an"
+        f" effect on other cells, {judged} cells judged"
+    )
+
+
+def print_comparison(results: Sequence[Result]) -> None:
+    """Print the table with marimo and ipyflow, and what they cannot do."""
+    compared = [result for result in results if result.is_compared]
+    print_counts(compared)
+    print(HEADER)
+    rows = (
+        ("stepper, before the changed cell runs", "before", ["affected"]),
+        ("stepper, after it ran", "after", ["affected"]),
+        ("the same, with overwritten cells", "after", ["affected", "overwritten"]),
+        ("marimo", "marimo_after", ["affected"]),
+        ("ipyflow, before the changed cell runs", "ipyflow_before", ["affected"]),
+        ("ipyflow, after it ran", "ipyflow_after", ["affected"]),
+        (
+            "the same, with overwritten cells",
+            "ipyflow_after",
+            ["affected", "overwritten"],
+        ),
+    )
+    for title, which, wanted in rows:
+        print(format_row(title, compared, which, *wanted))
+    for result in results:
+        for tool, answer in (("marimo", result.marimo), ("ipyflow", result.ipyflow)):
+            if "error" in answer:
+                print(f"{result.notebook}: {tool}: {answer['error']}")
+    several = {each.notebook for each in compared if each.marimo["several_binders"]}
+    refused = {each.notebook for each in compared if each.marimo["refused"]}
+    failed = sum(len({*each.ipyflow["failed"]} & {*each.judged}) for each in compared)
+    print(f"{len(several)} notebooks bind a name in several cells")
+    print(f"{len(refused)} notebooks have cells that marimo refuses to run")
+    print(f"{failed} judged cells fail only with ipyflow")
 
 
 def main() -> None:
@@ -368,10 +528,13 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--folder", type=Path, help="has the notebooks")
     parser.add_argument("--python", help="has the packages that they need")
+    parser.add_argument("--cache", type=Path, help="a folder for the replays")
+    parser.add_argument("--tools", action="store_true", help="ask marimo and ipyflow")
     parser.add_argument("--json", type=Path, help="write the results to a file")
     parser.add_argument("-v", "--verbose", action="store_true")
     arguments = parser.parse_args()
-    python = arguments.python or environment(sys.executable, *NEEDED)
+    needed = (*NEEDED, *TOOLS) if arguments.tools else NEEDED
+    python = arguments.python or environment(sys.executable, *needed)
     results: list[Result] = []
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -384,13 +547,17 @@ def main() -> None:
         unique_paths = {path.read_bytes(): path for path in paths}.values()
         paths = [*filter(is_suitable, unique_paths)]
         paths.sort(key=lambda path: hash_source(path.name))
+        runners = [ScriptRunner(python, arguments.cache) for _ in range(arguments.jobs)]
         measured = 0
         while paths and measured < arguments.notebooks:
             chosen = paths[: arguments.jobs]
             paths = paths[arguments.jobs :]
-            for found in pool.map(
-                lambda path: measure(python, path, arguments.edits), chosen
-            ):
+            tasks = [
+                pool.submit(measure, runner, path, arguments.edits, arguments.tools)
+                for runner, path in zip(runners, chosen, strict=False)
+            ]
+            for task in tasks:
+                found = task.result()
                 measured += bool(found)
                 results += found
                 if arguments.verbose:
@@ -399,7 +566,11 @@ def main() -> None:
                 if arguments.json:
                     documents = [asdict(each) for each in results]
                     arguments.json.write_text(json.dumps(documents, indent=1))
+        for runner in runners:
+            runner.process.communicate()
     print_table(results)
+    if arguments.tools:
+        print_comparison(results)
 
 
 if __name__ == "__main__":

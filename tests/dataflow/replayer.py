@@ -30,7 +30,7 @@ from stepper.kernels.in_kernel.value_fingerprints import (
 )
 from tests.dataflow.tracer import fingerprint
 
-CELL_SECONDS = 20
+CELL_SECONDS = 20  # of processor time
 
 
 def hash_figures() -> list[str]:
@@ -65,7 +65,7 @@ def run_cell(shell: Any, source: str) -> tuple[bool, str]:
     output = io.StringIO()
     errors: list[Any] = []
     shell._showtraceback = lambda *message: errors.append(message)
-    signal.alarm(CELL_SECONDS)
+    signal.setitimer(signal.ITIMER_PROF, CELL_SECONDS)
     try:
         with (
             contextlib.redirect_stdout(output),
@@ -76,7 +76,7 @@ def run_cell(shell: Any, source: str) -> tuple[bool, str]:
     except BaseException:  # noqa: BLE001  # cells can raise anything
         succeeded = False
     finally:
-        signal.alarm(0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
     return bool(succeeded), output.getvalue()
 
 
@@ -92,7 +92,7 @@ def replay(folder: str, sources: list[str]) -> list[dict[str, Any]]:
     def stop(*_: Any) -> None:
         raise TimeoutError("too long")
 
-    signal.signal(signal.SIGALRM, stop)
+    signal.signal(signal.SIGPROF, stop)
     before: dict[str, tuple[int, str, str]] = {}
     records = []
     for source in sources:
