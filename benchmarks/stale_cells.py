@@ -158,15 +158,21 @@ class ScriptRunner:
         )
 
     def run(
-        self, script: Path, arguments: Sequence[str], text: str, seconds: float
+        self,
+        script: Path,
+        arguments: Sequence[str],
+        text: str,
+        seconds: float,
+        label: str = "",
     ) -> str | None:
         """Return what a script prints, or None if it takes too long.
 
         `text` is its standard input, and the last of the arguments a folder. `seconds`
-        is the limit of its processor time.
+        is the limit of its processor time. Answers with another `label` are kept apart.
         """
         *options, folder = arguments
-        key = hash_source("\n".join([script.name, *options, Path(folder).name, text]))
+        parts = [script.name, *options, Path(folder).name, label, text]
+        key = hash_source("\n".join(part for part in parts if part))
         file = self.cache / key if self.cache else None
         if file is not None and file.exists():
             return file.read_text() or None
@@ -195,8 +201,10 @@ class ScriptRunner:
 
     def replay_again(self, folder: Path, sources: Sequence[str]) -> list[Record] | None:
         """Return the records of a second run of the same sources."""
-        text = json.dumps(sources) + "\n"  # not the answer that is kept
-        output = self.run(REPLAYER, [str(folder)], text, MAX_CHANGED_SECONDS)
+        text = json.dumps(sources)
+        output = self.run(
+            REPLAYER, [str(folder)], text, MAX_CHANGED_SECONDS, label="again"
+        )
         return json.loads(output) if output else None
 
     def ask_tool(
