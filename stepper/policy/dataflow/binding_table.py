@@ -339,8 +339,10 @@ class BindingTable:
             state = get_whole_state(name)
             if state != name:
                 outside_reads.add(state)
-            elif state in self.parts:
-                outside_reads |= self.parts[state] - usage.outside_binds.keys()
+                continue
+            parts = self.parts.get(state)
+            if parts is not None:
+                outside_reads |= parts - usage.outside_binds.keys()
         if "_" in reads and "_" not in self.bindings:
             outside_reads.add(LAST_RESULT)
         for name, attributes in self.attributes.items():

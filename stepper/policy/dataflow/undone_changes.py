@@ -96,10 +96,7 @@ class UndoneChanges:
     def apply(self, event: RunsUndone) -> None:
         """Apply what a kernel restored, and what it could not restore."""
         requested = {*event.runs, *event.others}
-        for state in event.not_restored:
-            for name in self._list_parts(state, requested):
-                if not self._is_bound_since(name, requested):
-                    self.unrestored.add(name)
+        self._add_unrestored(event.not_restored, requested)
         self._record_former_objects(event)
         if event.by_command:
             self.undone_runs.update(event.runs)
@@ -119,6 +116,13 @@ class UndoneChanges:
                 rebound_by = self._undo(name, requested)
                 self._record_undone(name, rebound_by, event)
 
+    def _add_unrestored(self, states: Names, runs: Runs) -> None:
+        """Record names whose values before the runs could not be restored."""
+        for state in states:
+            for name in self._list_parts(state, runs):
+                if not self._is_bound_since(name, runs):
+                    self.unrestored.add(name)
+
     def _list_parts(self, state: str, runs: Runs) -> list[str]:
         """Return the parts of a state that some of the runs changed, or only its name.
 
@@ -128,10 +132,14 @@ class UndoneChanges:
             return [state]
         names = []
         for name, changes in self.changes.items():
-            is_changed = any(change.origin in runs for change in changes)
-            if is_changed and get_whole_state(name) == state:
+            if get_whole_state(name) != state:
+                continue
+            origins = {change.origin for change in changes}
+            if not origins.isdisjoint(runs):
                 names.append(name)
-        return names or [state]
+        if not names:
+            names = [state]
+        return names
 
     def _record_former_objects(self, event: RunsUndone) -> None:
         """Record the former objects in values of other names."""
