@@ -241,7 +241,10 @@ def find_names(
     """
     names = set[str]()
     for name, value in roots:
-        if name not in names and find_reachable(value, keys, deadline):
+        if name in names:
+            continue
+        search = find_reachable(value, keys, deadline)
+        if search.reached:
             names.add(name)
     if clock() >= deadline:
         names.add(UNKNOWN_NAMES)

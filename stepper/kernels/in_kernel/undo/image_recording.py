@@ -335,8 +335,8 @@ class Recording:
         changed = set(keys)
         for name in self.twins & self.bindings.keys():
             value = self.bindings[name]
-            reached = find_reachable(value, changed, deadline)
-            for key in reached:
+            search = find_reachable(value, changed, deadline)
+            for key in search.reached:
                 names[key].add(name)
 
     def find_reachable(self, roots: list[int], keys: set[int]) -> Any:
