@@ -303,22 +303,25 @@ class Recording:
             if state == CHANGED or label == TOO_LARGE:
                 reasons[key] = reason
             if label == TOO_LARGE and key in self.walk.unprotected:
-                large = self.walk.unprotected[key].target
-                add_visible(list_items(large), not_visited)
+                snapshot = self.walk.unprotected[key]
+                items = list_items(snapshot.target)
+                add_visible(items, not_visited)
         for value in not_visited:
             reasons.setdefault(id(value), NOT_VISITED)
         if not reasons:
             return
         for name, large_value in self.large.items():
-            if large_value.identity in reasons:
-                add_unprotected(image, name, *reasons[large_value.identity])
+            key = large_value.identity
+            if key in reasons:
+                add_unprotected(image, name, *reasons[key])
         deadline = walk_clock() + OTHER_NAMES_SECONDS
         for name, value in self.bindings.items():
             if self.kinds.get(name, "binds") != "binds":
                 continue
             # A large value must not take the time of all names after it.
             now = walk_clock()
-            search = find_reachable(value, reasons.keys(), (now + deadline) / 2)
+            middle = (now + deadline) / 2
+            search = find_reachable(value, reasons.keys(), middle)
             for key in search.reached:
                 add_unprotected(image, name, *reasons[key])
             if not search.is_complete:
