@@ -13,7 +13,8 @@ all cells. Then a number in a cell near the middle changes as Claude Code edits 
 notebook from the top. Names that differ between two such kernels are nondeterministic
 and are left out; a notebook counts if at least half of the names remain, among them one
 that the edit changes. To make more names deterministic, all kernels have the same hash
-seed, and a cell above all others seeds the random numbers.
+seed, and a cell above all others seeds the random numbers. If a cell fails here, for
+example because it needs other data, the notebook consists of the cells above this cell.
 
 The outcome of a notebook is one of:
 
@@ -74,12 +75,12 @@ CONFIG = """
 kernel_cwd: notebook
 max_cells: 1000
 max_retries: 100
-cell_timeout_seconds: 100
-report_after_seconds: 100
+cell_timeout_seconds: 400
+report_after_seconds: 400
 """
 MIN_CELLS = 10
 MAX_EDITS = 4  # tries to change a number with an effect
-MAX_SECONDS = 300.0  # of one run of all cells
+MAX_SECONDS = 600.0  # of one run of all cells
 # The first cell of a public notebook in all kernels.
 SEED_CELL = """import random
 import numpy as np
@@ -125,7 +126,14 @@ class Edit:
 
 
 class UnsuitableNotebookError(Exception):
-    """A notebook does not run here, or has no number whose change has an effect."""
+    """A notebook does not run here, or has no number whose change has an effect.
+
+    `succeeded` is the number of cells above the first one that failed.
+    """
+
+    def __init__(self, message: str, succeeded: int = 0) -> None:
+        super().__init__(message)
+        self.succeeded = succeeded
 
 
 def read_code_cells(path: Path) -> list[str]:
@@ -206,8 +214,10 @@ def run_cells(project: Project, path: Path, sources: Sequence[str]) -> Notebook:
         raise UnsuitableNotebookError(message) from error
     if response.returncode:
         shut_down(notebook)
-        lines = (response.stdout + response.stderr).split("\n")
-        raise UnsuitableNotebookError("\n".join(lines[-3:]).strip())
+        lines = (response.stdout + response.stderr).strip().split("\n")
+        counts = re.findall(r"(\d+) of \d+ cells ran ok", lines[-1])
+        succeeded = int(counts[0]) if counts else 0
+        raise UnsuitableNotebookError("\n".join(lines[-3:]), succeeded)
     return notebook
 
 
@@ -362,7 +372,7 @@ def run_public_story(project: Project, path: Path) -> Story:
     sources = [SEED_CELL, *read_code_cells(path)]
     live_path = path.with_name(f"{path.stem}-live.ipynb")
     try:
-        notebook = run_cells(project, live_path, sources)
+        notebook, sources = run_first_cells(project, live_path, sources)
         try:
             return run_edit_story(project, path, notebook, sources, name)
         finally:
@@ -377,6 +387,20 @@ def run_public_story(project: Project, path: Path) -> Story:
         ValueError,
     ) as error:
         return Story(name, "unsuitable", str(error))
+
+
+def run_first_cells(
+    project: Project, path: Path, sources: list[str]
+) -> tuple[Notebook, list[str]]:
+    """Run the cells above the first one that fails here; return them, too."""
+    try:
+        return run_cells(project, path, sources), sources
+    except UnsuitableNotebookError as error:
+        # The cell that seeds the random numbers does not count.
+        if error.succeeded <= MIN_CELLS:
+            raise
+        sources = sources[: error.succeeded]
+        return run_cells(project, path, sources), sources
 
 
 def run_edit_story(
