@@ -35,7 +35,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -86,13 +86,13 @@ PRELOADED = (
     "pointpats",
 )
 TOOLS = ("marimo-base==0.25.2", "ipyflow-core==0.0.231")
-TOOL_SECONDS = 100  # ipyflow traces the cells
+TOOL_SECONDS = 40  # ipyflow traces the cells
 MIN_CELLS = 5
 MAX_CELLS = 40
 # The processor time of a run of all cells. Slower notebooks are left out.
-MAX_SECONDS = 8
-MAX_CHANGED_SECONDS = 30  # with a change
-MAX_TRIES = 4  # changes of numbers to try
+MAX_SECONDS = 4
+MAX_CHANGED_SECONDS = 12  # with a change
+MAX_TRIES = 3  # changes of numbers to try
 ADDRESS = re.compile(r"0x[0-9a-f]{6,}")
 MAGIC_LINE = re.compile(r"^(\s*)[%!].*$", re.MULTILINE)
 
@@ -445,6 +445,42 @@ def measure(
     return results
 
 
+def measure_notebooks(
+    python: str, paths: Sequence[Path], arguments: argparse.Namespace
+) -> list[Result]:
+    """Return the results of notebooks, until enough of them have some."""
+    found: dict[int, list[Result]] = {}
+    pending = [*enumerate(paths)]
+    pending.reverse()
+
+    def work() -> None:
+        runner = ScriptRunner(python, arguments.cache)
+        while pending and len(found) < arguments.notebooks:
+            index, path = pending.pop()
+            results = measure(runner, path, arguments.edits, arguments.tools)
+            if not results:
+                continue
+            found[index] = results
+            if arguments.verbose:
+                for result in results:
+                    sys.stderr.write(f"{result}\n")
+            if arguments.json:
+                documents = [asdict(each) for each in list_results(found)]
+                arguments.json.write_text(json.dumps(documents, indent=1))
+        runner.process.communicate()
+
+    with ThreadPoolExecutor(arguments.jobs) as pool:
+        tasks = [pool.submit(work) for _ in range(arguments.jobs)]
+    for task in tasks:
+        task.result()
+    return list_results(found)
+
+
+def list_results(found: Mapping[int, Sequence[Result]]) -> list[Result]:
+    """Return the results in the order of the notebooks."""
+    return [result for _, results in sorted(found.items()) for result in results]
+
+
 def is_suitable(path: Path) -> bool:
     """Return whether a notebook has enough code cells and needs nothing from outside."""
     try:
@@ -543,11 +579,7 @@ def main() -> None:
     arguments = parser.parse_args()
     needed = (*NEEDED, *TOOLS) if arguments.tools else NEEDED
     python = arguments.python or environment(sys.executable, *needed)
-    results: list[Result] = []
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        ThreadPoolExecutor(arguments.jobs) as pool,
-    ):
+    with tempfile.TemporaryDirectory() as folder:
         if arguments.folder:
             paths = [*arguments.folder.rglob("*.ipynb")]
         else:
@@ -555,27 +587,7 @@ def main() -> None:
         unique_paths = {path.read_bytes(): path for path in paths}.values()
         paths = [*filter(is_suitable, unique_paths)]
         paths.sort(key=lambda path: hash_source(path.name))
-        runners = [ScriptRunner(python, arguments.cache) for _ in range(arguments.jobs)]
-        measured = 0
-        while paths and measured < arguments.notebooks:
-            chosen = paths[: arguments.jobs]
-            paths = paths[arguments.jobs :]
-            tasks = [
-                pool.submit(measure, runner, path, arguments.edits, arguments.tools)
-                for runner, path in zip(runners, chosen, strict=False)
-            ]
-            for task in tasks:
-                found = task.result()
-                measured += bool(found)
-                results += found
-                if arguments.verbose:
-                    for result in found:
-                        sys.stderr.write(f"{result}\n")
-                if arguments.json:
-                    documents = [asdict(each) for each in results]
-                    arguments.json.write_text(json.dumps(documents, indent=1))
-        for runner in runners:
-            runner.process.communicate()
+        results = measure_notebooks(python, paths, arguments)
     print_table(results)
     if arguments.tools:
         print_comparison(results)
