@@ -82,3 +82,15 @@ def test_short_runs_are_not_sampled(lab: Lab) -> None:
     lab.ok("assert not calls, calls")
     lab.ok("import time; time.sleep(1.6)")
     lab.ok("assert 2 < len(calls) < 9, calls; sys._current_frames = real")
+
+
+@pytest.mark.nightly
+def test_times_of_another_cells_callback_are_not_counted(lab: Lab) -> None:
+    lab.ok(
+        "import time\ndef wait(info):\n    time.sleep(11)\n"
+        "get_ipython().events.register('pre_run_cell', wait)"
+    )
+    result = lab.run("first = 1\nsecond = 2\n1 / 0")
+    lab.run("get_ipython().events.unregister('pre_run_cell', wait)")
+    assert result.outcome is Outcome.ERROR
+    assert "times" not in result.diagnosis_data
