@@ -40,10 +40,10 @@ from stepper.kernels.backends.local import kernel_command
 from stepper.kernels.outputs import image_diff
 from stepper.policy.commands.cli_commands import Verify
 from stepper.policy.comparison.clock_values import RunTime
-from stepper.policy.comparison.input_cells import find_input_cells
 from stepper.policy.comparison.nondeterminism import Sources
 from stepper.policy.comparison.output_items import CellOutputs
 from stepper.policy.comparison.recorded_runs import Recording
+from stepper.policy.comparison.upstream_cells import find_upstream_cells
 from stepper.policy.dataflow import name_analysis
 from stepper.policy.model import Cell
 from stepper.session.verification.findings import (
@@ -265,7 +265,7 @@ def create_sources(sources: Sequence[str]) -> Sources:
     ]
     transformer = ipython_syntax.get_transformer()
     usages = [name_analysis.analyze_source(source, transformer) for source in sources]
-    return Sources(cells, find_input_cells(usages))
+    return Sources(cells, find_upstream_cells(usages))
 
 
 def repeat_cells(python: str, sheets: Sequence[Sequence[str]], repeats: int) -> None:

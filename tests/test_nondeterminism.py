@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from stepper.policy.comparison import nondeterminism, random_draws
-from stepper.policy.comparison.input_cells import find_input_cells
 from stepper.policy.comparison.nondeterminism import Sources
 from stepper.policy.comparison.output_comparison import SET_ORDER, ReplayVerdict
+from stepper.policy.comparison.upstream_cells import find_upstream_cells
 from stepper.policy.dataflow import name_analysis
 from stepper.policy.model import Cell
 from tests.test_output_comparison import compare
@@ -90,7 +90,7 @@ def test_unseeded_draws_are_found(sources: list[str], drawing: set[int]) -> None
 def test_reason_is_named(sources: list[str], reason: str) -> None:
     cells = make_cells(*sources)
     usages = [name_analysis.analyze_source(cell.source) for cell in cells]
-    cell_sources = Sources(cells, find_input_cells(usages))
+    cell_sources = Sources(cells, find_upstream_cells(usages))
     text = nondeterminism.describe_reason(cells[-1], cell_sources, False)
     assert text == f"two fresh runs differ as well: {reason}"
 

@@ -65,9 +65,9 @@ def hook() -> None:
         if event in READS:
             end_read_time()
     except Exception as error:
-        from stepper.hook import hook_json
+        from stepper.hook import hook_payloads
 
-        response = hook_json.format_failure(event, error, payload_bytes, root)
+        response = hook_payloads.format_failure(event, error, payload_bytes, root)
     try:
         while response:
             written_count = posix.write(1, response)
@@ -95,9 +95,9 @@ def _get_response(
     # The event is checked first, because the payload of an edit is large.
     is_prompt = not response and event in NEVER_LAUNCH
     if is_prompt and b"notebook" in payload_bytes.lower():
-        from stepper.hook import hook_json
+        from stepper.hook import hook_payloads
 
-        response = hook_json.respond_without_daemon(event, payload_bytes)
+        response = hook_payloads.respond_without_daemon(event, payload_bytes)
     return response
 
 
@@ -174,7 +174,7 @@ def notify_agent(
     """
     import os
 
-    from stepper.hook import hook_json
+    from stepper.hook import hook_payloads
 
     parent = os.getppid()
     is_first = event == "Wake" and not client_result
@@ -186,7 +186,7 @@ def notify_agent(
         return False
     if not is_first and event != "Rearm":
         event = "Wake again"
-    request = hook_json.remove_notebook_copies(payload_bytes)
+    request = hook_payloads.remove_notebook_copies(payload_bytes)
     compiled_client = os.path.join(os.path.dirname(sys.executable), "hook")
     if client_result and os.access(compiled_client, os.X_OK):
         # The client reads the payload and gets the arguments as in its first call.

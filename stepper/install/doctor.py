@@ -34,7 +34,7 @@ from stepper.install.install_file_io import (
     read_settings,
 )
 from stepper.install.python_probe import probe, probe_kernel_python
-from stepper.notebooks import replaced_notebooks
+from stepper.notebooks import leftover_slim_copies
 from stepper.policy.configuration import notebook_globs
 from stepper.policy.model import Limits
 
@@ -392,7 +392,7 @@ def _check_notebooks(paths: Paths) -> str:
 
     Raise StepperError if stepper has not put a notebook back in its place.
     """
-    replaced = replaced_notebooks.list_replaced_notebooks(paths, READ_SECONDS)
+    replaced = leftover_slim_copies.list_notebooks(paths, READ_SECONDS)
     if replaced:
         names = ", ".join(one_line(name) for name in replaced[:MAX_EXAMPLES])
         raise StepperError(

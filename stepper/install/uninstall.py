@@ -41,7 +41,7 @@ from stepper.install.install_file_io import (
 from stepper.install.install_output import print_line
 from stepper.install.python_probe import get_output_tail, run
 from stepper.install.skill_states import SKILLS, list_our_skills
-from stepper.notebooks import replaced_notebooks
+from stepper.notebooks import leftover_slim_copies
 
 SHUTDOWN_SECONDS = 60.0
 # The files of stepper in .stepper/. All other files belong to the user: journals,
@@ -145,13 +145,13 @@ def _print_kept(project: Path, notebooks: str) -> None:
 
 def _restore_notebooks(paths: Paths) -> None:
     """Put back the notebooks that were being read when stepper was killed."""
-    if not replaced_notebooks.list_replaced_notebooks(paths):
+    if not leftover_slim_copies.list_notebooks(paths):
         return
     if paths.is_env_recorded():
         # A daemon puts the notebooks back when it starts.
         command = str(Path(paths.active_env, "bin/stepper"))
         run(command, "status", cwd=paths.project, seconds=SHUTDOWN_SECONDS)
-    remaining = replaced_notebooks.list_replaced_notebooks(paths)
+    remaining = leftover_slim_copies.list_notebooks(paths)
     if remaining:
         names = ", ".join(remaining)
         print_line(

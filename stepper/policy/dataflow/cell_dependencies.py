@@ -32,9 +32,9 @@ from stepper.policy.dataflow.causes import (
     make_cause,
 )
 from stepper.policy.dataflow.cell_flow import CellFlow, Dependencies
-from stepper.policy.dataflow.lost_bindings import add_lost_bindings
 from stepper.policy.dataflow.name_effects import IMPORT
 from stepper.policy.dataflow.outside_state import PARTED_STATES
+from stepper.policy.dataflow.overwritten_bindings import add_overwritten_bindings
 from stepper.policy.dataflow.run_history import (
     Cells,
     History,
@@ -227,7 +227,7 @@ class _DependencySearch:
             if flow.record is not None and flow.is_current:
                 self._find_causes(index, flow.record, above)
             self._find_affected_names(index)
-        add_lost_bindings(self.flows, self.table, self.deleted, self.history)
+        add_overwritten_bindings(self.flows, self.table, self.deleted, self.history)
         return Dependencies(self.flows)
 
     def _add_sharing_names(self) -> None:

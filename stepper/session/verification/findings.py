@@ -14,7 +14,6 @@ from stepper.policy.comparison import (
     widget_outputs,
 )
 from stepper.policy.comparison.clock_values import RunTime
-from stepper.policy.comparison.input_cells import find_input_cells
 from stepper.policy.comparison.nondeterminism import Sources
 from stepper.policy.comparison.output_comparison import (
     Difference,
@@ -25,6 +24,7 @@ from stepper.policy.comparison.output_comparison import (
 from stepper.policy.comparison.output_items import CellOutputs
 from stepper.policy.comparison.recorded_runs import Recording
 from stepper.policy.comparison.rerun_comparison import remove_pager_text
+from stepper.policy.comparison.upstream_cells import find_upstream_cells
 from stepper.policy.comparison.verify_results import PackageChange
 from stepper.policy.model import Cell, Outcome
 from stepper.session.session import Session
@@ -77,7 +77,7 @@ class ReplayFindings:
         inputs: list[set[int]] = []
         if session.language.is_python:
             usages = [session.language.analyze_names(cell.source) for cell in cells]
-            inputs = find_input_cells(usages)
+            inputs = find_upstream_cells(usages)
         return cls(
             document=document,
             cells=cells,

@@ -18,7 +18,7 @@ from stepper.common import secure_files
 from stepper.common.paths import Paths
 
 
-def list_replaced_notebooks(paths: Paths, min_age: float = 0) -> list[str]:
+def list_notebooks(paths: Paths, min_age: float = 0) -> list[str]:
     """Return the notebooks in `.stepper/reads`, relative to the project.
 
     A notebook is missing if a copy took its place less than `min_age` seconds ago. A

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from stepper.policy.dataflow.name_effects import NameUsage
 
 
-def find_input_cells(usages: Sequence[NameUsage]) -> list[set[int]]:
+def find_upstream_cells(usages: Sequence[NameUsage]) -> list[set[int]]:
     """Return for each cell the positions of the cells above whose values it uses.
 
     `usages` are the names that each cell uses. Cells that provide values indirectly,

@@ -1,4 +1,4 @@
-"""Find the bindings of cells that the kernel no longer has.
+"""Find the bindings of cells that other cells have overwritten or removed.
 
 The last cell that binds a name is stale if another cell has bound or deleted the name
 since then: for example, a cell above that ran again.
@@ -14,7 +14,7 @@ from stepper.policy.dataflow.cell_flow import CellFlow
 from stepper.policy.dataflow.run_history import History, RunRecord
 
 
-def add_lost_bindings(
+def add_overwritten_bindings(
     flows: Sequence[CellFlow],
     table: BindingTable,
     deleted: dict[str, int],
@@ -26,7 +26,7 @@ def add_lost_bindings(
     maps each name that a cell deletes, and that no cell below binds, to the index of
     the cell.
     """
-    search = _LostBindings(flows, history)
+    search = _OverwrittenBindings(flows, history)
     live_bindings = history.table.bindings
     last_binders = {name: binding.origin for name, binding in table.bindings.items()}
     for name, index in (deleted | last_binders).items():
@@ -39,7 +39,7 @@ def add_lost_bindings(
             search.add_removed_name(name, index)
 
 
-class _LostBindings:
+class _OverwrittenBindings:
     """The search for lost bindings."""
 
     def __init__(self, flows: Sequence[CellFlow], history: History) -> None:
