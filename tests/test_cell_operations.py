@@ -1340,7 +1340,7 @@ def test_queued_cells_run_in_order(agent: Agent) -> None:
     waits = agent.run("print('second')", wait_seconds=0)
     assert (
         waits["state"] == "running"
-        and "has NOT run yet: it waits in line behind step 1" in waits["text"]
+        and "has NOT run yet: it is queued behind step 1" in waits["text"]
     )
     messages = [agent.ask("status", wait_seconds=30) for _ in range(2)]
     assert (

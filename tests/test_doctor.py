@@ -228,7 +228,7 @@ def test_uncovered_notebooks_are_counted_with_a_config_line(project):
         (
             {"user": "default"},
             "auto_run: ask",
-            "cells of allowed edits wait for `stepper run`",
+            "an approved code cell does not run until you run `stepper run`",
         ),
         (
             {"user": "acceptEdits", "project": "plan"},

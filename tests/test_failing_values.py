@@ -23,6 +23,7 @@ from stepper.diagnosis.in_kernel import (
     value_summary,
 )
 from stepper.diagnosis.in_kernel.expression_values import UserFrame, Values
+from stepper.diagnosis.in_kernel.last_assignment import find_last_binding
 from stepper.kernels.in_kernel import safe_inspect, signatures
 from tests.test_kernel_helper import Lab, environment, old_python, run_failing, text
 
@@ -643,3 +644,12 @@ def test_suppressed_inspection_errors_are_counted(lab: Lab) -> None:
         and "SystemExit in " in result.diagnosis_data["swallowed"]["first"]
     )
     assert "swallowed" not in lab.ok("x = 1").diagnosis_data
+
+
+def test_assignment_in_a_class_is_not_the_last_assignment() -> None:
+    source = "path = 'b'\nclass Config:\n    path = 'a'\n    def f(self): self.path = 1"
+    tree = ast.parse(source)
+    assert find_last_binding(tree, "path", 99).lineno == 1
+    assert find_last_binding(tree, "Config", 99).lineno == 2
+    assert find_last_binding(tree.body[1], "path", 99).lineno == 3
+    assert find_last_binding(tree, "self.path", 99).lineno == 4

@@ -388,14 +388,14 @@ def test_queued_cells_each_notify_the_agent(project: Project) -> None:
     project.config(SOON + "queue: true\n")
     notebook = project.new("Train", "Test", "Show")
     edit = Edit(notebook, WAITING_CELL)
-    assert "still running" in edit.answer.text and "wait in line" in edit.answer.text
+    assert "still running" in edit.answer.text and "are queued" in edit.answer.text
     assert not notebook.before("insert", "1 + 1", edit.cell_id).denied
     # Each session is notified of its own cell.
     another = Notebook(project, notebook.path, session="another")
     behind, last = Edit(another, "print('two')"), Edit(notebook, "print('three')")
     for item in (behind, last):
         message = item.answer.text
-        assert "has NOT run yet: it waits in line behind step 1" in message, message
+        assert "has NOT run yet: it is queued behind step 1" in message, message
     (notebook.path.parent / "go").touch()
     assert (
         "| after" in edit.woken and "| two" in behind.woken and "| three" in last.woken
@@ -404,7 +404,7 @@ def test_queued_cells_each_notify_the_agent(project: Project) -> None:
     edit = Edit(notebook, WAITING_CELL)
     assert "still running" in edit.answer.text
     behind = Edit(notebook, "print('not')")
-    assert "waits in line" in behind.answer.text
+    assert "is queued" in behind.answer.text
     project.stepper("interrupt")
     assert "CANCELLED" in edit.woken and "the code did not run" in behind.woken
 

@@ -199,18 +199,17 @@ def test_replaced_queued_cell_runs_once_with_new_source(
     notebook.insert("n = 0")
     edit = start_background_cell(notebook)
     first = Edit(notebook, "n += 1; print('first', n)")
-    assert "waits in line" in first.answer.text
+    assert "is queued" in first.answer.text
     second_edit = Edit(
         notebook,
         payload=notebook.edited("replace", "n += 1; print('n is', n)", first.cell_id),
     )
-    assert "waits in line" in second_edit.answer.text
+    assert "is queued" in second_edit.answer.text
     release_cell(notebook)
     assert "ran ok" in edit.woken
     notification = first.woken
     assert (
-        "was changed while it waited in line" in notification
-        and "n is" not in notification
+        "was changed while it was queued" in notification and "n is" not in notification
     )
     assert "| n is 1" in second_edit.woken
 

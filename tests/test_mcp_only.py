@@ -79,7 +79,8 @@ def test_mcp_only_installs_everything_except_claude_code_files(
     install(repo, OPTION)
     output = capsys.readouterr().out
     assert "without hooks, skills and .claude/" in output
-    assert "stepper mcp --config claude|cursor|" in output
+    assert "stepper mcp --config CLIENT --install\n" in output
+    assert "CLIENT is one of: claude, cursor, " in output
     assert "/new-notebook" not in output
     assert "&& claude" not in output
     names = sorted(path.name for path in repo.iterdir())

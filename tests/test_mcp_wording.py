@@ -408,7 +408,10 @@ def test_stop_texts_name_mcp_tools(quick: Quick) -> None:
         source = "raise RuntimeError('STOP: which column?')"
         await reader.call("run_cell", source=source)
         refusal = await reader.call("run_cell", source="1")
-        assert "Only the user can resume the notebook: `lift_stop` asks them" in refusal
+        assert (
+            "Only the user can resume the notebook: `lift_stop` asks them to decide"
+            in refusal
+        )
         await reader.call("run_notebook", which="all")
         await reader.call("run_notebook", which="restore")
         await reader.call("execute_code", code="1 / 0")

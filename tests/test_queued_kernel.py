@@ -155,7 +155,7 @@ def test_job_without_waiting_cell_is_cancelled(
     edit.waker.kill()
     project.kill_daemon()
     wait_until(lambda: project.json("status") and not full_cluster.list_other_jobs())
-    assert "the daemon exited while the cell waited in line" in start_session(
+    assert "the daemon exited while the cell was queued" in start_session(
         notebook, "resume"
     )
 

@@ -11,7 +11,13 @@ import orjson
 import pytest
 
 from stepper.messages import command_messages
-from stepper.policy import journal_events, journal_reducer, plan, run_decisions
+from stepper.policy import (
+    journal_events,
+    journal_reducer,
+    plan,
+    repeated_errors,
+    run_decisions,
+)
 from stepper.policy.changed_cells import hash_source
 from stepper.policy.dataflow.name_effects import NameUsage
 from stepper.policy.model import (
@@ -292,6 +298,12 @@ def test_decision_after_a_run(
         attempts,
         [note] if note else [],
     )
+
+
+def test_note_on_the_twenty_first_error() -> None:
+    earlier = [run(number, FIXABLE) for number in range(1, 21)]
+    (note,) = repeated_errors.note_same_error(state(*earlier), run(21, FIXABLE, "y"))
+    assert "occurred for the 21st time" in note
 
 
 @pytest.mark.parametrize(

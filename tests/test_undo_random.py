@@ -145,7 +145,7 @@ def change_at_random(
                 failed = make_source(generator) + FAILURE
                 reports.append(notebook.replace(cell_id, failed).text)
             report = notebook.replace(cell_id, changed[cell_id]).text
-            if "was undone; to run" in report:
+            if "undone. To run the stale cells" in report:
                 folder.json("run", name, "--stale")
                 report = notebook.replace(cell_id, changed[cell_id] + "\n").text
             assert "ran ok" in report, (sources, report)

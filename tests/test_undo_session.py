@@ -189,7 +189,7 @@ def test_value_from_below_is_removed_before_its_reader_runs_again(
     for source in ("y = x", "y = x + 0"):
         forced = other.replace("a", source)
         assert reason in forced.text
-        assert "was undone; to run" not in forced.text
+        assert "undone. To run the stale cells" not in forced.text
 
 
 def test_keep_directive_keeps_the_names_of_the_failed_version(

@@ -321,8 +321,8 @@ class Paths(HookPaths):
         return DaemonError(
             f"{' and '.join(folders)} are not folders of this user, and the path"
             f" {self.socket} is too long for a socket",
-            "To fix this, remove one of them, or ask its owner to remove it. To see the"
-            f" owners, run: ls -ld {' '.join(folders)}",
+            "To fix this, remove one of these folders or ask the owner of the folder to"
+            f" remove it. To see the owners, run: ls -ld {' '.join(folders)}",
         )
 
     def create_home_folder(self) -> None:
@@ -359,7 +359,8 @@ def _create_own_folder(folder: str) -> None:
     if status.st_uid != os.getuid():
         raise DaemonError(
             f"{folder} belongs to another user",
-            f"To fix this, ask its owner to remove it: ls -ld {folder}",
+            "To fix this, ask the owner of the folder to remove it. To see the owner,"
+            f" run: ls -ld {folder}",
         )
     if not stat.S_ISDIR(status.st_mode):
         raise DaemonError(

@@ -219,7 +219,7 @@ def _load_yaml(text: str, file_name: str) -> tuple[yaml.Node | None, Any]:
     UsageError if the text is not valid YAML or exceeds a limit.
     """
     if len(text) > MAX_CHARACTERS:
-        raise UsageError(f"{file_name} is larger than {MAX_CHARACTERS:,} characters")
+        raise UsageError(f"{file_name} is longer than {MAX_CHARACTERS:,} characters")
     if text.count("[") + text.count("{") > MAX_BRACKETS:
         raise UsageError(
             f"{file_name} was not read: its YAML contains more than {MAX_BRACKETS}"

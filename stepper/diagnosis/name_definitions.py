@@ -268,10 +268,10 @@ class NotebookNames:
         return False
 
     def describe_scope(self, name: str) -> str:
-        """Return a sentence on a line that binds a name only in another scope.
+        """Return a sentence that says why no top-level code defines a name.
 
-        The line can also annotate the name without a value. Return an empty string if
-        there is no such line.
+        For example, the name is local to a function, or is annotated without a value.
+        Return an empty string if no line of the source explains this.
         """
         sentences: dict[str, str] = {}
         for cell in select_runnable(self.cells):

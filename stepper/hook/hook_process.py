@@ -92,9 +92,10 @@ def _get_response(
         if client_result:
             error = build_client_error(client_result, paths)
         response = forward_event(paths, event, payload_bytes, error)
-    # The event is checked first, because the payload of an edit is large.
-    is_prompt = not response and event in NEVER_LAUNCH
-    if is_prompt and b"notebook" in payload_bytes.lower():
+    # Without a daemon, the hook itself responds to these events. The event is checked
+    # before the payload, because the payload of an edit is large.
+    may_respond = not response and event in NEVER_LAUNCH
+    if may_respond and b"notebook" in payload_bytes.lower():
         from stepper.hook import hook_payloads
 
         response = hook_payloads.respond_without_daemon(event, payload_bytes)

@@ -200,8 +200,9 @@ def _apply_mcp_only(
     mcp_starter.write_scripts(paths, doctor.format_install_command(paths))
     print_line("mcp", "set up for MCP clients only, without hooks, skills and .claude/")
     _print_notebooks(paths, limits)
-    command = mcp_client_config.format_config_command(paths.project)
-    print_line("next", f"to add your client, run: {command}")
+    usage = mcp_client_config.format_config_usage(paths.project)
+    print_line("next", f"to add your client, run: {usage}")
+    print_line("", mcp_client_config.describe_clients())
     print_line(
         "",
         "then commit .gitignore; to check the installation, run:"
@@ -285,8 +286,9 @@ def _print_next_steps(
         " .stepper/env/bin/stepper doctor",
     )
     if options.mcp and not uses_plugin:
-        command = mcp_client_config.format_config_command(paths.project)
-        print_line("mcp", f"to add the client of another agent, run: {command}")
+        usage = mcp_client_config.format_config_usage(paths.project)
+        print_line("mcp", f"to add the client of another agent, run: {usage}")
+        print_line("", mcp_client_config.describe_clients())
     _print_link_option(options)
 
 

@@ -414,10 +414,15 @@ def _remove_our_servers(client: Client, servers: Any, paths: Paths) -> Any:
     return remaining
 
 
-def format_config_command(project: str) -> str:
-    """Return the command that adds stepper's server to a client."""
-    names = "|".join(get_clients())
+def format_config_usage(project: str) -> str:
+    """Return the usage line of the command that adds stepper's server to a client."""
     return (
-        f"cd {shlex.quote(project)} && .stepper/env/bin/stepper mcp --config"
-        f" {names} [--install]"
+        f"cd {shlex.quote(project)} && .stepper/env/bin/stepper mcp --config CLIENT"
+        " --install"
     )
+
+
+def describe_clients() -> str:
+    """Return the values of CLIENT in the usage line."""
+    names = ", ".join(get_clients())
+    return f"CLIENT is one of: {names}; without --install, the entry is only printed"

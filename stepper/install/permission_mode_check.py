@@ -18,7 +18,7 @@ UNSET = "auto"  # the default of Claude Code 2.1.330
 # Claude Code ignores this mode in a project's settings and starts in `default`.
 UNTRUSTED = "bypassPermissions"
 RUNS_IMMEDIATELY = "edits need no approval, and each code cell runs immediately"
-WAITS_FOR_RUN = "cells of allowed edits wait for `stepper run`"
+NOT_UNTIL_RUN = "until you run `stepper run`"
 
 
 class ModeEffect(NamedTuple):
@@ -34,7 +34,8 @@ class ModeEffect(NamedTuple):
 MODES = {
     "default": ModeEffect(
         "each edit needs your approval; an approved code cell runs immediately",
-        f"each edit needs your approval; {WAITS_FOR_RUN}",
+        "each edit needs your approval; an approved code cell does not run"
+        f" {NOT_UNTIL_RUN}",
     ),
     "acceptEdits": ModeEffect(RUNS_IMMEDIATELY, RUNS_IMMEDIATELY),
     "bypassPermissions": ModeEffect(RUNS_IMMEDIATELY, RUNS_IMMEDIATELY),
@@ -43,8 +44,10 @@ MODES = {
         "each code cell needs your approval and then runs immediately",
     ),
     "dontAsk": ModeEffect(
-        "edits that no rule allows are refused; cells of other edits run immediately",
-        f"edits that no rule allows are refused; {WAITS_FOR_RUN}",
+        "edits that no rule allows are refused; the cells of other edits run"
+        " immediately",
+        "edits that no rule allows are refused; the cells of other edits do not run"
+        f" {NOT_UNTIL_RUN}",
     ),
     "plan": ModeEffect(
         "each edit needs your approval, and no cell runs",

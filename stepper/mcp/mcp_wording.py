@@ -238,8 +238,8 @@ def _replace_resume_sentence(match: re.Match[str]) -> str:
     introduction, notebook = match.groups()
     tool = _format_lift_stop(notebook)
     if introduction:
-        return f"Only the user can resume the notebook: {tool} asks them"
-    return f"{tool} asks the user"
+        return f"Only the user can resume the notebook: {tool} asks them to decide"
+    return f"{tool} asks the user to decide"
 
 
 def _format_lift_stop(notebook: str | None) -> str:

@@ -36,7 +36,7 @@ MEANWHILE = (
     "Meanwhile, you can edit the plan and Markdown cells, read the notebook, and work"
     " in other notebooks."
 )
-QUEUE_HINT = "With `queue: true` in .stepper/config.yaml, code cells wait in line."
+QUEUE_HINT = "With `queue: true` in .stepper/config.yaml, code cells are queued."
 
 
 def _format_stop_hint(commands: CommandLines) -> str:
@@ -82,7 +82,7 @@ def format_still_running(
 
     `seconds` is the elapsed time and `deadline` the text from `format_deadline`.
     `outputs` are the outputs so far, or None if they are incomplete. `queue` says
-    whether code cells may wait in line. `matched` is the printed line that matches the
+    whether new code cells are queued. `matched` is the printed line that matches the
     cell's `wake=` pattern, `kernel` the location of a remote kernel; both may be empty.
     """
     took = format_seconds(seconds)
@@ -140,14 +140,14 @@ def format_session_start(
     )
 
 
-def format_in_line(name: str, behind: str) -> Report:
+def format_queued_behind(name: str, behind: str) -> Report:
     """Return the interim report on a cell that waits for the cell `behind`."""
     text = (
-        f"stepper: the cell has NOT run yet: it waits in line behind {behind} of"
+        f"stepper: the cell has NOT run yet: it is queued behind {behind} of"
         f" {one_line(name)}. You are notified with the report when the cell has run."
         f" {MEANWHILE}"
     )
-    return Report(text, f"{RUNNING_MARK} the cell waits in line behind {behind}")
+    return Report(text, f"{RUNNING_MARK} the cell is queued behind {behind}")
 
 
 def format_queue_state(reason: str, until: str) -> str:
@@ -165,7 +165,7 @@ def format_queue_state(reason: str, until: str) -> str:
 def _format_blocked(name: str, queue: bool) -> str:
     """Return the sentence on new code cells, which are queued or refused."""
     if queue:
-        return f"New code cells of {one_line(name)} wait in line."
+        return f"New code cells of {one_line(name)} are queued."
     return f"New code cells of {one_line(name)} are refused until then."
 
 
@@ -181,7 +181,7 @@ def format_queued(
 
     `reason` and `until` are those of `format_queue_state`. `request` names the request
     that a stop withdraws, such as `job`; it may be empty. `queue` says whether code
-    cells may wait in line.
+    cells are queued.
     """
     effect = "cancels the cell"
     if request:

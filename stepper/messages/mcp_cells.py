@@ -176,7 +176,7 @@ def format_waiting(behind: str, queue_state: str = "") -> Report:
         )
     reason = "its kernel is starting"
     if behind:
-        reason = f"it waits in line behind {behind}"
+        reason = f"it is queued behind {behind}"
     return Report(
         f"stepper: the cell has NOT run yet: {reason}. {hint}.",
         f"{RUNNING_MARK} the cell has not run yet: {reason}",
@@ -210,7 +210,7 @@ def format_busy(name: str, running: str, seconds: float, timeout: float) -> str:
     return (
         f"{running} of {one_line(name)} is still running after"
         f" {format_seconds(seconds)} (deadline {format_span(timeout)}):"
-        f" {WAIT_HINT}. With `queue: true` in .stepper/config.yaml, cells wait in line"
+        f" {WAIT_HINT}. With `queue: true` in .stepper/config.yaml, cells are queued"
     )
 
 

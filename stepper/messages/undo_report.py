@@ -181,15 +181,17 @@ def format_removed_name(name: str) -> str:
 def format_undone_name(
     name: str, numbers: Sequence[int], commands: CommandLines
 ) -> str:
-    """Return a clause on a name that is undefined because cells are stale.
+    """Return the suggestion for a name that is undefined because cells are stale.
 
     `numbers` are the numbers of these cells.
     """
     command = commands.shell("run --stale")
-    target = "it" if len(numbers) == 1 else "them"
+    effect = "this change was"
+    if len(numbers) > 1:
+        effect = "these changes were"
     return (
-        f"the change of {_quote(name)} by {format_cells(numbers)} was undone; to run"
-        f" {target} again: `{command}`"
+        f"{format_cells(numbers)} had changed {_quote(name)}, and {effect} undone. To"
+        f" run the stale cells, run: `{command}`"
     )
 
 

@@ -390,14 +390,14 @@ class IpynbFile:
         return [output for output in outputs if isinstance(output, dict)]
 
     def add_tag(self, cell: Cell, tag: str) -> None:
-        """Add a tag to a cell if the cell still exists.
+        """Add a tag to a cell, unless the cell was changed or deleted.
 
         Raise NotebookError if the file cannot be read or written.
         """
         self._change_cells([cell], partial(add_tag, tag=tag))
 
     def remove_tag(self, cell: Cell, tag: str) -> None:
-        """Remove a tag from a cell if the cell still exists.
+        """Remove a tag from a cell, unless the cell was changed or deleted.
 
         Raise NotebookError if the file cannot be read or written.
         """
@@ -406,7 +406,8 @@ class IpynbFile:
     def clear_outputs(self, cells: Sequence[Cell]) -> None:
         """Remove the outputs of the code cells among `cells`.
 
-        Raise NotebookError if the file cannot be read or written.
+        A cell that was changed or deleted meanwhile is ignored. Raise NotebookError if
+        the file cannot be read or written.
         """
         code_cells = [cell for cell in cells if cell.is_code]
         targets = set(map(CellVersion.from_cell, code_cells))

@@ -529,8 +529,8 @@ class SlimCopies:
         self._remove(key, reads)
         self._report(
             record,
-            "another program deleted or moved the notebook while it was read, and it"
-            " was put back",
+            "another program deleted or moved the notebook while the agent read it, and"
+            " stepper put the notebook back",
         )
         return True
 

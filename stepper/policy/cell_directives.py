@@ -152,6 +152,7 @@ def _find_wake_problem(option: _Option) -> str:
     """Return why a wake pattern is ignored, or an empty string if it is valid."""
     pattern = option.value
     starts_with_quote = pattern[:1] in ("'", '"')
+    # If the quotes are complete, `value` has none, and `text` ends with a quote.
     if starts_with_quote and option.text.endswith(f"={pattern}"):
         return "the closing quote is missing"
     return wake_regex.find_problem(pattern)

@@ -20,6 +20,7 @@ ORDINALS = {
     5: "fifth",
     6: "sixth",
 }
+ENDINGS = {1: "st", 2: "nd", 3: "rd"}  # of ordinals, by the last digit
 # The address of an object, which differs in each run.
 ADDRESS = re.compile(r"0x[0-9a-fA-F]{4,}")
 
@@ -103,7 +104,7 @@ def note_same_error(state: State, run: Run) -> list[str]:
     if len(sources) == 1:
         return []
     count = len(same_runs)
-    ordinal = ORDINALS.get(count, f"{count}th")
+    ordinal = _format_ordinal(count)
     lines = {_get_failing_line(same_run) for same_run in same_runs}
     is_same_line = len(lines) == 1 and lines != {""}
     same_line = ", in the same line" if is_same_line else ""
@@ -127,6 +128,16 @@ def note_returning_source(state: State, key: Key, source_hash: str) -> list[str]
     run = earlier_runs[-1]
     result = run.error if run.fault else run.outcome.value
     return [f"this source is the same as in run {run.run} ({result})"]
+
+
+def _format_ordinal(count: int) -> str:
+    """Return an ordinal, such as "second" or "21st"."""
+    if count in ORDINALS:
+        return ORDINALS[count]
+    ending = "th"
+    if count % 100 not in (11, 12, 13):
+        ending = ENDINGS.get(count % 10, ending)
+    return f"{count}{ending}"
 
 
 def _get_failing_line(run: Run) -> str:

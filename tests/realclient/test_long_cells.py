@@ -494,9 +494,7 @@ def test_later_cells_wait_and_other_notebooks_continue(
     client.wait_for("Is both to go on?")
     assert status(other)[1] == "done" and status(notebook)[1:] == ["running", "pending"]
     if queue:
-        assert "has NOT run yet: it waits in line behind step 1" in get_new_text(
-            model, 3
-        )
+        assert "has NOT run yet: it is queued behind step 1" in get_new_text(model, 3)
     else:
         assert "step 1 of notebooks/" in get_new_text(
             model, 3

@@ -420,12 +420,16 @@ def list_child_processes(process: int) -> list[int]:
         parent = pending.pop()
         folder = f"/proc/{parent}/task"
         try:
-            for thread in os.listdir(folder):
+            threads = os.listdir(folder)
+        except OSError:  # the process has exited, or the system has no such folder
+            continue
+        for thread in threads:
+            try:
                 with open(f"{folder}/{thread}/children", "rb") as stream:
                     content = stream.read()
-                children = list(map(int, content.split()))
-                processes += children
-                pending += children
-        except OSError:  # the process has exited, or the system has no such file
-            continue
+            except OSError:  # the thread has exited, or the system has no such file
+                continue
+            children = list(map(int, content.split()))
+            processes += children
+            pending += children
     return processes[:MAX_PROCESSES]

@@ -183,11 +183,11 @@ def list_earlier_cells(frame: UserFrame) -> list[str]:
 
 
 def find_last_binding(scope: Any, target: str, last_line: int) -> Any:
-    """Return the last node above a line that assigns a target, or None.
+    """Return the last node that assigns a target and is above `last_line`, or None.
 
-    Local names of inner functions are ignored, but not the attributes that inner
-    functions assign, such as `self.x`. A node on the line itself does not count,
-    because it has not run when the line fails.
+    Names that inner functions and classes assign are ignored, because these names are
+    local. Attributes that they assign, such as `self.x`, count. A node on `last_line`
+    does not count, because the node has not run if this line fails.
     """
     pending: list[Any] = []
     body = getattr(scope, "body", None)
@@ -206,7 +206,7 @@ def find_last_binding(scope: Any, target: str, last_line: int) -> Any:
             # Its target is local to the comprehension.
             pending.append(node.iter)
             pending += node.ifs
-        elif not isinstance(node, FUNCTIONS) or "." in target:
+        elif "." in target or not isinstance(node, (*FUNCTIONS, ast.ClassDef)):
             pending += ast.iter_child_nodes(node)
     return last
 

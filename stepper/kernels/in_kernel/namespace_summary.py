@@ -11,7 +11,7 @@ import types
 from typing import Any, NamedTuple
 
 from stepper.kernels.in_kernel.cell_sources import run_state
-from stepper.kernels.in_kernel.preflight_names import describe_loadable
+from stepper.kernels.in_kernel.preflight_names import collect_preflight_facts
 from stepper.kernels.in_kernel.safe_inspect import (
     FUNCTION_TYPES,
     MAX_CLASSES,
@@ -108,7 +108,7 @@ def summarize_namespace(deadline: float, known_mark: Any) -> dict[str, Any]:
         "variables": variables,
         "left_out": left_out_count,
         "rebound": rebound[:MAX_NAMES],
-        **(call_safely(describe_loadable, known_mark) or {}),
+        **(call_safely(collect_preflight_facts, known_mark) or {}),
     }
 
 

@@ -64,8 +64,8 @@ class Environment(NamedTuple):
     local_versions: dict[str, str]
 
 
-def describe_loadable(known_mark: Any) -> dict[str, Any]:
-    """Return the facts for the preflight check as JSON.
+def collect_preflight_facts(known_mark: Any) -> dict[str, Any]:
+    """Return the facts for the preflight check, as a dict that JSON can encode.
 
     `known_mark` is the mark of the environment description that the daemon already has.
     """

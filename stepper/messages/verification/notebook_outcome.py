@@ -63,7 +63,10 @@ def describe_cell(cell: CellVerdict) -> str:
 
 
 def format_summary(outcomes: Sequence[NotebookOutcome]) -> str:
-    """Return the number of notebooks that reproduce, and a line on each other one."""
+    """Return the number of notebooks that reproduce, and the names of the others.
+
+    Each notebook that does not reproduce or was not verified has its own line.
+    """
     total = format_count(len(outcomes), "notebook")
     others = [outcome for outcome in outcomes if not outcome.reproduces]
     verb = "reproduces" if len(outcomes) == 1 else "reproduce"

@@ -220,8 +220,8 @@ class Run(
     which: str = hidden(
         "pending: the cells that have not run in the current kernel; all: every cell,"
         " in a new kernel; stale: the stale cells, which read a variable that a cell"
-        " above has changed since, and the cells that provide their values; restore:"
-        " the cells that succeeded, in a new kernel.",
+        " above has changed since they ran, and the cells that provide their values;"
+        " restore: the cells that succeeded, in a new kernel.",
         default="pending",
         choice=("pending", "all", "stale", "restore"),
     )

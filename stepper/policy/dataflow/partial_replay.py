@@ -184,7 +184,10 @@ def are_values_intact(history: History, records: Sequence[RunRecord]) -> bool:
 
 
 def find_cell(cells: Sequence[Cell], selection: str) -> Cell | None:
-    """Return the runnable cell with an id or a number among the code cells, or None."""
+    """Return the runnable cell that `selection` names, or None.
+
+    `selection` is a cell id, or the number of a code cell.
+    """
     for cell in select_runnable(cells):
         if selection in (cell.id, str(cell.number)):
             return cell

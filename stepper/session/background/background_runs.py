@@ -430,9 +430,7 @@ async def _recover_call(session: Session, call_id: str, caller: Caller) -> Repor
         if session.kernel_manager.kernel is None:
             # Withdraw a job that may be queued for this cell.
             await session.kernel_manager.shut_down("no client is waiting for the cell")
-        return run_report.format_not_run(
-            "the daemon exited while the cell waited in line"
-        )
+        return run_report.format_not_run("the daemon exited while the cell was queued")
 
 
 async def recover_calls(session: Session) -> None:

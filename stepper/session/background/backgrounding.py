@@ -70,7 +70,7 @@ def format_backgrounded(session: Session, call: BackgroundCall) -> Report:
     running = state.running
     progress = status_queries.get_running(session)
     if running is None or progress is None or running.tool_use_id != call.id:
-        return background_runs.format_in_line(
+        return background_runs.format_queued_behind(
             session.name, format_running_name(session)
         )
     cell = Cell(running.cell_id, running.index, running.number, "code", running.source)
@@ -146,7 +146,7 @@ def format_still_running(session: Session, owner: str) -> str:
 def explain_refusal(session: Session, owner: str = "") -> str | None:
     """Return the reason why code cells cannot be written now, or None if they can.
 
-    Code cells cannot be written during a background run unless they may wait in line
+    Code cells cannot be written during a background run unless they may be queued
     (`queue: true`). `owner` is the ID of the agent session.
     """
     if session.outputs.load_limits().queue or not session.runs_in_background:

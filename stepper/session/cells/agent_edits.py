@@ -72,7 +72,7 @@ async def run_edited_cell(
             )
         if waits_in_line and edit.source and cell.source != edit.source:
             return run_report.format_not_run(
-                f"{cell.label} was changed while it waited in line: the call that"
+                f"{cell.label} was changed while it was queued: the call that"
                 " changed it runs the new source"
             )
         new_cells = [cell] if edit.mode == "insert" else []

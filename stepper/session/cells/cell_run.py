@@ -216,10 +216,11 @@ async def run_cell(
 async def _recompute(
     session: Session, work: CellWork, caller: Caller
 ) -> RunSummary | None:
-    """Run the cells that compute values again that the kernel cannot restore.
+    """Recompute values that the kernel cannot restore, by running other cells.
 
-    Add a note to the report on the cell that needs the values. If one of the cells
-    fails, return its summary, otherwise None.
+    These are the cells that assign the values. If the values are not recomputed, for
+    example because this takes too long, only add a note to the report on the cell that
+    needs the values. If one of the cells fails, return its summary, otherwise None.
     """
     kernel = session.kernel_manager.kernel
     if kernel is None:

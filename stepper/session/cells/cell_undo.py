@@ -242,7 +242,7 @@ def plan_recomputation(
     cell: Cell,
     limits: Limits,
 ) -> Recomputation | None:
-    """Return what must be computed again before a cell runs again, or None."""
+    """Return the recomputation that a cell needs before the cell runs, or None."""
     if not _can_undo(session, kernel, limits):
         return None
     session.journal.update_run_history()
@@ -296,7 +296,10 @@ def _log_restore(
     kernel: str,
     cell_id: str,
 ) -> None:
-    """Log that the kernel undid runs; `run` is the run before which it did."""
+    """Log that the kernel undid runs.
+
+    `run` is the number of the run that follows. Log nothing if no run was undone.
+    """
     if not request.runs:
         return
     session.journal.log(

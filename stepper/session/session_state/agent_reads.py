@@ -26,9 +26,9 @@ class Reads(NamedTuple):
 
 
 class AgentReads:
-    """Owns the cells that each agent session read last, by cell ID.
+    """The cells of the last two reads of each agent session, by cell ID.
 
-    The record is lost when the daemon exits.
+    They are lost when the daemon exits.
     """
 
     def __init__(self) -> None:

@@ -160,11 +160,12 @@ class PartialReplayPlanner:
         )
 
     def _has_value(self, cell_id: str, name: str) -> bool:
-        """Return whether the live kernel has the value that a cell gave a name.
+        """Return whether a value that a cell assigned can be saved for the replay.
 
-        Return False if a replay could compute another value: if the cell, or a cell
-        whose values it needs, is stale, used hidden state or has not run with its
-        current source.
+        The live kernel must still have the value and be able to save the value. Return
+        False if a replay could compute another value: if the cell, or a cell whose
+        values it needs, is stale, used hidden state or has not run with its current
+        source.
         """
         if not self.is_live or cell_id in self.unsavable_ids:
             return False
