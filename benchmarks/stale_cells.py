@@ -297,7 +297,7 @@ def list_cell_edits(index: int, source: str, later: str) -> Iterator[Edit]:
         head = "".join(lines[: node.lineno - 1])
         statement = "".join(lines[node.lineno - 1 : node.end_lineno])
         tail = "".join(lines[node.end_lineno or 0 :])
-        for edit in list_number_changes(index, statement):
+        for edit in list_number_changes(index, statement, True):
             yield Edit(index, head + edit.source + tail, edit.text)
 
 
