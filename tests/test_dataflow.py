@@ -25,7 +25,10 @@ from stepper.policy.dataflow.binding_table import BindingTable
 from stepper.policy.dataflow.causes import UNDONE_VALUE
 from stepper.policy.dataflow.outside_state import PANDAS
 from stepper.policy.dataflow.run_history import History
-from stepper.policy.dataflow.statement_flow import list_statements
+from stepper.policy.dataflow.statement_flow import (
+    find_affected_names,
+    list_statements,
+)
 from stepper.policy.journal_events import RunEnded, RunsUndone
 from stepper.policy.model import Cell, Outcome, Verdict
 
@@ -991,6 +994,24 @@ def test_only_the_last_statement_of_a_cell_shows_its_value() -> None:
     assert not first.usage.outside_binds
     assert PANDAS not in first.usage.outside_reads
     assert PANDAS in last.usage.outside_reads
+
+
+@pytest.mark.parametrize(
+    ("statement", "affected"),
+    [
+        ("x = 1", {"a"}),
+        ("def x(): pass", {"a"}),
+        ("if flag:\n    x = 1", {"a", "x", "y"}),
+        ("for x in items:\n    pass", {"a", "x", "y"}),
+        ("z = flag and (x := 1)", {"a", "x", "y"}),
+    ],
+)
+def test_only_a_certain_binding_hides_an_affected_value(
+    statement: str, affected: set[str]
+) -> None:
+    usage = name_analysis.analyze_source(f"x = a\n{statement}\ny = x")
+    resolve = Played().past.table.resolve_usage
+    assert find_affected_names(usage, resolve, ["a"]) == affected
 
 
 def test_undo_of_options_undoes_each_option_that_the_runs_set() -> None:

@@ -340,6 +340,25 @@ def test_data_frame_change_is_detected_for_each_dtype(clean: Lab) -> None:
     assert clean.names("df.iloc[0, 0] = df.iloc[0, 0]")["rebound"] == []
 
 
+def test_names_of_an_index_are_part_of_the_fingerprint(clean: Lab) -> None:
+    clean.ok("import pandas as pd\ndf = pd.DataFrame({'a': [1]})\ns = df['a'].copy()")
+    assert clean.names("df.index.name = 'i'")["rebound"] == ["df"]
+    assert clean.names("df.columns.name = 'c'")["rebound"] == ["df"]
+    assert clean.names("s.index.name = 'i'")["rebound"] == ["s"]
+
+
+def test_categories_have_no_fingerprint(clean: Lab) -> None:
+    variables = clean.names(
+        "import pandas as pd\n"
+        "values = pd.Categorical(['a'], categories=['a', 'b'])\n"
+        "frame = pd.DataFrame({'x': values})\n"
+        "indexed = pd.Series([1], index=pd.MultiIndex.from_arrays([values, [1]]))\n"
+        "plain = pd.Series([1], index=pd.MultiIndex.from_arrays([['a'], [1]]))"
+    )["variables"]
+    assert "print" not in variables["frame"] and "print" not in variables["indexed"]
+    assert variables["plain"]["print"] != ""
+
+
 def test_user_name_shadowing_an_ipython_name_is_listed(clean: Lab) -> None:
     assert clean.names("%reset -f")["variables"] == {}
     assert "display" not in clean.names("x = 1")["variables"]

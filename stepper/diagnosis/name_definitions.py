@@ -415,26 +415,33 @@ def find_source_line(source: str, line: int, name: str) -> int:
     """Return the line of a cell's source for a line of its Python code.
 
     IPython removes blank lines above the code, `%%magic` lines and continuation lines
-    of magics. The result is the first line at or below the corresponding line that
-    contains `name`, if there is one.
+    of magics. `line` is 0 if a `%%magic` line binds the name. The result is the first
+    line at or below the corresponding line that contains `name`, if there is one.
     """
     lines = source.split("\n")
-    removed_count = 0  # lines above the first line of the Python code
-    for index, text in enumerate(lines):
+    first_line = 1  # that is not blank
+    for number, text in enumerate(lines, 1):
         if text.strip():
-            removed_count = index
+            first_line = number
             break
-    while removed_count < len(lines) and lines[removed_count].startswith("%%"):
-        removed_count += 1
-        if line == 0:
-            line = -1  # the magic binds the name: search from the line of the magic
-    first_candidate = max(line + removed_count, 1)
+    first_candidate = first_line
+    if line:
+        magic_count = _count_magic_lines(lines[first_line - 1 :])
+        first_candidate += magic_count + line - 1
     first_candidate = min(first_candidate, len(lines))
     word = re.compile(rf"\b{re.escape(name)}\b")
     for number, text in enumerate(lines, 1):
         if number >= first_candidate and word.search(text):
             return number
     return first_candidate
+
+
+def _count_magic_lines(lines: Sequence[str]) -> int:
+    """Return the number of `%%magic` lines above the other lines."""
+    for count, line in enumerate(lines):
+        if not line.startswith("%%"):
+            return count
+    return len(lines)
 
 
 def quote_line(source: str, line: int) -> str:

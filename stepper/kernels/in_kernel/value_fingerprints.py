@@ -201,8 +201,10 @@ def render_frame(value: Any, kind: str) -> str:
     """Return the text of `render_value` for a DataFrame or Series.
 
     The index and the columns are rendered as arrays. Return an empty string if the
-    value is too large, or if the index or a column has an unsupported dtype, such as
-    categories or dates with time zones.
+    value is too large, or if the index, a column or the column labels have an
+    unsupported dtype. Dates with time zones are unsupported, because `render_value`
+    does not render the items. Categories are unsupported, because the array and the
+    text of the dtype do not contain all categories.
     """
     row_count, *column_counts = value.shape
     if row_count > MAX_ITEMS:
@@ -212,10 +214,14 @@ def render_frame(value: Any, kind: str) -> str:
             return ""
     if kind == "DataFrame":
         columns = list_columns(value)
-        names = render_value(value.columns.tolist(), ItemBudget(MAX_ITEMS))
+        labels = [value.columns.tolist(), list(value.columns.names)]
+        axes = [value.index, value.columns]
     else:
         columns = [value]
-        names = render_value(value.name, ItemBudget(MAX_ITEMS))
+        labels = [value.name]
+        axes = [value.index]
+    labels.append(list(value.index.names))
+    names = render_value(labels, ItemBudget(MAX_ITEMS))
     texts = []
     for column in (value.index, *columns):
         array = column.to_numpy() if hasattr(column, "to_numpy") else column
@@ -223,4 +229,10 @@ def render_frame(value: Any, kind: str) -> str:
     if not names or not all(texts):
         return ""
     dtypes = [str(column.dtype) for column in columns]
+    for axis in axes:
+        # A MultiIndex has a dtype for each level.
+        levels = getattr(axis, "levels", (axis,))
+        dtypes += [str(level.dtype) for level in levels]
+    if "category" in dtypes:
+        return ""
     return f"{kind}{names}{dtypes}{''.join(texts)}"

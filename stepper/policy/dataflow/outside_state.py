@@ -146,7 +146,7 @@ def get_text(node: ast.expr | None) -> str:
 
 
 def find_call_use(node: ast.Call) -> OutsideUse | None:
-    """Return how a call uses state outside the variables, or None if it does not."""
+    """Return a call's use of state outside the variables, or None."""
     name = get_dotted_name(node.func)
     if name in SEEDS:
         return OutsideUse(SEEDS[name], sets=True)
@@ -185,7 +185,7 @@ def _find_set_key(node: ast.Call, name: str) -> str:
 
 
 def _find_file_use(node: ast.Call, name: str) -> OutsideUse | None:
-    """Return how a call uses a file whose path is a literal, or None.
+    """Return a call's use of a file whose path is a literal, or None.
 
     `name` is the dotted name of the called function.
     """
@@ -212,7 +212,10 @@ def _find_file_use(node: ast.Call, name: str) -> OutsideUse | None:
 
 
 def find_assignment_use(node: ast.Attribute | ast.Subscript) -> OutsideUse | None:
-    """Return how reading or assigning an attribute or item uses state, or None."""
+    """Return the use of outside state by an attribute or item, or None.
+
+    The attribute or item is read, assigned or deleted.
+    """
     is_read = isinstance(node.ctx, ast.Load)
     target: ast.AST = node
     if isinstance(node, ast.Subscript):
@@ -234,11 +237,11 @@ def find_assignment_use(node: ast.Attribute | ast.Subscript) -> OutsideUse | Non
 def find_attribute_use(
     node: ast.Attribute | ast.Subscript, value: ast.expr | None
 ) -> list[OutsideUse]:
-    """Return how an assignment such as `module.x = 1` uses the attribute.
+    """Return the uses of outside state by an assignment such as `module.x = 1`.
 
-    `value` is the assigned value, or None if it is not known. The attribute itself
-    counts as state, and is also read if its new value depends on it. The binding table
-    decides whether the object is a module or a class.
+    `value` is the assigned value, or None if it is not known. The state is the
+    attribute itself. The attribute is also read if the new value depends on the former
+    value. The binding table decides whether the object is a module or a class.
     """
     target: ast.AST = node
     if isinstance(node, ast.Subscript):

@@ -19,11 +19,28 @@ from stepper.policy.dataflow.name_effects import IMPORT, NameUsage, parse_source
 ResolveUsage = Callable[[NameUsage], ResolvedUsage]
 
 
+# Statements that bind their names whenever they run.
+BINDING_STATEMENTS = (
+    ast.Assign,
+    ast.AnnAssign,
+    ast.AugAssign,
+    ast.Import,
+    ast.ImportFrom,
+    ast.FunctionDef,
+    ast.AsyncFunctionDef,
+    ast.ClassDef,
+)
+
+
 class Statement(NamedTuple):
-    """A top-level statement of a cell; `text` is equal for equal code."""
+    """A top-level statement of a cell; `text` is equal for equal code.
+
+    `certain_binds` are names that the statement binds each time it runs.
+    """
 
     text: str
     usage: NameUsage
+    certain_binds: frozenset[str]
 
 
 def list_statements(usage: NameUsage) -> list[Statement]:
@@ -49,8 +66,24 @@ def _analyze_statements(usage: NameUsage) -> list[Statement]:
             module, usage.source, usage.transform, has_last=is_last
         )
         statement_usage.mentions.clear()
-        statements.append(Statement(ast.dump(node), statement_usage))
+        certain_binds = _list_certain_binds(node, statement_usage)
+        statements.append(Statement(ast.dump(node), statement_usage, certain_binds))
     return statements
+
+
+def _list_certain_binds(node: ast.stmt, usage: NameUsage) -> frozenset[str]:
+    """Return names that a statement binds each time it runs.
+
+    The result may be incomplete: names in compound statements are left out.
+    """
+    if not isinstance(node, BINDING_STATEMENTS):
+        return frozenset()
+    names = set(usage.binds)
+    for child in ast.walk(node):
+        # An example is `y = flag and (x := 1)`.
+        if isinstance(child, ast.NamedExpr):
+            names.discard(child.target.id)
+    return frozenset(names)
 
 
 def list_texts(usage: NameUsage) -> set[str]:
@@ -72,7 +105,7 @@ def find_affected_names(
     affected = {*changed_names}
     statement_changes = set[str]()
     has_affected_change = False
-    for text, statement_usage in list_statements(usage):
+    for text, statement_usage, certain_binds in list_statements(usage):
         resolved = resolve(statement_usage)
         statement_changes |= resolved.changes
         is_new = unchanged_texts is not None and text not in unchanged_texts
@@ -82,7 +115,7 @@ def find_affected_names(
             affected |= _list_bound_values(resolved, is_new)
             has_affected_change |= bool(resolved.changes)
         else:
-            affected -= resolved.binds.keys() - resolved.changes
+            affected -= certain_binds - resolved.changes
     if has_affected_change:
         # These are other names of the changed objects.
         affected |= usage.changes - statement_changes

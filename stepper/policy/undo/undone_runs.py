@@ -153,7 +153,10 @@ def select_restore(
     list_names: ListNames,
     keep: bool = False,
 ) -> RestoreRequest | None:
-    """Return what is undone before a cell runs again, or None if it has no run to undo.
+    """Return the request that undoes runs before a cell runs again, or None.
+
+    The runs are those of the cell, and later runs of deleted cells and cells below it.
+    Return None if the cell has not run, or if all these runs are undone.
 
     `sources` are the sources of the runs by hash. With `keep`, names that a failed
     version of the cell bound for the first time are not removed.
@@ -198,35 +201,47 @@ def select_restore_after_deletion(
     sources: Mapping[str, str],
     list_names: ListNames,
 ) -> RestoreRequest:
-    """Return what is undone after a cell was deleted.
+    """Return the request that undoes the runs of a deleted cell.
 
-    `deleted_runs` are the active runs of the cell among `runs`.
+    The request also undoes the later runs of cells below the deleted cell, and of other
+    deleted cells. `deleted_runs` are the active runs of the cell among `runs`.
     """
     names = set[str]()
     for run in deleted_runs:
         names |= _list_written_names(run, sources, list_names)
-    cell_id = deleted_runs[0].cell_id
-    first_run = min(run.run for run in runs.all if run.cell_id == cell_id)
-    index = deleted_runs[-1].index
+    last_run = deleted_runs[-1]
+    first_run = min(run.run for run in runs.all if run.cell_id == last_run.cell_id)
     positions = CellPositions(cells)
-    # Cells below have moved up, also because of other deleted cells.
-    other_deleted = {
-        run.cell_id
-        for run in runs.all
-        if run.index < index and positions.find_index(run) is None
-    }
-    position = index - len(other_deleted - {cell_id})
+    position = _estimate_position(last_run, runs, positions)
     later_runs = select_later_runs(
         positions, runs.active, deleted_runs, first_run, position
     )
-    # Other cells may have moved up too, so the position is not exact.
+    # The position is not exact, so cells that were below the deleted cell when they ran
+    # are also selected.
     later_runs += [
         run
         for run in runs.active
-        if run.run >= first_run and run.index > index and run not in later_runs
+        if run.run >= first_run and run.index > last_run.index and run not in later_runs
     ]
     later_runs.sort(key=lambda run: run.run)
     return _make_request(later_runs, names, deleted_runs)
+
+
+def _estimate_position(
+    deleted_run: RunEnded, runs: KernelRuns, positions: CellPositions
+) -> int:
+    """Return the index at which a deleted cell would be among the current cells.
+
+    This is an estimate: each other deleted cell above it has moved the cell up by one
+    position, but moved and inserted cells are not taken into account.
+    """
+    deleted_above = {
+        run.cell_id
+        for run in runs.all
+        if run.index < deleted_run.index and positions.find_index(run) is None
+    }
+    deleted_above.discard(deleted_run.cell_id)
+    return deleted_run.index - len(deleted_above)
 
 
 def _make_request(

@@ -98,7 +98,12 @@ def describe_failed_restore(restore: dict[str, Any]) -> dict[str, Any]:
 
 
 def finish_run(has_failed: bool) -> dict[str, Any] | None:
-    """Return the facts on the run that has ended."""
+    """Complete the before-image of the run that has ended; return facts on the run.
+
+    The facts contain the result of the restore before the run, which is cleared. Return
+    None if there was no restore and the changes of the run are not known. If
+    `has_failed` is true, an undo of the run also removes the modules that it imported.
+    """
     run = before_images.get_current_run()
     result = last_restore["result"]
     last_restore["result"] = None
