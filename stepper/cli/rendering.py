@@ -320,7 +320,10 @@ def _format_restart(response: Response) -> str:
 
 
 def _format_shutdown(response: Response | None) -> str:
-    """Return what was stopped. The response is None if nothing was running."""
+    """Return a sentence on the shutdown.
+
+    The response is None if nothing was running.
+    """
     if not response:
         return "Nothing to stop: neither a daemon nor a kernel is running."
     notebook = response["notebook"]

@@ -191,7 +191,7 @@ def list_user_frames(trace: TracebackType | None) -> list[tuple[FrameType, int]]
 
 
 def describe_frames(trace: TracebackType | None) -> list[dict[str, Any]]:
-    """Return the user frames of a traceback as JSON.
+    """Return the user frames of a traceback, as dicts that JSON can encode.
 
     If there are more than MAX_FRAMES, the frames in the middle are left out.
     """
@@ -232,7 +232,7 @@ def remove_frames_at(
 def describe_frame(
     number: int | None, filename: str, line: int, function: str
 ) -> dict[str, Any]:
-    """Return a frame as JSON, with the lines around its current line.
+    """Return a frame and the lines around its current line, as a dict.
 
     `number` is the execution count of the frame's cell, or None for a file.
     """

@@ -52,7 +52,10 @@ def find_reason(error: BaseException) -> BaseException | None:
 
 
 def collect_attributes(error: BaseException) -> dict[str, Any]:
-    """Return the attributes that help to classify an exception, as JSON."""
+    """Return the attributes that help to classify an exception.
+
+    JSON can encode the result.
+    """
     values = {name: to_plain_value(peek(error, name)) for name in ATTRIBUTES}
     if is_a(error, KeyError) and error.args:
         values["key"] = to_plain_value(error.args[0])
@@ -162,7 +165,7 @@ def describe_link(relation: str, error: BaseException) -> list[str]:
 
 
 def describe_exception(error: BaseException) -> dict[str, Any]:
-    """Return the facts on an exception as JSON.
+    """Return the facts on an exception, as a dict that JSON can encode.
 
     `ename` is the class name, `evalue` the message, `mro` the names of the classes.
     """

@@ -466,7 +466,10 @@ def report_outdated(
 
 
 def describe_outdated(name: str, record: Any, reason: str) -> dict[str, Any]:
-    """Return the report on an outdated module as JSON. See `report_outdated`."""
+    """Return the report on an outdated module, as a dict that JSON can encode.
+
+    See `report_outdated`.
+    """
     path = os.path.relpath(record.path, find_project_root())
     report = {"name": shorten(name), "file": shorten(path)}
     if record.disk_hash == "deleted":

@@ -70,7 +70,7 @@ removed_labels: dict[str, dict[str, int]] = {}
 
 
 def summarize_namespace(deadline: float, known_mark: Any) -> dict[str, Any]:
-    """Return the summary of the user's namespace as JSON.
+    """Return the summary of the user's namespace, as a dict that JSON can encode.
 
     Variables beyond MAX_NAMES, and variables that are left at the deadline, are only
     counted. `known_mark` is the mark of the environment description that the daemon
@@ -113,7 +113,7 @@ def summarize_namespace(deadline: float, known_mark: Any) -> dict[str, Any]:
 
 
 def describe_variable(value: Any, fingerprint: str | None) -> dict[str, Any]:
-    """Return the class, the size and the fingerprint of a variable's value as JSON."""
+    """Return the class, the size and the fingerprint of a variable's value."""
     kind = type(value)
     facts: dict[str, Any] = {"type": format_class_name(kind)}
     call_safely(add_size, value, kind, facts)

@@ -169,7 +169,7 @@ def read_environment() -> Environment:
 
 
 def format_environment(environment: Environment) -> dict[str, Any]:
-    """Return the description of an environment as JSON."""
+    """Return the description of an environment, as a dict that JSON can encode."""
     modules = environment.modules
     packages = {shorten(name.split(".")[0]) for name in modules}
     return {

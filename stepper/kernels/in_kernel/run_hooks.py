@@ -213,7 +213,10 @@ def report_run(result: Any) -> None:
 
 
 def collect_run_facts(raw: str, error: BaseException | None) -> dict[str, Any]:
-    """Return the facts of the helper's parts on the run of a source, as JSON."""
+    """Return the facts of the helper's parts on the run of a source.
+
+    JSON can encode the result.
+    """
     facts: dict[str, Any] = {
         "warnings": call_part("suspicious_results", "finish_run", raw, error is None),
         "figures": call_part("matplotlib_facts", "list_figures"),

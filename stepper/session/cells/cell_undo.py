@@ -65,7 +65,7 @@ def list_runs(session: Session, kernel: Kernel) -> undone_runs.KernelRuns:
 def _select_restore(
     session: Session, runs: undone_runs.KernelRuns, cells: Sequence[Cell], cell: Cell
 ) -> RestoreRequest | None:
-    """Return what the kernel undoes before a cell runs again, or None."""
+    """Return the request to undo runs before a cell runs again, or None."""
     return undone_runs.select_restore(
         cells,
         cell,

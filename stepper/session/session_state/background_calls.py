@@ -13,7 +13,7 @@ DELIVERED_REPORTS = 20  # how many delivered reports can be recognized in a prom
 
 
 class BackgroundCalls:
-    """Owns the tool calls of a notebook, and the reports that clients accepted.
+    """The tool calls of a notebook, and the reports that clients accepted.
 
     Only `background_runs` adds or removes calls; any code may look up calls. The next
     daemon restores background calls from the journal (`State.background_calls`).

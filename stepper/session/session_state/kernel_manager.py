@@ -50,7 +50,7 @@ class Activity(Enum):
 
 
 class KernelManager:
-    """Owns the kernel of one notebook: finds, starts, interrupts and shuts it down.
+    """Finds, starts, interrupts and shuts down the kernel of one notebook.
 
     Any code may read `kernel` and the properties. Commands start, interrupt and shut
     down the kernel. Only the session and `run_recovery` take over the kernel of an

@@ -8,7 +8,7 @@ from stepper.session.protocols import Kernel
 
 
 class NamespaceTracker:
-    """Owns the last namespace that the kernel reported.
+    """The last namespace that the kernel reported.
 
     Only `Session` and `run_recovery` record namespaces. Any code may read `current` and
     call `fetch`, which requests the namespace from the kernel if it may have changed.

@@ -34,7 +34,7 @@ def format_now() -> Moment:
 
 
 class NotebookJournal:
-    """Owns the journal file, the state and the run history of a notebook.
+    """The journal file, the state and the run history of a notebook.
 
     Any code may read `state` and `run_history`, but only the methods of this class
     change them. `log` changes everything that the next daemon must know. The other

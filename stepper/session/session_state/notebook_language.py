@@ -14,7 +14,7 @@ ANALYSES = 5000  # sources whose analysis is cached
 
 
 class NotebookLanguage:
-    """Owns the language of a notebook and the diagnosis for it.
+    """The language of a notebook, and the diagnosis for this language.
 
     Only `Session.read` sets the language. Any code may read the attributes. The
     language is Python until the notebook is read.

@@ -6,7 +6,7 @@ from collections.abc import Hashable
 
 
 class Notices:
-    """Owns the notices that the next report will contain.
+    """The notices that the next report will contain.
 
     Any code may add a notice. Only the code that formats a report removes notices.
     """

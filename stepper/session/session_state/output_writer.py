@@ -30,7 +30,7 @@ LATE_SECONDS = 2.0  # between two writes of late outputs
 
 
 class OutputWriter:
-    """Owns the outputs that are not in the notebook yet, and writes them.
+    """Writes outputs to the notebook, and stores those that could not be written.
 
     Pending outputs could not be written when their cell finished; the journal contains
     them until they are written. Late outputs arrive after the run of their cell.

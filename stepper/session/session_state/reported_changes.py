@@ -9,7 +9,7 @@ from stepper.policy.model import Cell
 
 
 class ReportedChanges:
-    """Owns the changes that were already reported, so that each is reported once.
+    """The changes that were already reported, so that each is reported once.
 
     `undelivered_reports` records changed cells; `stale_cells` records the causes of
     stale cells and hidden state. The record is lost when the daemon exits.

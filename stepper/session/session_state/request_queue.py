@@ -13,7 +13,7 @@ from stepper.session.caller import Caller
 
 
 class RequestQueue:
-    """Owns the turn of a notebook, the waiting callers and the state of running code.
+    """The turn of a notebook, the waiting callers and the state of running code.
 
     Only one request has the turn at a time. `Session` acquires and releases the turn
     and reports executions. Any code may read the attributes.

@@ -74,7 +74,7 @@ def _write_and_read(
 
 
 def _get_contents(outputs: Outputs) -> list[Mapping[str, Any]]:
-    """Return what outputs print or show, in a form that can be compared."""
+    """Return the contents of outputs in a form that can be compared."""
     contents: list[Mapping[str, Any]] = []
     for output in outputs:
         content = {

@@ -98,7 +98,7 @@ def restore_random(value: Any, state: Any) -> None:
 
 
 def take_iterator(value: Any) -> Any:
-    """Return what an iterator iterates over, and its position if it has one."""
+    """Return the iterable of an iterator, and the position if the iterator has one."""
     _, arguments, *position = value.__reduce__()
     return arguments, position
 
