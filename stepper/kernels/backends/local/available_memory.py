@@ -68,18 +68,20 @@ def list_cgroup_usages(
         # ValueError: the limit is "max". OSError: the group is not in this namespace.
         with contextlib.suppress(OSError, ValueError):
             usage = _read_usage(group)
-            if 0 < usage.total < UNLIMITED:
+            if usage is not None:
                 usages.append(usage)
     return usages
 
 
-def _read_usage(group: _Group) -> MemoryUsage:
-    """Return the memory usage of a cgroup.
+def _read_usage(group: _Group) -> MemoryUsage | None:
+    """Return the memory usage of a cgroup, or None if its limit is too high to matter.
 
-    Raise OSError or ValueError if a file of the cgroup cannot be read, or if the cgroup
+    Raise OSError if a file of the cgroup cannot be read, and ValueError if the cgroup
     has no limit.
     """
     total = int(_read(group.maximum))
+    if not 0 < total < UNLIMITED:
+        return None
     used = int(_read(group.current))
     lines = _read(group.stat).splitlines()
     stat = dict(line.split(" ", 1) for line in lines)
