@@ -339,7 +339,9 @@ def _add_to_list(servers: list[Any], entry: Entry, path: Path) -> list[Any]:
 def _add_to_object(
     servers: dict[str, Any], name: str, entry: Entry, path: Path
 ) -> dict[str, Any]:
-    """Return the servers of an object with stepper's entry.
+    """Return `servers`, a JSON object by server name, with stepper's entry added.
+
+    An existing entry of stepper is merged with the new one.
 
     Raises:
         StepperError: Another server has the name.

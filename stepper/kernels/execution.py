@@ -54,12 +54,12 @@ INVALID_FACTS = (*MALFORMED_MESSAGE, LookupError, RecursionError)
 NO_DAEMON = "the stepper daemon was not running"
 CONNECTION_LOST = "the connection was lost, or the server drops output above its limits"
 NOT_RECORDED = (
-    "the outcome of the run is unknown: the cell ran while the stepper daemon was not "
-    "running, and the kernel has no record of the run"
+    "the outcome of the run is unknown: stepper was not connected to the kernel when "
+    "the cell finished, and the kernel has no record of the run"
 )
 OUTPUT_NOT_RECORDED = (
-    "output that was printed while the stepper daemon was not running is missing: the "
-    "kernel has no record of the run"
+    "output that was printed while stepper was not connected to the kernel is missing: "
+    "the kernel has no record of the run"
 )
 # Reason of an interrupt → outcome. Any other reason is the source of the interrupt.
 INTERRUPT_OUTCOMES = {"deadline": Outcome.TIMEOUT, "memory": Outcome.MEMORY}

@@ -99,7 +99,7 @@ class RestoredCopy(NamedTuple):
 
 
 class Estimate(NamedTuple):
-    """The sizes of a notebook for the client, in bytes."""
+    """The estimated sizes of a notebook as the client counts them, in bytes."""
 
     sources: int
     total: int

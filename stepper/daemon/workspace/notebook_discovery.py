@@ -175,7 +175,7 @@ class NotebookIndex:
 
 
 class _Refresh:
-    """One pass over the folders of an index, starting near the project's root."""
+    """One pass over the folders of an index, beginning with the topmost ones."""
 
     def __init__(
         self,

@@ -107,10 +107,10 @@ def find_install_target(
 
 
 def find_other_program(program: str, requirements: list[str]) -> str:
-    """Return the path of a program that installed packages for another interpreter.
+    """Return `program` if it installed the requirements for another interpreter.
 
-    This is known if the kernel does not see the packages. Return an empty string
-    otherwise.
+    This is assumed if a requirement is not installed for the kernel. Return an empty
+    string otherwise.
     """
     if not program or is_own_interpreter(program):
         return ""

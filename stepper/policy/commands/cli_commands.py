@@ -470,7 +470,9 @@ class PlanMove(
 
     id: int = positional(STEP_ID_HELP)
     after: int = option(
-        "The number of the step above its new position (0: none).", MISSING, minimum=0
+        "Move below the step with this number (0: to the beginning).",
+        MISSING,
+        minimum=0,
     )
     notebook: str | None = declare_notebook_option()
 
@@ -705,8 +707,8 @@ class Mcp(
 ):
     """Serve other agents (Cursor, Codex, VS Code …) with MCP on standard input/output.
 
-    Their clients start this command: `--config CLIENT` prints the configuration for it,
-    `--install` writes the configuration.
+    The client starts this command. `--config CLIENT` prints the client's configuration,
+    and with `--install`, writes the configuration to the client's file.
     """
 
     http: int | None = option(

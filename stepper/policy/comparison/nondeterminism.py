@@ -46,7 +46,7 @@ class Sources:
     changed_files: Sequence[str] = ()
 
     @cached_property
-    def drawing_cells(self) -> list[Cell]:
+    def unseeded_cells(self) -> list[Cell]:
         """The cells that draw random numbers without a seed."""
         sources = [cell.source for cell in self.cells]
         drawing = random_draws.find_unseeded_draws(sources)
@@ -61,7 +61,7 @@ class Sources:
 
     def uses_drawn_values(self, cell: Cell) -> bool:
         """Return whether a cell draws without a seed, or uses values of such a cell."""
-        drawing = self.drawing_cells
+        drawing = self.unseeded_cells
         return any(other in drawing for other in (cell, *self.list_input_cells(cell)))
 
     def find_changed_input(self, cell: Cell) -> str:
@@ -120,7 +120,7 @@ def _find_own_reason(cell: Cell, sources: Sources, is_reordered: bool) -> str:
     source = cell.source
     if is_reordered and not THREADS.search(source):
         return SET_ORDER
-    if cell in sources.drawing_cells:
+    if cell in sources.unseeded_cells:
         return f"the cell {SEED}"
     other_sources = [other.source for other in sources.cells]
     if clock_values.reads_clock(source, other_sources):
@@ -133,11 +133,14 @@ def _find_own_reason(cell: Cell, sources: Sources, is_reordered: bool) -> str:
 
 
 def _find_reason_above(cell: Cell, sources: Sources) -> str:
-    """Return a reason in a cell whose values the cell uses, or an empty string."""
+    """Return the reason found in the cells whose values `cell` uses.
+
+    Return an empty string if there is none.
+    """
     above = sources.list_input_cells(cell)
-    drawing = [other for other in above if other in sources.drawing_cells]
-    if drawing:
-        return f"cell {drawing[-1].number} {SEED}"
+    unseeded = [other for other in above if other in sources.unseeded_cells]
+    if unseeded:
+        return f"cell {unseeded[-1].number} {SEED}"
     for pattern, reason in (
         (clock_values.CLOCK_FUNCTIONS, CLOCK),
         (IDENTITIES, IDENTITY),

@@ -266,9 +266,9 @@ def list_changed_arguments(
 
 
 def get_root_name(node: ast.AST | None) -> str:
-    """Return the name that an expression starts with, such as `x` for `x.a[0]`.
+    """Return the root of attribute accesses and subscripts: `x` for `x.a[0]`.
 
-    Return an empty string for an expression that does not start with a name.
+    Return an empty string for other expressions, such as calls.
     """
     while isinstance(node, (ast.Attribute, ast.Subscript, ast.Starred)):
         node = node.value

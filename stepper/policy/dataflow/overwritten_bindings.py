@@ -94,13 +94,13 @@ class _OverwrittenBindings:
             return False
         return other.run > record.run
 
-    def _will_be_undone(self, other: RunRecord) -> bool:
-        """Return whether a run failed and is the last run of its cell.
+    def _will_be_undone(self, run: RunRecord) -> bool:
+        """Return whether the changes of a run are undone before its cell runs again.
 
-        The changes of such a run are undone before the cell runs again. Names that
-        cannot be restored then make the cells stale that bound them.
+        This is the case if the run failed and is the last run of its cell. If a name
+        cannot be restored then, the cells that bound the name become stale.
         """
-        return other.needs_retry and other.run in self.last_runs
+        return run.needs_retry and run.run in self.last_runs
 
     def _add(
         self,

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import re
+import shlex
 import shutil
 import signal
 import time
@@ -186,16 +187,17 @@ class LocalProcess:
         # The project is managed by uv.
         if (programs.parent.parent / "uv.lock").exists():
             return "uv add --dev ipykernel"
-        pip = f"{self.python} -m pip install ipykernel"
+        python = shlex.quote(self.python)
+        pip = f"{python} -m pip install ipykernel"
         folders = list(programs.parent.glob("lib*/python3*/*-packages"))
         if any((folder / "pip").is_dir() for folder in folders):
             return pip
         if shutil.which("uv"):
-            return f"uv pip install --python {self.python} ipykernel"
+            return f"uv pip install --python {python} ipykernel"
         # If no packages folder exists, nothing is known about pip.
         if not folders:
             return pip
-        return f"{self.python} -m ensurepip && {pip}"
+        return f"{python} -m ensurepip && {pip}"
 
     def measure_memory(self) -> int:
         """Return the resident memory of the kernel and its descendants, in bytes."""

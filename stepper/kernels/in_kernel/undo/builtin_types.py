@@ -160,7 +160,10 @@ def take_generator(value: Any) -> Any:
 
 
 def take_file(value: Any) -> Any:
-    """Return the position of a file, or a word if there is none."""
+    """Return the position of a file.
+
+    Return "closed" if the file is closed, and "unknown" if its position cannot be read.
+    """
     if value.closed:
         return "closed"
     binary = value.buffer if isinstance(value, io.TextIOWrapper) else value
