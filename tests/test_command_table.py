@@ -33,7 +33,8 @@ DOCUMENTS = {
     "verify": "notebook reproduces cells files duration_s kernels packages where text failing open_steps warnings partial",
     "restore": "notebook ok ran cells skipped report results follows which stop changed_outputs gone",
     "attach": "notebook kernel where file console settings url python text",
-    "history": "notebook run cell_id step started_at duration_s outcome by source bound",
+    "history": "notebook run cell_id step started_at duration_s outcome by source bound"
+    " undone not_restored",
     "report": "run cell_id step outcome fault text",
     "eval": "notebook source outcome duration_s fault text output figures",
     "show": "notebook state head cells text",

@@ -309,7 +309,7 @@ def test_unavailable_socket_names_are_reported(
     ) as refused:
         Paths(str(deep)).create_runtime_folder()
     assert (
-        refused.value.hint.startswith("To fix this, remove one of them")
+        refused.value.hint.startswith("To fix this, remove one of these folders")
         and f"{roots[0]}/stepper-0" in refused.value.hint
     )
 

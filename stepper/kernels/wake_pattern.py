@@ -93,8 +93,8 @@ class WakeWatcher:
     def _select_finder(self, text: str) -> re.Pattern[str] | None:
         """Return the regular expression that finds the candidates in a text.
 
-        This is the search for the required text that is rarest. Return None if a
-        required text does not occur, so no line can match.
+        It finds the required text that occurs least often. Return None if a required
+        text does not occur, so no line can match.
         """
         has_unknown_case = self.ignores_case and not text.isascii()
         if not self.finders or has_unknown_case:

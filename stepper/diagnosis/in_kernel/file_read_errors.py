@@ -230,6 +230,8 @@ def describe_document_position(text: str, position: int) -> str:
     """
     if not text.strip():
         return "the text is empty"
+    # A parser that needs more text stops behind the last line break.
+    position = min(position, len(text.rstrip()))
     line_start = text.rfind("\n", 0, position) + 1
     line_number = text.count("\n", 0, position) + 1
     line_count = len(text.rstrip().split("\n"))

@@ -206,9 +206,10 @@ def is_on_network(folder: str, mounts: str = "/proc/self/mounts") -> bool:
 
 
 def hash_file(path: str, mark: Any) -> str:
-    """Return the hash of a source file, or the mark of a compiled module as text.
+    """Return the hash of a source file, or the state of a compiled module's file.
 
-    Return "deleted" or "unreadable" if there is no hash.
+    `mark` is the result of `read_mark`: the file's times and size. Return "deleted" or
+    "unreadable" if there is no hash.
     """
     if mark is None:
         return "deleted"

@@ -67,7 +67,8 @@ class Environment(NamedTuple):
 def collect_preflight_facts(known_mark: Any) -> dict[str, Any]:
     """Return the facts for the preflight check, as a dict that JSON can encode.
 
-    `known_mark` is the mark of the environment description that the daemon already has.
+    `known_mark` is the version of the environment description that the daemon already
+    has. The description is left out if it has this version.
     """
     names = [] if has_custom_transforms() else list_loadable_names()
     return {

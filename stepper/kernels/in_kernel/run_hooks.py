@@ -415,9 +415,9 @@ def remove_iopub_limit() -> None:
 def enable_stack_samples(stack_path: str) -> None:
     """Write the stacks of all threads to a file on SIGURG, even while C code runs.
 
-    Processes without a handler ignore SIGURG. The stack of a crash is written to the
-    kernel's original stderr, because the pipe may have no reader. ipykernel keeps a
-    copy of the original stream.
+    Processes without a handler ignore SIGURG. ipykernel redirects stderr to a pipe,
+    which may have no reader. Therefore, the stack of a crash is written to ipykernel's
+    copy of the original stderr.
     """
     stderr_copy = getattr(sys.stderr, "_original_stdstream_copy", None)
     faulthandler.enable(stderr_copy or 2, all_threads=False)

@@ -97,7 +97,7 @@ IGNORED: tuple[IgnoredDifference, ...] = (
         "(…, ",
     ),
     IgnoredDifference(
-        "whether the file of %%writefile existed",
+        "`Writing` or `Overwriting` in the output of %%writefile",
         "riting ",
         r"^(?:Writing|Overwriting) (?=\S+$)",
         "Writing ",

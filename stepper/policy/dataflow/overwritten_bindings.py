@@ -87,7 +87,10 @@ class _OverwrittenBindings:
         other: RunRecord | None,
         record: RunRecord | None,
     ) -> bool:
-        """Return whether another cell ran after the run of a cell in this kernel."""
+        """Return whether `other` is a later run than `record`, and of another cell.
+
+        Return False if `record` is a run in an earlier kernel.
+        """
         if other is None or record is None:
             return False
         if other.key == record.key or record.run < self.history.first_run:

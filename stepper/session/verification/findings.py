@@ -208,7 +208,7 @@ def _do_only_times_differ(
     if not clock_values.reads_clock(cell.source, sources):
         return False  # a date may be part of the data
     run = RunTime(
-        findings.first.started_at[cell.index],
+        findings.first.start_times[cell.index],
         findings.first.durations[cell.index],
         reads_clock=True,
     )

@@ -47,7 +47,7 @@ class ReplayResult:
     # Runs that failed without the recorded error.
     failures: dict[int, RunSummary] = field(default_factory=dict)
     durations: dict[int, float] = field(default_factory=dict)  # in seconds
-    started_at: dict[int, float] = field(default_factory=dict)  # seconds since 1970
+    start_times: dict[int, float] = field(default_factory=dict)  # seconds since 1970
     # The errors of cells that failed with the recorded error.
     faults: dict[int, str] = field(default_factory=dict)
     # The failed run that ended the replay, or None if no failure ended the replay.
@@ -150,7 +150,7 @@ class CellReplay:
         self._replayed_cells.append(cell)
         self.result.durations[cell.index] = summary.run.duration_s
         started_at = parse_moment(summary.run.started_at)
-        self.result.started_at[cell.index] = started_at.timestamp()
+        self.result.start_times[cell.index] = started_at.timestamp()
         self._figure_descriptions.update(fresh.state.runs[-1].figures)
         return summary
 

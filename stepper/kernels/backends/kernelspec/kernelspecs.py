@@ -50,12 +50,16 @@ class Kernelspec:
         """Return the command that starts the kernel.
 
         `python` is the project's interpreter. It replaces the program `python` or
-        `python3`.
+        `python3`, and its environment replaces `{prefix}`. If `python` is empty,
+        stepper's own environment does.
         """
+        prefix = sys.prefix
+        if python:
+            prefix = os.path.dirname(os.path.dirname(python))
         values = {
             "connection_file": connection_file,
             "resource_dir": self.folder,
-            "prefix": sys.prefix,
+            "prefix": prefix,
         }
 
         def get_value(match: re.Match[str]) -> str:

@@ -66,7 +66,10 @@ def record_names(bindings: Any) -> None:
 
 
 def record_boundary(bindings: Any) -> list[str]:
-    """Record and return the names that other code has bound since the last image."""
+    """Record and return the names that were bound or deleted outside of runs.
+
+    These are the changes since the names were last recorded.
+    """
     if log.last_ids is None or not log.images:
         return []
     image = Image(0)

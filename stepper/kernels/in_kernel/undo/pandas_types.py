@@ -173,7 +173,10 @@ def has_columns(manager: Any, state: FrameState) -> bool:
 
 
 def get_column(values: Any, row: int) -> Any:
-    """Return a column of the array of a block."""
+    """Return the column of a frame in one row of the array of a pandas block.
+
+    A one-dimensional array is a single column.
+    """
     return values[row] if values.ndim > 1 else values
 
 
