@@ -87,7 +87,7 @@ def test_an_edited_module_is_reloaded_and_a_restore_names_what_differs(
     reloaded = "\nReloaded: salesproj.features (changed since it was imported).\n"
     assert reloaded + "Output:\n| 45.0\n" in get_new_text(model, 4)
     assert (
-        "Stale: cell 1 used `salesproj.features`, which changed after it ran."
+        "Stale: cell 1 used `salesproj.features`, which changed after it ran"
         in get_new_text(model, 4)
     )
     assert reloaded + "Output:\n| 40.0\n" in get_new_text(model, 6)
