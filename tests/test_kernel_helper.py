@@ -347,16 +347,26 @@ def test_names_of_an_index_are_part_of_the_fingerprint(clean: Lab) -> None:
     assert clean.names("s.index.name = 'i'")["rebound"] == ["s"]
 
 
-def test_categories_have_no_fingerprint(clean: Lab) -> None:
+def test_categories_are_part_of_the_fingerprint(clean: Lab) -> None:
     variables = clean.names(
         "import pandas as pd\n"
         "values = pd.Categorical(['a'], categories=['a', 'b'])\n"
         "frame = pd.DataFrame({'x': values})\n"
+        "same = frame.copy()\n"
+        "unused = pd.DataFrame({'x': values.remove_unused_categories()})\n"
+        "ordered = pd.DataFrame({'x': values.as_ordered()})\n"
+        "swapped = pd.DataFrame({'x': values.reorder_categories(['b', 'a'])})\n"
         "indexed = pd.Series([1], index=pd.MultiIndex.from_arrays([values, [1]]))\n"
         "plain = pd.Series([1], index=pd.MultiIndex.from_arrays([['a'], [1]]))"
     )["variables"]
-    assert "print" not in variables["frame"] and "print" not in variables["indexed"]
-    assert variables["plain"]["print"] != ""
+    fingerprints = {
+        name: variables[name]["print"]
+        for name in variables
+        if name not in ("pd", "values")
+    }
+    assert fingerprints.pop("same") == fingerprints["frame"] != ""
+    assert len(set(fingerprints.values())) == len(fingerprints)
+    assert clean.names("frame.loc[0, 'x'] = 'b'")["rebound"] == ["frame"]
 
 
 def test_user_name_shadowing_an_ipython_name_is_listed(clean: Lab) -> None:

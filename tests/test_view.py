@@ -578,7 +578,7 @@ def test_stale_cells_and_the_last_verify(
         "/stepper run( \\S+)? --stale/.test(document.querySelector('#notices').innerText)"
     )
     page.until(
-        "document.querySelector('#notices').innerText.includes('1 cell is stale, 1 indirectly')"
+        "document.querySelector('#notices').innerText.includes('1 cell is stale, 1 more indirectly')"
     )
     page.until(
         "[...document.querySelectorAll('.cell .stale')].at(-1)?.innerText.includes('indirectly stale: reads `twice` from cell 2')"

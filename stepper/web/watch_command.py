@@ -177,7 +177,7 @@ def render_header(status: Row, live: Row) -> Text:
         details += f" · {stale_count} stale"
         if status["indirect"]:
             indirect_count = len(status["indirect"])
-            details += f", {indirect_count} indirectly"
+            details += f", {indirect_count} more indirectly"
     return Text.assemble(
         (title, "bold"),
         "\n",

@@ -197,14 +197,26 @@ def render_array(value: Any) -> str:
     return ""
 
 
+def render_dtype(dtype: Any) -> str:
+    """Return a text for a dtype, or an empty string if it is unsupported.
+
+    The text of pandas' categorical dtype does not contain its categories.
+    """
+    text = str(dtype)
+    if text != "category":
+        return text
+    categories = [dtype.categories.tolist(), bool(dtype.ordered)]
+    items = render_value(categories, ItemBudget(MAX_ITEMS))
+    return items and f"{text}{items}"
+
+
 def render_frame(value: Any, kind: str) -> str:
     """Return the text of `render_value` for a DataFrame or Series.
 
     The index and the columns are rendered as arrays. Return an empty string if the
     value is too large, or if the index, a column or the column labels have an
     unsupported dtype. Dates with time zones are unsupported, because `render_value`
-    does not render the items. Categories are unsupported, because the array and the
-    text of the dtype do not contain all categories.
+    does not render the items.
     """
     row_count, *column_counts = value.shape
     if row_count > MAX_ITEMS:
@@ -228,11 +240,11 @@ def render_frame(value: Any, kind: str) -> str:
         texts.append(render_array(array))
     if not names or not all(texts):
         return ""
-    dtypes = [str(column.dtype) for column in columns]
+    dtypes = [render_dtype(column.dtype) for column in columns]
     for axis in axes:
         # A MultiIndex has a dtype for each level.
         levels = getattr(axis, "levels", (axis,))
-        dtypes += [str(level.dtype) for level in levels]
-    if "category" in dtypes:
+        dtypes += [render_dtype(level.dtype) for level in levels]
+    if not all(dtypes):
         return ""
     return f"{kind}{names}{dtypes}{''.join(texts)}"

@@ -1025,7 +1025,7 @@ function createStop(stop) {
 }
 
 function createStaleNotice([staleCount, indirectCount], command) {
-  const indirect = indirectCount ? `, ${indirectCount} indirectly` : "";
+  const indirect = indirectCount ? `, ${indirectCount} more indirectly` : "";
   const text = `${count(staleCount, "cell is", "cells are")} stale${indirect}`;
   const item = h("li", {}, copyButton(command), h("span", {}, text));
   return h("div", { class: "note warn ways" }, item);
