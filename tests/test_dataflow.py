@@ -988,6 +988,24 @@ def test_equal_object_that_a_cell_shares_is_not_the_same() -> None:
     assert other.format_stale() == ""
 
 
+@pytest.mark.parametrize(
+    ("maker", "user"),
+    [
+        ("cfg = {}", "cfg['n'] = n"),
+        ("d = {'n': n}", "d['m'] = 2"),
+        ("m = n", "m += 1"),
+    ],
+)
+def test_equal_literal_that_a_cell_shares_is_the_same(maker: str, user: str) -> None:
+    """Nothing can change a number in place."""
+    notebook = Played(a="n = 3", b=maker, c=user)
+    notebook.run("a", n="3").run("b", "c").run("a", n="3")
+    assert notebook.format_stale() == ""
+    other = Played(a="n = [3]", b=maker, c=user)
+    other.run("a", n="[3]").run("b", "c").run("a", n="[3]")
+    assert other.format_stale() != ""
+
+
 def test_only_the_last_statement_of_a_cell_shows_its_value() -> None:
     usage = name_analysis.analyze_source("x.head()\ny = 1\nx")
     first, _, last = list_statements(usage)

@@ -230,8 +230,23 @@ class _DependencySearch:
         add_overwritten_bindings(self.flows, self.table, self.deleted, self.history)
         return Dependencies(self.flows)
 
+    def _find_literals(self) -> set[str]:
+        """Return the names that cells bind to nothing but literals.
+
+        Nothing can change such a value in place.
+        """
+        names = set[str]()
+        others = set[str]()
+        for flow in self.flows:
+            names |= flow.usage.binds.keys()
+            others |= flow.usage.non_literals
+            if flow.record is not None:
+                others |= flow.record.bound.keys() - flow.usage.binds.keys()
+        return names - others
+
     def _add_sharing_names(self) -> None:
         """Add the names that share objects with the names that are changed in place."""
+        literals = self._find_literals()
         sharing: dict[str, set[str]] = {}
         for flow in self.flows:
             for name, owners in flow.usage.shared.items():
@@ -241,6 +256,7 @@ class _DependencySearch:
         pending = [*self.changed_in_place]
         while pending:
             others = sharing.get(pending.pop(), set()) - self.changed_in_place
+            others -= literals
             self.changed_in_place |= others
             pending += others
 

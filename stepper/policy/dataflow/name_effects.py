@@ -112,6 +112,8 @@ class NameUsage:
     reads: set[str] = field(default_factory=set)
     # Name → VALUE, IMPORT or DEFINED.
     binds: dict[str, str] = field(default_factory=dict)
+    # Names that the cell binds to a value other than a literal such as 3 or 'a'.
+    non_literals: set[str] = field(default_factory=set)
     # Names whose object the cell changes in place.
     changes: set[str] = field(default_factory=set)
     deletes: set[str] = field(default_factory=set)

@@ -146,6 +146,8 @@ class NameRecorder:
             return
         usage = self.usage
         usage.binds[name] = kind
+        if not isinstance(self.assigned, ast.Constant):
+            usage.non_literals.add(name)
         usage.deletes.discard(name)
         usage.created_by.pop(name, None)
         usage.fingerprints.pop(name, None)
