@@ -352,10 +352,14 @@ def is_difference_named(difference: Difference, live: State, replayed: State) ->
         return True
     if not live.doubtful.isdisjoint(difference.roots):
         return True
-    return is_named("package counters", text) and all(
-        hide_numbers(live.names.get(root, [])) == hide_numbers(replayed.names[root])
+    # Numbers in default names explain other values, but no other sharing of objects.
+    if difference.is_identity or not is_named("package counters", text):
+        return False
+    return all(
+        root in live.names
+        and root in replayed.names
+        and hide_numbers(live.names[root]) == hide_numbers(replayed.names[root])
         for root in difference.roots
-        if root in replayed.names
     )
 
 

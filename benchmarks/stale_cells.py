@@ -217,7 +217,7 @@ class ScriptRunner:
         output = self.run(ASK_TOOL, arguments, text, TOOL_SECONDS)
         if output:
             return json.loads(output)
-        return {"error": f"no answer within {TOOL_SECONDS} s"}
+        return {"error": "no answer"}
 
 
 @dataclass

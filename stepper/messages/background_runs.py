@@ -207,9 +207,9 @@ def format_refused_queued(
 ) -> str:
     """Return the message on a refused code cell while another cell waits to run."""
     return (
-        f"A cell of {one_line(name)} waits for its kernel"
-        f" ({one_line(reason, QUEUE_LIMIT)}): {_format_recipient(is_notified)}."
-        f" This code cell was NOT written. {MEANWHILE} {_format_stop_hint(commands)}."
+        f"This code cell was NOT written: a cell of {one_line(name)} waits for its"
+        f" kernel ({one_line(reason, QUEUE_LIMIT)}); {_format_recipient(is_notified)}."
+        f" {MEANWHILE} {_format_stop_hint(commands)}."
         f" {QUEUE_HINT}"
     )
 
@@ -227,9 +227,9 @@ def format_refused(
     `running` names the running cell, and `deadline` is the text from `format_deadline`.
     """
     return (
-        f"{running} of {one_line(name)} is still running after"
-        f" {format_seconds(seconds)} ({deadline}): {_format_recipient(is_notified)}."
-        f" This code cell was NOT written. {MEANWHILE} {_format_stop_hint(commands)}."
+        f"This code cell was NOT written: {running} of {one_line(name)} is still"
+        f" running after {format_seconds(seconds)} ({deadline});"
+        f" {_format_recipient(is_notified)}. {MEANWHILE} {_format_stop_hint(commands)}."
         f" {QUEUE_HINT}"
     )
 

@@ -50,11 +50,11 @@ class Kernelspec:
         """Return the command that starts the kernel.
 
         `python` is the project's interpreter. It replaces the program `python` or
-        `python3`, and its environment replaces `{prefix}`. If `python` is empty,
-        stepper's own environment does.
+        `python3`, and its environment replaces `{prefix}`. If `python` is not an
+        absolute path, stepper's own environment does.
         """
         prefix = sys.prefix
-        if python:
+        if os.path.isabs(python):
             prefix = os.path.dirname(os.path.dirname(python))
         values = {
             "connection_file": connection_file,
