@@ -8,6 +8,7 @@ import re
 import shlex
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -20,8 +21,10 @@ import pytest
 from click.testing import CliRunner
 
 from stepper.cli import shell_completion, terminal
+from stepper.cli.keyboard_interrupt import InterruptHandler
 from stepper.cli.main import EXIT_CODES, main
 from stepper.cli.rendering import RENDERINGS
+from stepper.common.errors import StepperError
 from stepper.common.paths import Paths
 from stepper.install import user_script
 from stepper.messages import stop_suggestion
@@ -470,6 +473,21 @@ def test_second_ctrl_c_exits_immediately(project: Project) -> None:
         command.returncode == 130
         and "To see whether a cell is still running, run: stepper status deaf" in err
     )
+
+
+def test_no_request_is_sent_after_ctrl_c() -> None:
+    """Another thread may open a connection while Ctrl-C is handled."""
+    first, peer = socket.socketpair()
+    second, daemon = socket.socketpair()
+    handler = InterruptHandler(runs_code=True)
+    handler.add_connection(first)
+    handler.handle_signal()
+    with pytest.raises(StepperError, match="before the daemon received the request"):
+        handler.add_connection(second)
+    second.close()
+    assert daemon.recv(1) == b""
+    for each in (first, peer, daemon):
+        each.close()
 
 
 @pytest.mark.nightly

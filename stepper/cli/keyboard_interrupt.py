@@ -16,6 +16,7 @@ from typing import Any
 from stepper.common.errors import StepperError
 
 INTERRUPTED = 130  # 128 + SIGINT, the exit code that shells report after Ctrl-C
+NOT_SENT = "the command was interrupted before the daemon received the request"
 NOTICE = b"\nstepper: interrupting the cell (press Ctrl-C again to stop waiting)\n"
 
 
@@ -31,8 +32,7 @@ class InterruptHandler:
         self.runs_code = runs_code
         self.interrupted = False
         self.connections: list[Any] = []
-        # How connections are shut down after a Ctrl-C: SHUT_WR or SHUT_RDWR.
-        self.direction: int | None = None
+        self.is_stopped = False  # whether a Ctrl-C stopped the command
         self.previous_handler: Any = None
 
     def __enter__(self) -> InterruptHandler:
@@ -53,13 +53,14 @@ class InterruptHandler:
             error.exit_code = INTERRUPTED
 
     def add_connection(self, connection: Any) -> None:
-        """Add the connection of a request to the daemon.
+        """Add the connection of a request, before the request is sent.
 
-        With several requests, one may be sent while Ctrl-C is handled.
+        Raise StepperError after a Ctrl-C. With several requests, the handler may run
+        while another thread opens a connection.
         """
         self.connections.append(connection)
-        if self.direction is not None:
-            self._shut_down_connections(self.direction)
+        if self.interrupted or self.is_stopped:
+            raise StepperError(NOT_SENT)
 
     def handle_signal(self, *_: object) -> None:
         """Interrupt the cell. On the second call, raise KeyboardInterrupt.
@@ -68,6 +69,7 @@ class InterruptHandler:
         exits only when they have ended.
         """
         if self.interrupted or not self.connections:
+            self.is_stopped = True
             self._shut_down_connections(SHUT_RDWR)
             raise KeyboardInterrupt
         self.interrupted = True
@@ -76,7 +78,6 @@ class InterruptHandler:
         self._shut_down_connections(SHUT_WR)
 
     def _shut_down_connections(self, direction: int) -> None:
-        self.direction = direction
         for connection in self.connections:
             with contextlib.suppress(OSError):  # the daemon has closed the connection
                 connection.shutdown(direction)
