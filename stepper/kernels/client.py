@@ -42,7 +42,7 @@ REATTACH_SECONDS = 2.0
 REQUEST_SECONDS = 0.2  # between two requests for the kernel info
 READ_SECONDS = 0.01
 MAX_UNDO_MEMORY = 512_000_000  # bytes
-# The kernel ignores interrupts during an undo, so a shorter limit would kill it.
+# The kernel ignores interrupts during an undo, so it is killed at this limit.
 UNDO_SECONDS = 60.0
 
 

@@ -435,8 +435,8 @@ class Session:
     async def undo(self, kernel: Kernel, request: RestoreRequest) -> UndoFacts | None:
         """Undo earlier runs without a new run; return the kernel's facts.
 
-        The facts are None if the result is unknown. Raise KernelError if the kernel
-        does not answer.
+        The facts are None if the result is unknown. Raise KernelError if the kernel did
+        not get the request or has died.
         """
         facts = await kernel.undo(request)
         # The next `fetch` requests the namespace from the kernel.

@@ -279,6 +279,9 @@ class OutputWriter:
         except NotebookError:
             self._delay_late_write(started)
             return
+        # Pending outputs of earlier runs must be written first.
+        if self.journal.state.pending_outputs:
+            return
         running = self.journal.state.running
         partial_outputs: dict[CellVersion, list[dict[str, Any]]] = {}
         version = (0, 0)
@@ -288,8 +291,7 @@ class OutputWriter:
                 cell_version = CellVersion(running.cell_id, hash_source(running.source))
                 partial_outputs[cell_version] = partial.get_outputs()
         has_changes = has_late_outputs or widgets is not None or partial_outputs
-        # Pending outputs of earlier runs must be written first.
-        if self.journal.state.pending_outputs or not has_changes:
+        if not has_changes:
             return
         late_outputs: Sequence[journal_events.LateOutput] = ()
         with contextlib.suppress(NotebookError):

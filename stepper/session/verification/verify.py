@@ -232,7 +232,7 @@ class NotebookReplays:
 
     @property
     def _replay_count(self) -> int:
-        """The number of replays so far, after the first one."""
+        """The number of replays so far, including the first one."""
         return 1 + len(self._findings.others)
 
     async def _replay(self, number: int, last_cell: Cell) -> ReplayResult:
