@@ -217,11 +217,36 @@ def test_lost_result_leaves_no_value_known(project: Quick) -> None:  # noqa: F81
     assert "stepper restore" in message
     status = project.json("status")
     assert [mark["cell"] for mark in status["stale"]] == [2, 3]
-    assert status["undo"]["complete_runs"] == 0
+    assert status["undo"] is None
     kernel.loses_undo_facts = False
     answer = notebook.insert("print(rows)")[1]
     assert "Hidden state: cell 4 read `rows` from an undone run" in answer.text
+    assert (
+        "at the user's request, stepper tried to undo the changes of cells 2 and 3 in"
+        " the kernel, but the kernel did not report whether it undid them."
+    ) in answer.text
     assert project.json("status")["state"] != "complete"
+
+
+def test_lost_result_ends_the_reach_of_undo(project: Quick) -> None:  # noqa: F811
+    notebook = project.new("One", "Two", "Three")
+    notebook.insert("rows = [1]")
+    notebook.insert("rows.append(2)")
+    kernel = project.kernel()
+    kernel.loses_undo_facts = True
+    refuse(project)
+    kernel.loses_undo_facts = False
+    project.kill_daemon()  # the next one knows it by the journal
+    message = refuse(project)
+    assert (
+        "stepper: nothing was undone: the kernel did not report whether it carried out"
+        " an earlier undo" in message
+    )
+    assert "stepper restore" in message
+    assert evaluate(project, "rows") == "[1]"  # the second request removed nothing
+    notebook.insert("new = 3")
+    assert project.json("undo")["removed"] == ["new"]
+    assert "an earlier undo" in refuse(project)
 
 
 def test_undo_after_the_death_of_the_kernel_names_restore(

@@ -414,6 +414,48 @@ def test_undo_of_a_deleted_cell_is_requested_again_if_its_result_was_lost(
     )
 
 
+def test_lost_undo_of_a_deleted_cell_before_a_run_is_not_requested_again(
+    project: Quick,  # noqa: F811
+) -> None:
+    notebook = project.new("One", "Two")
+    notebook.insert("rows = [1]")
+    cell, _ = notebook.insert("rows.append(2)")
+    kernel = project.kernel()
+    kernel.loses_undo_facts = True
+    notebook.delete(cell)
+    _, answer = notebook.insert("print(rows)")
+    message = (
+        "Cell 2 was deleted, but the kernel did not report whether it undid the changes"
+        " of this cell."
+    )
+    assert answer.text.count(message) == 1
+    assert "asks again" not in answer.text
+    (event,) = list_events(project, "undone")
+    assert event["runs"] == [2]
+    assert list(event["not_restored"]) == ["rows"]  # type: ignore[call-overload]
+    assert "read `rows` from an undone run" in answer.text
+    kernel.loses_undo_facts = False
+    _, answer = notebook.insert("print(1)")
+    assert "was deleted" not in answer.text
+
+
+def test_lost_result_of_an_undo_does_not_name_values_that_the_cell_binds(
+    project: Quick,  # noqa: F811
+) -> None:
+    notebook = project.new("One", "Two")
+    notebook.insert("rows = [1]\nn = 1\ntotal = 0")
+    cell, _ = notebook.insert("rows.append(2)\nn = 2\ntotal += 1\n1 / 0")
+    project.kernel().loses_undo_facts = True
+    answer = notebook.replace(cell, "n = 3\ntotal += 1\nrows.append(n)")
+    reason = "the kernel did not report whether it was restored"
+    assert (
+        f"Note: before this run, not restored: `rows` ({reason}), `total` ({reason})."
+        in answer.text
+    )
+    answer = notebook.replace(cell, "1 / 0\nn = 4")
+    assert f"`n` ({reason})" in answer.text
+
+
 def test_run_without_a_before_image_is_named(project: Quick) -> None:  # noqa: F811
     notebook = project.new("One", "Two")
     notebook.insert("rows = [1]\nn = 1")
@@ -452,6 +494,17 @@ def test_history_marks_undone_runs(project: Quick) -> None:  # noqa: F811
     assert lines[1].endswith("  ok")
     assert lines[2].endswith("  failed, undone except numbers")
     assert lines[3].endswith("  ok, undone")
+
+
+def test_history_names_what_only_the_source_shows(project: Quick) -> None:  # noqa: F811
+    notebook = project.new("One", "Two")
+    notebook.insert("import os")
+    project.config("undo: off\n")
+    cell, _ = notebook.insert("os.environ['STEPPER_TEST'] = '1'; 1 / 0")
+    project.config("undo: on\n")
+    notebook.replace(cell, "print(1)")
+    lines = project.stepper("history").stdout.splitlines()
+    assert lines[2].endswith("  failed, undone except os")
 
 
 def test_replaced_cell_that_was_rewound_is_named_and_can_run_again(

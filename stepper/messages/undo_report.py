@@ -109,15 +109,19 @@ def format_deletion(number: int, result: RestoreResult) -> str:
     return f"Cell {number} was deleted, so its changes were undone: {text}."
 
 
-def format_lost_deletion(number: int) -> str:
-    """Return the sentence on a deleted cell whose undo has no known result.
+def format_lost_deletion(number: int, asks_again: bool) -> str:
+    """Return the text on a deleted cell whose undo has no known result.
 
-    `number` is the number that the cell had.
+    `number` is the number that the cell had. `asks_again` says that stepper requests
+    the result again before the next run.
     """
-    return (
+    text = (
         f"Cell {number} was deleted, but the kernel did not report whether it undid the"
-        " changes of this cell. stepper asks again before the next run."
+        " changes of this cell."
     )
+    if asks_again:
+        text += " stepper asks again before the next run."
+    return text
 
 
 def format_requested(numbers: Sequence[int], result: RestoreResult) -> str:
@@ -125,19 +129,35 @@ def format_requested(numbers: Sequence[int], result: RestoreResult) -> str:
 
     `numbers` are the numbers of the cells; 0 stands for a deleted cell.
     """
-    existing = [number for number in numbers if number]
-    subjects = []
-    if existing:
-        subjects.append(format_cells(existing))
-    if len(existing) < len(numbers):
-        subjects.append("a deleted cell")
-    subject = " and ".join(subjects)
+    subject = _format_subject(numbers)
     text = _describe_result(result)
     if not text:
         return f"nothing in the kernel had to be restored for {subject}"
     if _is_failure(result):
         return f"the changes of {subject} in the kernel could not be undone: {text}"
     return f"the changes of {subject} in the kernel were undone: {text}"
+
+
+def format_lost_request(numbers: Sequence[int]) -> str:
+    """Return the clause on a requested undo without a known result.
+
+    `numbers` are the numbers of the cells; 0 stands for a deleted cell.
+    """
+    return (
+        f"stepper tried to undo the changes of {_format_subject(numbers)} in the"
+        " kernel, but the kernel did not report whether it undid them"
+    )
+
+
+def _format_subject(numbers: Sequence[int]) -> str:
+    """Return a phrase for cells by their numbers; 0 stands for a deleted cell."""
+    existing = [number for number in numbers if number]
+    subjects = []
+    if existing:
+        subjects.append(format_cells(existing))
+    if len(existing) < len(numbers):
+        subjects.append("a deleted cell")
+    return " and ".join(subjects)
 
 
 def _is_failure(result: RestoreResult) -> bool:

@@ -233,6 +233,7 @@ class RunsUndone(
         "removed",
         "not_restored",
         "by_command",
+        "lost",
         "undo_reach",
         "undo_images",
         "former_values",
@@ -261,6 +262,8 @@ class RunsUndone(
     # Names that could not be restored, with the reasons.
     not_restored: dict[str, str] = field(default_factory=dict)
     by_command: bool = False
+    # Whether the kernel did not report what `stepper undo` undid.
+    lost: bool = False
     # As in `RunEnded`, only if `by_command` is true.
     undo_reach: int = 0
     undo_images: UndoImages = NO_IMAGES

@@ -282,6 +282,8 @@ def _apply_undo(event: journal_events.RunsUndone, state: State) -> None:
     if event.by_command:
         state.undo_reach = event.undo_reach
         state.undo_images = event.undo_images
+    if event.lost:
+        state.last_run_before_lost_undo = event.run - 1
 
 
 def _record_run(event: journal_events.RunEnded, state: State) -> None:

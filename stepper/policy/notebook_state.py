@@ -166,6 +166,8 @@ class State:
     # The before-images in the kernel, and the oldest run that can be undone completely.
     undo_images: UndoImages = NO_IMAGES
     undo_reach: int = 0
+    # The last run before a `stepper undo` whose result is unknown, or 0.
+    last_run_before_lost_undo: int = 0
     # Names that a restore could not restore, with the reasons, until a run binds them.
     unrestored: dict[str, str] = field(default_factory=dict)
     # The number of the last run before other code may have changed variables: code that

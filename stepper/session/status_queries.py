@@ -462,15 +462,18 @@ def _create_external_entry(
 
 def _list_not_restored(state: State) -> dict[int, set[str]]:
     """Return the names that were not restored, by the number of each undone run."""
-    runs = {run.run: run for run in state.runs}
+    changed = {run.run: run.bound.keys() | run.changes.keys() for run in state.runs}
     names_by_run: dict[int, set[str]] = {}
     for event in state.undone:
+        not_restored = event.not_restored.keys()
+        # Other names are known only from the source, or are no variables.
+        listed = set[str]()
+        for number in (*event.runs, *event.others):
+            listed |= changed.get(number, set())
         for number in event.runs:
             names = names_by_run.setdefault(number, set())
-            run = runs.get(number)
-            if run is not None:
-                changed = run.bound.keys() | run.changes.keys()
-                names.update(event.not_restored.keys() & changed)
+            names |= not_restored & changed.get(number, set())
+            names |= not_restored - listed
     return names_by_run
 
 

@@ -86,6 +86,17 @@ def _list_certain_binds(node: ast.stmt, usage: NameUsage) -> frozenset[str]:
     return frozenset(names)
 
 
+def find_certain_rebinds(usage: NameUsage) -> set[str]:
+    """Return names that a cell without errors binds, and whose old values it ignores.
+
+    The result may be incomplete.
+    """
+    names = set[str]()
+    for statement in list_statements(usage):
+        names |= statement.certain_binds
+    return names - usage.reads - usage.changes
+
+
 def list_texts(usage: NameUsage) -> set[str]:
     """Return the texts of the statements of a source."""
     return {statement.text for statement in list_statements(usage)}

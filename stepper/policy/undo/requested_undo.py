@@ -59,9 +59,25 @@ def select_runs_since(
 
 
 def list_unreachable_runs(selected: Sequence[RunEnded], state: State) -> list[RunEnded]:
-    """Return the selected runs without a before-image in the kernel."""
+    """Return the selected runs that cannot be undone.
+
+    The kernel has no before-image of these runs, or their state is not known since an
+    undo without a known result.
+    """
     oldest = state.undo_images.oldest
-    return [run for run in selected if run.run < oldest or not run.undo_images]
+    return [
+        run
+        for run in selected
+        if run.run < oldest or not run.undo_images or follows_lost_undo(run, state)
+    ]
+
+
+def follows_lost_undo(run: RunEnded, state: State) -> bool:
+    """Return whether the undo of a run would follow an undo without a known result.
+
+    Newer runs than that undo can still be undone.
+    """
+    return run.run <= state.last_run_before_lost_undo
 
 
 def has_other_code_since(run: int, state: State) -> bool:

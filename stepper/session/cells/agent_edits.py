@@ -154,7 +154,9 @@ async def run_cells(
     """
     # The report of this call covers these cells.
     pop_unreported_cells(session, to_run)
-    sentences = await cell_undo.undo_deleted_cells(session, cells)
+    sentences = await cell_undo.undo_deleted_cells(
+        session, cells, before_run=bool(to_run)
+    )
     if to_run:
         for sentence in sentences:
             session.notices.add(sentence)

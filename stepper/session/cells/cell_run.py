@@ -187,7 +187,9 @@ async def run_cell(
             raise StepperError(
                 "interrupted before the cell ran: the client disconnected"
             )
-        work.notes += await cell_undo.undo_deleted_cells(session, cells)
+        work.notes += await cell_undo.undo_deleted_cells(
+            session, cells, before_run=True
+        )
         undo = cell_undo.create_request(session, kernel, cells, cell, work.limits)
         started = work.create_started_event(
             session.state.next_run, caller, kernel.id, undo

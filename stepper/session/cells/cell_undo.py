@@ -15,8 +15,9 @@ from stepper.common.text import one_line
 from stepper.messages import undo_report
 from stepper.notebooks.journal_file import SyncMode
 from stepper.policy import cell_directives, journal_events
+from stepper.policy.dataflow import statement_flow
 from stepper.policy.execution_result import Execution
-from stepper.policy.model import Cell, Fault, Limits
+from stepper.policy.model import Cell, Fault, Limits, Outcome
 from stepper.policy.undo import recomputation, requested_undo, undone_runs
 from stepper.policy.undo_model import (
     CHANGED,
@@ -56,10 +57,10 @@ def _list_names(session: Session, source: str) -> MentionedNames:
     return undone_runs.list_mentioned_names(usage, resolved)
 
 
-def list_runs(session: Session, kernel: Kernel) -> undone_runs.KernelRuns:
+def list_runs(session: Session, kernel_id: str) -> undone_runs.KernelRuns:
     """Return the runs in a kernel."""
     state = session.state
-    return undone_runs.KernelRuns(state.runs, kernel.id, state.undone_runs)
+    return undone_runs.KernelRuns(state.runs, kernel_id, state.undone_runs)
 
 
 def _select_restore(
@@ -87,7 +88,7 @@ def create_request(
     if not _can_undo(session, kernel, limits):
         return None
     session.journal.update_run_history()
-    runs = list_runs(session, kernel)
+    runs = list_runs(session, kernel.id)
     return UndoRequest(
         run=session.state.next_run,
         names=_list_names(session, cell.source),
@@ -99,10 +100,8 @@ def create_request(
 
 def _get_image_seconds(runs: undone_runs.KernelRuns, cell: Cell) -> float:
     """Return the time for the before-image of the next run of a cell, in seconds."""
-    last_duration = 0.0
-    for run in runs.all:
-        if run.cell_id == cell.id:
-            last_duration = run.duration_s
+    durations = (run.duration_s for run in reversed(runs.all) if run.cell_id == cell.id)
+    last_duration = next(durations, 0.0)
     return min(MAX_IMAGE_SECONDS, max(IMAGE_SECONDS, IMAGE_SHARE * last_duration))
 
 
@@ -128,7 +127,7 @@ def find_expected_changes(
     if not _can_undo(session, kernel, limits):
         return ExpectedChanges({})
     session.journal.update_run_history()
-    runs = list_runs(session, kernel)
+    runs = list_runs(session, kernel.id)
     request = _select_restore(session, runs, cells, cell)
     if request is None:
         return ExpectedChanges({})
@@ -161,9 +160,13 @@ def record_restore(
     facts = execution.undo or UndoFacts(started.run)
     result = complete_result(session, request, started.kernel, facts.restore)
     _log_restore(session, request, result, started.run, started.kernel, started.cell_id)
+    rebound = {name for name, kind in facts.changes.items() if kind in (NEW, REBOUND)}
+    if execution.undo is None and execution.outcome is Outcome.OK:
+        usage = session.language.analyze_names(started.source)
+        rebound = statement_flow.find_certain_rebinds(usage)
     not_restored = {}
     for name, reason in result.not_restored.items():
-        if facts.changes.get(name) not in (NEW, REBOUND):
+        if name not in rebound:
             not_restored[name] = reason
     return undo_report.format_restore(replace(result, not_restored=not_restored))
 
@@ -189,12 +192,11 @@ def complete_result(
     if not unknown:
         return result
     session.journal.update_run_history()
-    state = session.state
     names = undone_runs.list_unknown_changes(
         request,
         unknown,
-        undone_runs.KernelRuns(state.runs, kernel_id, state.undone_runs).active,
-        state.sources_by_hash,
+        list_runs(session, kernel_id).active,
+        session.state.sources_by_hash,
         lambda source: _list_names(session, source),
     )
     names -= result.removed.keys()
@@ -246,7 +248,7 @@ def plan_recomputation(
     if not _can_undo(session, kernel, limits):
         return None
     session.journal.update_run_history()
-    runs = list_runs(session, kernel)
+    runs = list_runs(session, kernel.id)
     request = _select_restore(session, runs, cells, cell)
     if request is None:
         return None
@@ -364,16 +366,20 @@ def explain_removed_name(
     return replace(fault, suggestion=suggestion)
 
 
-async def undo_deleted_cells(session: Session, cells: Sequence[Cell]) -> list[str]:
+async def undo_deleted_cells(
+    session: Session, cells: Sequence[Cell], *, before_run: bool = False
+) -> list[str]:
     """Undo the runs of deleted cells; return sentences on what was restored.
 
-    `cells` are all cells of the notebook. The caller must have the turn.
+    `cells` are all cells of the notebook. The caller must have the turn. If the kernel
+    reports no result, a later call asks again. With `before_run`, a cell runs next, so
+    log that nothing is known about the values.
     """
     kernel = session.kernel_manager.kernel
     limits = session.limits()
     if kernel is None or not _can_undo(session, kernel, limits):
         return []
-    runs = list_runs(session, kernel)
+    runs = list_runs(session, kernel.id)
     deleted = undone_runs.select_deleted_runs(cells, runs)
     if not deleted:
         return []
@@ -386,7 +392,7 @@ async def undo_deleted_cells(session: Session, cells: Sequence[Cell]) -> list[st
         request = undone_runs.select_restore_after_deletion(
             cells,
             own_runs,
-            list_runs(session, kernel),
+            list_runs(session, kernel.id),
             session.state.sources_by_hash,
             lambda source: _list_names(session, source),
         )
@@ -395,12 +401,17 @@ async def undo_deleted_cells(session: Session, cells: Sequence[Cell]) -> list[st
         except KernelError:
             break  # the next run reports the error
         number = own_runs[-1].number
-        if facts is None or facts.restore is None:
-            sentences.append(undo_report.format_lost_deletion(number))
-            break
-        result = complete_result(session, request, kernel.id, facts.restore)
+        restore = facts.restore if facts else None
+        if restore is None:
+            text = undo_report.format_lost_deletion(number, asks_again=not before_run)
+            sentences.append(text)
+            if not before_run:
+                break
+        result = complete_result(session, request, kernel.id, restore)
         _log_restore(
             session, request, result, session.state.next_run, kernel.id, cell_id
         )
+        if restore is None:
+            break
         sentences.append(undo_report.format_deletion(number, result))
     return [sentence for sentence in sentences if sentence]

@@ -46,7 +46,7 @@ async def undo(
         if cell_name is not None:
             cell = status_queries.find_code_cell(session, str(cell_name))
         selected = _select_runs(session, kernel, cells, cell)
-        facts = await _undo_runs(session, kernel, selected)
+        facts = await _undo_runs(session, kernel, cells, selected, caller)
         return _record(session, kernel, cells, selected, facts, caller)
 
 
@@ -94,7 +94,7 @@ def _select_runs(
 
     With `cell`, the state before this cell is requested.
     """
-    runs = cell_undo.list_runs(session, kernel)
+    runs = cell_undo.list_runs(session, kernel.id)
     if cell is None:
         selected = requested_undo.select_last_run(runs)
         missing = "this kernel has no run left to undo"
@@ -105,7 +105,7 @@ def _select_runs(
         raise UsageError(f"nothing was undone: {missing}")
     if requested_undo.list_unreachable_runs(selected, session.state):
         raise StepperError(
-            _explain_unreachable(session, cells, runs),
+            _explain_unreachable(session, cells, runs, selected),
             _get_restore_hint(session),
         )
     return selected
@@ -118,10 +118,19 @@ def _get_restore_hint(session: Session) -> str:
 
 
 def _explain_unreachable(
-    session: Session, cells: Sequence[Cell], runs: KernelRuns
+    session: Session,
+    cells: Sequence[Cell],
+    runs: KernelRuns,
+    selected: Sequence[RunEnded],
 ) -> str:
-    """Return the message on a state that the kernel does not keep."""
-    text = "nothing was undone: the kernel does not keep the state before that run"
+    """Return the message on selected runs that cannot be undone."""
+    if requested_undo.follows_lost_undo(selected[0], session.state):
+        text = (
+            "nothing was undone: the kernel did not report whether it carried out an"
+            " earlier undo"
+        )
+    else:
+        text = "nothing was undone: the kernel does not keep the state before that run"
     reach = requested_undo.find_reach(cells, runs, session.state)
     if reach is None:
         return text
@@ -129,12 +138,17 @@ def _explain_unreachable(
 
 
 async def _undo_runs(
-    session: Session, kernel: Kernel, selected: Sequence[RunEnded]
+    session: Session,
+    kernel: Kernel,
+    cells: Sequence[Cell],
+    selected: Sequence[RunEnded],
+    caller: Caller,
 ) -> UndoFacts:
     """Undo all changes of runs in the kernel; return the kernel's facts.
 
     Raise KernelError if the kernel undid nothing, or did not report what it undid. In
-    the second case, log that nothing is known about the values.
+    the second case, log that nothing is known about the values, and add a notice for
+    the agent if the user requested the undo.
     """
     request = RestoreRequest(tuple(run.run for run in reversed(selected)), None)
     try:
@@ -147,7 +161,12 @@ async def _undo_runs(
     if facts is None:
         unknown = cell_undo.complete_result(session, request, kernel.id, None)
         images = session.state.undo_images
-        _log(session, kernel, selected, UndoFacts(0, restore=unknown, images=images))
+        lost_facts = UndoFacts(0, restore=unknown, images=images)
+        _log(session, kernel, selected, lost_facts, lost=True)
+        if caller.is_outside_agent:
+            numbers = _list_numbers(_list_undone_cells(cells, selected))
+            text = undo_report.format_lost_request(numbers)
+            session.notices.add(f"at the user's request, {text}")
         raise KernelError(
             "the kernel did not report whether it undid the runs: the values of"
             " variables are not known",
@@ -174,8 +193,7 @@ def _record(
     state = session.state
     _log(session, kernel, selected, facts)
     undone = _list_undone_cells(cells, selected)
-    numbers = sorted({cell.cell for cell in undone})
-    text = undo_report.format_requested(numbers, result)
+    text = undo_report.format_requested(_list_numbers(undone), result)
     if caller.is_outside_agent:
         session.notices.add(f"at the user's request, {text}")
     lines = [f"{text[0].upper()}{text[1:]}."]
@@ -199,9 +217,16 @@ def _record(
 
 
 def _log(
-    session: Session, kernel: Kernel, selected: Sequence[RunEnded], facts: UndoFacts
+    session: Session,
+    kernel: Kernel,
+    selected: Sequence[RunEnded],
+    facts: UndoFacts,
+    lost: bool = False,
 ) -> None:
-    """Log what the kernel undid on request."""
+    """Log what the kernel undid on request.
+
+    `lost` says that the kernel did not report what it undid.
+    """
     result = facts.restore
     assert result is not None
     session.journal.log(
@@ -217,6 +242,7 @@ def _log(
             former_values=result.former_values,
             former_classes=result.former_classes,
             by_command=True,
+            lost=lost,
             undo_reach=facts.reach,
             undo_images=facts.images,
         ),
@@ -236,3 +262,8 @@ def _list_undone_cells(
         number = 0 if index is None else numbers[index]
         undone.append(responses.UndoneCell(number, run.cell_id, run.run))
     return undone
+
+
+def _list_numbers(undone: Sequence[responses.UndoneCell]) -> list[int]:
+    """Return the numbers of cells in ascending order; 0 stands for deleted cells."""
+    return sorted({cell.cell for cell in undone})
