@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -692,7 +693,7 @@ def test_names_that_contain_objects_of_an_incomplete_walk_are_named(
     finally:
         del lab.seconds
     assert facts.unprotected.keys() == {"data", "rows", "few"}
-    assert facts.unprotected["few"].reason == "too many objects"
+    assert facts.unprotected["few"].reason == "not searched completely"
     assert not facts.unprotected["few"].is_changed
 
 
@@ -706,3 +707,51 @@ def test_view_of_an_array_that_is_too_large_is_named(lab: UndoLab) -> None:
         assert facts.unprotected.keys() == {"big", "view", "alias"}
     finally:
         lab.memory = 512 * MB
+
+
+def test_large_value_that_may_contain_a_former_value_is_not_passed_over(
+    lab: UndoLab,
+) -> None:
+    lab.step("nums = [1]")
+    first = lab.number
+    lab.step("class A: pass")
+    lab.step(
+        "big = dict.fromkeys(range(3_000_000), [0]); big['x'] = nums; big['y'] = A()\n"
+        "small = (nums, big['y'])"
+    )
+    facts = lab.step("nums = [1]", [first], {"nums"})
+    assert facts.restore
+    assert facts.restore.former_values == {"nums": ("", "small")}
+    facts = lab.step("class A: pass", [first + 1], {"A"})
+    assert facts.restore
+    assert facts.restore.former_classes == {"A": ("", "small")}
+    lab.step("del big")
+
+
+def test_twin_that_is_too_large_for_a_search_is_named(lab: UndoLab) -> None:
+    lab.step("nums = [1]")
+    first = lab.number
+    lab.step("a_large = {0: nums}; pair = (nums, 7); other = nums")
+    lab.step("nums = [1]", [first], {"nums"})
+    lab.step("a_large.update({i: [i] for i in range(1, 600_000)})")
+    facts = lab.step("other.append(2)")
+    assert facts.changes == {"other": "changed", "pair": "changed"}
+    assert facts.unprotected["a_large"].reason == "not searched completely"
+
+
+def test_counters_after_a_run_whose_image_failed(lab: UndoLab) -> None:
+    lab.step(PACKAGE.replace("'toy'", "'toy_lost'"))
+    lab.step("a = toy.System()")
+    first = lab.number
+    lab.step("b = toy.System()")
+    lab.number += 1
+    cell = "a = toy.System()"
+    usage = analyze_source(cell)
+    mentioned = list_mentioned_names(usage, BindingTable().resolve_usage(usage))
+    restore = RestoreRequest((first,), frozenset({"a"}), (first,))
+    seconds: Any = "a text"  # the helper cannot take an image
+    request = UndoRequest(lab.number, mentioned, seconds, lab.memory, restore)
+    execution = lab.kernel.execute(cell, 30, Limits(), undo=request)
+    lab.loop.run_until_complete(execution)
+    lab.step("c = toy.System(); print(a.name, c.name, toy.System._count)")
+    assert lab.output == "sys[0] sys[2] 3\n"

@@ -237,15 +237,17 @@ def find_names(
 ) -> set[str]:
     """Return the names whose values contain one of some objects.
 
-    If the time is too short, the result contains UNKNOWN_NAMES.
+    If the search of another value was not complete, the result contains UNKNOWN_NAMES.
     """
     names = set[str]()
     for name, value in roots:
         if name in names:
             continue
-        search = find_reachable(value, keys, deadline)
+        # A large value must not take the time of all values after it.
+        middle = (clock() + deadline) / 2
+        search = find_reachable(value, keys, middle)
         if search.reached:
             names.add(name)
-    if clock() >= deadline:
-        names.add(UNKNOWN_NAMES)
+        elif not search.is_complete:
+            names.add(UNKNOWN_NAMES)
     return names

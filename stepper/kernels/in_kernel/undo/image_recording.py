@@ -36,8 +36,9 @@ CHANGED = "changed"
 UNKNOWN = "unknown"
 MISSING: Any = object()  # the binding of a name that does not exist
 LOST: Any = object()  # a former binding that was too large to be kept
-# An object that a walk did not reach: its reason, size and change.
-NOT_VISITED = ("too many objects", 0, UNKNOWN)
+# A name whose value may contain other objects, because there were too many or the state
+# of one could not be read: its reason, size and change.
+NOT_VISITED = ("not searched completely", 0, UNKNOWN)
 KINDS = ("changes", "calls", "reads", "binds")
 IPYTHON_NAMES = re.compile(
     r"_{1,3}|_i{1,3}|_i?\d+|_[iod]h|__\w+__|_exit_code|In|Out|exit|quit|get_ipython"
@@ -187,7 +188,7 @@ class Recording:
         changed, unprotected = self.compare_objects()
         keys = {*changed, *unprotected}
         names_by_id = self.find_names(keys)
-        self.add_twins(changed.keys(), names_by_id)
+        self.add_twins(changed.keys(), names_by_id, image)
         for key, snapshot in changed.items():
             image.objects[key] = Change(snapshot, names_by_id[key])
         for key, (label, size, state) in list(unprotected.items()):
@@ -327,20 +328,28 @@ class Recording:
             if not search.is_complete:
                 add_unprotected(image, name, *NOT_VISITED)
 
-    def add_twins(self, keys: Any, names: Any) -> None:
+    def add_twins(self, keys: Any, names: Any, image: Image) -> None:
         """Add to the names of changed objects those in `twins` that contain them.
 
-        `names` contains the names that the cell uses, by the ids of objects.
+        `names` contains the names that the cell uses, by the ids of objects. A name
+        that may contain one of the objects cannot be restored.
         """
         if not keys:
             return
         deadline = walk_clock() + OTHER_NAMES_SECONDS
-        changed = set(keys)
-        for name in self.twins & self.bindings.keys():
+        for name in sorted(self.twins & self.bindings.keys()):
+            missing = {key for key in keys if name not in names[key]}
+            if not missing:
+                continue
+            # A large value must not take the time of all names after it.
+            now = walk_clock()
+            middle = (now + deadline) / 2
             value = self.bindings[name]
-            search = find_reachable(value, changed, deadline)
+            search = find_reachable(value, missing, middle)
             for key in search.reached:
                 names[key].add(name)
+            if not search.is_complete:
+                add_unprotected(image, name, *NOT_VISITED)
 
     def find_reachable(self, roots: list[int], keys: set[int]) -> Any:
         """Return those objects that other objects refer to, before the run."""

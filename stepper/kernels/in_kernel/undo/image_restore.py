@@ -26,6 +26,7 @@ from stepper.kernels.in_kernel.undo.image_recording import (
     CHANGED,
     LOST,
     MISSING,
+    NOT_VISITED,
     Image,
     add_unprotected,
     clock,
@@ -270,7 +271,7 @@ class Restore:
             for key in search.reached:
                 selected[key].add(name)
             if not search.is_complete:
-                self.fail(name, "too many objects")
+                self.fail(name, NOT_VISITED[0])
 
     def verify(
         self,

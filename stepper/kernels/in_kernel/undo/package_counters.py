@@ -100,20 +100,22 @@ class Counters:
 
     def finish_run(self, run: int) -> bool:
         """Record what a run counted; return whether counters differ from a replay."""
-        self.search()
+        values = self.values
+        expected_values = self.expected
         differs = self.has_other_value
-        for key, before in enumerate(self.values):
-            counter = self.counters[key]
-            after = read_counter(counter)
-            if after != before:
-                self.steps.setdefault(key, []).append(Step(run, before, after))
-            expected = self.expected.get(key)
-            if expected is not None:
-                differs = differs or after != expected.after
-                write_counter(counter, max(after, expected.last))
         self.values = []
         self.expected = {}
         self.has_other_value = False
+        self.search()
+        for key, before in enumerate(values):
+            after = read_counter(self.counters[key])
+            if after != before:
+                self.steps.setdefault(key, []).append(Step(run, before, after))
+        for key, expected in expected_values.items():
+            counter = self.counters[key]
+            after = read_counter(counter)
+            differs = differs or after != expected.after
+            write_counter(counter, max(after, expected.last))
         return differs
 
     def undo(self, runs: Collection[int], is_repeated: bool) -> bool:

@@ -18,6 +18,8 @@ from stepper.kernels.in_kernel.undo.python_objects import scope
 
 # The result of the restore before the current run, or None if nothing was restored.
 last_restore: dict[str, Any] = {"result": None}
+# The number of the run in progress, also if its image failed.
+current: dict[str, int] = {"run": 0}
 # The last undo outside of a run: the request and the facts.
 last_undo: dict[str, Any] = {"request": "", "facts": None}
 
@@ -46,6 +48,7 @@ def restore_before_run(request: dict[str, Any]) -> None:
     modules are reloaded.
     """
     last_restore["result"] = None
+    current["run"] = request["run"]
     with image_restore.ignore_interrupts():
         scope.namespace = shell.user_ns
         before_images.record_boundary(get_bindings())
@@ -69,6 +72,8 @@ def restore_runs(request: dict[str, Any]) -> dict[str, Any]:
 def start_run(request: dict[str, Any], reloaded: list[str]) -> None:
     """Take the image of the next run. `reloaded` are the modules reloaded for it."""
     last_undo["request"] = ""
+    current["run"] = request["run"]
+    call_safely(counters.start_run)
     restore = request.get("restore")
     if restore and last_restore["result"] is None:
         # An interrupt came before the restore.
@@ -79,7 +84,6 @@ def start_run(request: dict[str, Any], reloaded: list[str]) -> None:
     if reloaded:
         before_images.forget_modules(set(reloaded))
     before_images.begin(request, bindings)
-    call_safely(counters.start_run)
 
 
 def describe_failed_restore(restore: dict[str, Any]) -> dict[str, Any]:
@@ -109,9 +113,7 @@ def finish_run(has_failed: bool) -> dict[str, Any] | None:
     last_restore["result"] = None
     facts: dict[str, Any] | None
     facts = call_safely(before_images.finish, get_bindings(), has_failed)
-    have_counters_changed = False
-    if facts is not None:
-        have_counters_changed = call_safely(counters.finish_run, run)
+    have_counters_changed = call_safely(counters.finish_run, current["run"])
     if result:
         facts = facts or {"run": run}
         facts["restore"] = result
