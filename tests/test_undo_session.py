@@ -507,6 +507,21 @@ def test_history_names_what_only_the_source_shows(project: Quick) -> None:  # no
     assert lines[2].endswith("  failed, undone except os")
 
 
+def test_history_does_not_name_what_only_another_cell_changed(
+    project: Quick,  # noqa: F811
+) -> None:
+    project.config("recompute_seconds: 0.001\n")
+    notebook = project.new("One", "Two", "Three")
+    notebook.insert("import time\ntime.sleep(0.01)\nnumbers = (n for n in range(5))")
+    cell, _ = notebook.insert("print(numbers)")
+    notebook.insert("next(numbers)")
+    answer = notebook.replace(cell, "print(numbers, 1)")
+    assert "not restored: `numbers` (generator)" in answer.text
+    history = project.json("history")
+    assert [entry["undone"] for entry in history] == [False, True, False, False]
+    assert history[1]["not_restored"] == []
+
+
 def test_replaced_cell_that_was_rewound_is_named_and_can_run_again(
     project: Quick,  # noqa: F811
 ) -> None:
