@@ -755,3 +755,56 @@ def test_counters_after_a_run_whose_image_failed(lab: UndoLab) -> None:
     lab.loop.run_until_complete(execution)
     lab.step("c = toy.System(); print(a.name, c.name, toy.System._count)")
     assert lab.output == "sys[0] sys[2] 3\n"
+
+
+def test_setting_of_a_package_is_not_a_counter(lab: UndoLab) -> None:
+    source = r"level = 0\ndef set_level(n):\n    global level\n    level = n"
+    lab.step(
+        "import types; toy = sys.modules['toy_level'] = types.ModuleType('toy_level')\n"
+        f"exec('{source}', vars(toy))"
+    )
+    lab.step("toy.set_level(3)")
+    facts = lab.step("toy.set_level(4)", [lab.number])
+    assert facts.restore and facts.restore.not_restored == {}
+
+
+def test_counter_that_has_its_former_value_is_not_named(lab: UndoLab) -> None:
+    lab.step(PACKAGE.replace("'toy'", "'toy_same'"))
+    lab.step("a = toy.System()")
+    first = lab.number
+    lab.step("toy.System._count = 0")
+    facts = lab.loop.run_until_complete(
+        lab.kernel.undo(RestoreRequest((first,), frozenset({"a"}), (first,)))
+    )
+    assert facts and facts.restore and facts.restore.not_restored == {}
+
+
+def test_counter_of_a_package_that_the_cell_imports_is_named(lab: UndoLab) -> None:
+    cell = PACKAGE.replace("'toy'", "'toy_new'") + "z = toy.System()"
+    lab.step(cell)
+    facts = lab.step("z = toy.System()", [lab.number], {"z"})
+    assert facts.restore and [*facts.restore.not_restored] == ["package counters"]
+
+
+def test_numbers_of_a_run_between_two_own_runs_stay(lab: UndoLab) -> None:
+    lab.step(PACKAGE.replace("'toy'", "'toy_between'"))
+    lab.step("a = toy.System()")
+    first = lab.number
+    lab.step("b = toy.System()")
+    lab.step("a = toy.System()")
+    runs = [lab.number, first]
+    facts = lab.step("a = toy.System(); print(a.name)", runs, {"a"})
+    assert lab.output == "sys[3]\n"
+    assert facts.restore and [*facts.restore.not_restored] == ["package counters"]
+
+
+def test_counter_after_a_run_that_counted_further(lab: UndoLab) -> None:
+    lab.step(PACKAGE.replace("'toy'", "'toy_further'"))
+    lab.step("a = toy.System()")
+    first = lab.number
+    lab.step("b = toy.System()")
+    lab.step("a = [toy.System(), toy.System()]", [first], {"a"})
+    facts = lab.step("a = toy.System()", [lab.number], {"a"})
+    assert facts.restore and [*facts.restore.not_restored] == ["package counters"]
+    lab.step("c = toy.System(); print(b.name != c.name)")
+    assert lab.output == "True\n"

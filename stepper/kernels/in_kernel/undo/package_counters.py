@@ -1,7 +1,7 @@
 """Counters of packages, such as the number in the default name `sys[3]` of an object.
 
-A counter is an integer (or `itertools.count`) of a class or module that a function of
-the same class or module may assign. Before a cell runs again, a counter for names gets
+A counter is an integer to which a function of the same class or module adds in place,
+or an `itertools.count`. Before a cell runs again, a counter for names gets
 the value that the cell saw when it ran first. If the cell counts as far as before, the
 counter gets its last value afterwards: the objects of other cells have the next
 numbers. Otherwise, and for other counters, the report says that they differ.
@@ -47,7 +47,10 @@ OTHER_PACKAGES = {
 }
 STORING = {dis.opmap["STORE_ATTR"], dis.opmap["STORE_GLOBAL"]}
 COUNTER_TYPES = (int, itertools.count)
-LABEL = "other objects got the next numbers"
+LABEL = "may differ from a run from the top"
+IN_PLACE = {"INPLACE_ADD", "+="}
+# Instructions between an addition and the assignment.
+IN_BETWEEN = {"CACHE", "EXTENDED_ARG", "ROT_TWO", "SWAP"}
 
 
 class Counter(NamedTuple):
@@ -62,10 +65,13 @@ class Counter(NamedTuple):
 
 
 class Step(NamedTuple):
-    """The values of a counter before and after a run."""
+    """The values of a counter before and after a run.
+
+    `before` is None if the counter was found during the run.
+    """
 
     run: int
-    before: int
+    before: int | None
     after: int
 
 
@@ -111,6 +117,11 @@ class Counters:
             after = read_counter(self.counters[key])
             if after != before:
                 self.steps.setdefault(key, []).append(Step(run, before, after))
+        for key in range(len(values), len(self.counters)):
+            after = read_counter(self.counters[key])
+            # A counter with 0 has probably not counted yet.
+            if after:
+                self.steps.setdefault(key, []).append(Step(run, None, after))
         for key, expected in expected_values.items():
             counter = self.counters[key]
             after = read_counter(counter)
@@ -131,13 +142,21 @@ class Counters:
                 continue
             counter = self.counters[key]
             value = read_counter(counter)
+            before = own_steps[0].before
+            other_steps = [step for step in steps if step.run not in runs]
+            if value == before:
+                self.steps[key] = other_steps
+                continue
             is_last = value == own_steps[-1].after
-            if not counter.is_for_names or not (is_last or is_repeated):
+            is_separate = are_contiguous(own_steps, other_steps)
+            can_set_back = is_separate and (is_last or is_repeated)
+            if before is None or not counter.is_for_names or not can_set_back:
                 self.has_other_value = True
                 continue
             if not is_last:
                 self.expected[key] = Expected(own_steps[-1].after, value)
-            write_counter(counter, own_steps[0].before)
+            write_counter(counter, before)
+            self.steps[key] = other_steps
         return self.has_other_value
 
     def search(self) -> None:
@@ -174,6 +193,25 @@ class Counters:
 counters = Counters()
 
 
+def are_contiguous(own_steps: list[Step], other_steps: list[Step]) -> bool:
+    """Return whether other runs counted only before or after all own steps."""
+    first = own_steps[0].before
+    last = own_steps[-1].after
+    if first is None:
+        return False
+    value = first
+    for step in own_steps:
+        if step.before != value:
+            return False
+        value = step.after
+    for other in other_steps:
+        is_earlier = other.after <= first
+        is_later = other.before is not None and other.before >= last
+        if not is_earlier and not is_later:
+            return False
+    return True
+
+
 def find_counters(owner: Any, attributes: Any, module_name: Any) -> Iterator[Counter]:
     """Yield the counters of a class or module."""
     candidates = [
@@ -188,7 +226,7 @@ def find_counters(owner: Any, attributes: Any, module_name: Any) -> Iterator[Cou
         storing = [code for code in codes if name in code.co_names]
         if type(attributes[name]) is itertools.count:
             yield Counter(owner, name, is_for_names=False)
-        elif storing:
+        elif any(adds_in_place(code, name) for code in storing):
             yield Counter(owner, name, any(map(builds_text, storing)))
 
 
@@ -204,6 +242,18 @@ def list_storing_codes(attributes: Any, module_name: Any) -> Iterator[types.Code
         is_own = function.__module__ == module_name
         if is_own and not STORING.isdisjoint(code.co_code[::2]):
             yield code
+
+
+def adds_in_place(code: types.CodeType, name: str) -> bool:
+    """Return whether a function adds to an attribute or global variable in place."""
+    is_added = False
+    for instruction in dis.get_instructions(code):
+        if instruction.opname in IN_BETWEEN:
+            continue
+        if is_added and instruction.opcode in STORING and instruction.argval == name:
+            return True
+        is_added = not IN_PLACE.isdisjoint((instruction.opname, instruction.argrepr))
+    return False
 
 
 def builds_text(code: types.CodeType) -> bool:
