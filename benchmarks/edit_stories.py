@@ -420,7 +420,17 @@ def run_edit_story(
     if 2 * len(unstable) > len(names):
         text = f"{len(unstable)} of {len(names)} names: {sorted(unstable)[:9]}"
         return Story(name, "nondeterministic", text)
-    live = run_live_edit(notebook, choice.edit)
+    try:
+        live = run_live_edit(notebook, choice.edit)
+    except (
+        InvalidRunError,
+        subprocess.SubprocessError,
+        AssertionError,
+        OSError,
+        ValueError,
+    ) as error:
+        # The notebook can be run and edited, so stepper is the cause.
+        return Story(name, "failed", f"{choice.edit.text}: {error}")
     verdict = judge_story(live, choice.first, choice.second, compares_identity=False)
     return Story(
         name,
