@@ -369,6 +369,7 @@ def test_differences_in_times_alone(project: Quick) -> None:
             ("import time\nprint(f'{time.time() % 9:.1f} s')", "b", "17.5 s\n"),
             ("print(time.strftime('%Y-%m-%d'))", "c", "2020-01-02\n"),
             ("print(datetime.date.today(), 1)", "d", "2020-01-02 2\n"),
+            ("print(int(time.time()) % 2 + 5)", "e", "1\n"),
         )
     ]
     project.notebook("a.ipynb", cells[:2])
@@ -378,7 +379,11 @@ def test_differences_in_times_alone(project: Quick) -> None:
     assert "only times or durations differ" in result["cells"][0]["difference"]
     project.notebook("a.ipynb", cells)
     result = run_verify(project, check=1)
-    assert format_verdicts(result) == "a:unstable b:unstable c:changed d:changed"
+    assert format_verdicts(result) == (
+        "a:unstable b:unstable c:changed d:changed e:unstable"
+    )
+    text = result["cells"][4]["difference"]
+    assert text == "only values of the clock or ids differ"
 
 
 def test_replay_goes_on_and_stops_where_the_recording_did(project: Quick) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from stepper.policy.comparison import clock_values, random_draws
 from stepper.policy.comparison.output_comparison import NONDETERMINISTIC
+from stepper.policy.comparison.output_items import CellOutputs, list_items, list_types
 from stepper.policy.model import Cell
 
 THREADS = re.compile(
@@ -108,6 +110,21 @@ def describe_reason(cell: Cell, sources: Sources, is_reordered: bool) -> str:
             return describe_changed_file(changed_file)
         reason = _find_reason_above(cell, sources)
     return f"{NONDETERMINISTIC}: {reason or UNKNOWN}"
+
+
+def differ_in_thread_order(
+    source: str, recorded: CellOutputs, fresh: CellOutputs
+) -> bool:
+    """Return whether only the order of lines differs, and the cell uses threads.
+
+    Two fresh runs may have the same order of threads by chance.
+    """
+    if not THREADS.search(source):
+        return False
+    types = list_types(recorded.outputs) & list_types(fresh.outputs)
+    old_items = list_items(recorded.outputs, types)
+    new_items = list_items(fresh.outputs, types)
+    return old_items != new_items and Counter(old_items) == Counter(new_items)
 
 
 def describe_changed_file(name: str) -> str:

@@ -9,8 +9,10 @@ from stepper.notebooks.notebook_document import Document
 from stepper.policy import changed_cells
 from stepper.policy.comparison import (
     clock_values,
+    nondeterminism,
     recorded_runs,
     verify_results,
+    volatile_outputs,
     widget_outputs,
 )
 from stepper.policy.comparison.clock_values import RunTime
@@ -34,6 +36,10 @@ from stepper.session.verification.replay import ReplayResult
 
 Models = widget_outputs.Models
 ONLY_TIMES = "only times or durations differ, and the cell reads the clock"
+ONLY_VOLATILE = "only values of the clock or ids differ"
+ONLY_THREAD_ORDER = (
+    "only the order of the lines differs, and the cell uses threads or processes"
+)
 DRAWN = (
     "the fresh runs agree, perhaps by chance: the cell depends on random numbers"
     " without a seed"
@@ -185,16 +191,35 @@ def update_differences(
             findings, cell, CellOutputs(recorded, figures)
         )
         difference = compare_outputs(old, new, further, compare_pixels, is_redrawn)
-        if difference.verdict is ReplayVerdict.CHANGED and _do_only_times_differ(
-            findings, cell, old, new
-        ):
-            difference = replace(
-                difference,
-                verdict=ReplayVerdict.UNSTABLE,
-                text=ONLY_TIMES,
-                doubtful=False,
-            )
+        if difference.verdict is ReplayVerdict.CHANGED:
+            reason = _find_volatile_reason(findings, cell, old, new)
+            if reason:
+                difference = replace(
+                    difference,
+                    verdict=ReplayVerdict.UNSTABLE,
+                    text=reason,
+                    doubtful=False,
+                )
         findings.differences[cell.index] = difference
+
+
+def _find_volatile_reason(
+    findings: ReplayFindings, cell: Cell, recorded: CellOutputs, fresh: CellOutputs
+) -> str:
+    """Return why a difference is nondeterministic even if all fresh runs agree.
+
+    Return an empty string if there is no such reason.
+    """
+    if _do_only_times_differ(findings, cell, recorded, fresh):
+        return ONLY_TIMES
+    above = [other.source for other in findings.cells if other.index < cell.index]
+    if volatile_outputs.differ_only_in_volatile_values(
+        cell.source, above, recorded, fresh
+    ):
+        return ONLY_VOLATILE
+    if nondeterminism.differ_in_thread_order(cell.source, recorded, fresh):
+        return ONLY_THREAD_ORDER
+    return ""
 
 
 def _do_only_times_differ(
