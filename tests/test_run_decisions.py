@@ -525,6 +525,16 @@ def test_journal_event_round_trip(kind: str) -> None:
     assert (written, list(written)) == (line, list(line))
 
 
+@pytest.mark.parametrize("names", [(), ("x",), None])
+def test_empty_names_differ_from_unknown_names(names: tuple[str, ...] | None) -> None:
+    for event in (
+        journal_events.ScratchExecuted(at=AT, rebound=names),
+        journal_events.RunsUndone(at=AT, names=names),
+    ):
+        line = orjson.loads(orjson.dumps(event.to_json()))
+        assert journal_events.parse_event(line) == event
+
+
 @pytest.mark.parametrize(
     "line",
     [

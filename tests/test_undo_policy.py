@@ -72,7 +72,7 @@ def select(
     sources |= {hash_source(source): source for source in ("old", "x = old")}
     kernel_runs = undone_runs.KernelRuns(runs, "k", undone)
     return undone_runs.select_restore(
-        cells, cell, kernel_runs, sources, list_names, keep
+        cells, cell, kernel_runs, sources, list_names, keep=keep
     )
 
 

@@ -33,16 +33,25 @@ NAMED_TUPLES = {"left_out", "undo_images"}
 class Event:
     """A line of the journal.
 
-    Fields in `optional` are omitted if their values are empty or false.
+    Fields in `optional` are omitted if their values are empty or false. Fields in
+    `nullable` are omitted only if their values are None, because an empty tuple has
+    another meaning.
     """
 
     kind: ClassVar[str]
     optional: ClassVar[tuple[str, ...]]
+    nullable: ClassVar[tuple[str, ...]]
 
-    def __init_subclass__(cls, kind: str, optional: tuple[str, ...] = ()) -> None:
+    def __init_subclass__(
+        cls,
+        kind: str,
+        optional: tuple[str, ...] = (),
+        nullable: tuple[str, ...] = (),
+    ) -> None:
         """Register the class for the journal lines with this kind."""
         cls.kind = kind
         cls.optional = optional
+        cls.nullable = nullable
         EVENT_CLASSES[kind] = cls
 
     def to_json(self) -> dict[str, Any]:
@@ -53,6 +62,9 @@ class Event:
             data["fault"] = asdict(data["fault"])
         for name in self.optional:
             if not data[name]:
+                del data[name]
+        for name in self.nullable:
+            if data[name] is None:
                 del data[name]
         for name in NAMED_TUPLES & data.keys():
             data[name] = tuple(data[name])
@@ -109,7 +121,8 @@ class PlanChanged(Event, kind="plan"):
 class RunStarted(
     Event,
     kind="start",
-    optional=("by", "outside_agent", "undoes", "undoes_others", "undoes_names"),
+    optional=("by", "outside_agent", "undoes", "undoes_others"),
+    nullable=("undoes_names",),
 ):
     """A run is about to start.
 
@@ -228,7 +241,6 @@ class RunsUndone(
     optional=(
         "runs",
         "others",
-        "names",
         "restored",
         "removed",
         "not_restored",
@@ -239,6 +251,7 @@ class RunsUndone(
         "former_values",
         "former_classes",
     ),
+    nullable=("names",),
 ):
     """The kernel restored the state before earlier runs.
 
@@ -280,7 +293,9 @@ class PreflightFailed(Run, Event, kind="held", optional=("by", "outside_agent"))
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScratchExecuted(Event, kind="scratch", optional=("rebound", "ends_reach")):
+class ScratchExecuted(
+    Event, kind="scratch", optional=("ends_reach",), nullable=("rebound",)
+):
     """`stepper eval` executed code, which may have changed any variable.
 
     See `undo_model.UndoFacts` for `rebound` and `ends_reach`.

@@ -259,7 +259,10 @@ def _apply_run(event: journal_events.RunEnded, state: State) -> None:
 def _apply_scratch_execution(
     event: journal_events.ScratchExecuted, state: State
 ) -> None:
-    """Record which names a scratch execution may have changed."""
+    """Record which names a scratch execution may have changed.
+
+    The kernel reports more than MAX_CHANGES names only as an incomplete list.
+    """
     state.unchanged = False
     last_run = state.next_run - 1
     if event.rebound is None or event.ends_reach:
@@ -287,7 +290,11 @@ def _apply_undo(event: journal_events.RunsUndone, state: State) -> None:
 
 
 def _record_run(event: journal_events.RunEnded, state: State) -> None:
-    """Add a finished run to the runs, with the source and the modules that it used."""
+    """Add a finished run to the runs, with the source and the modules that it used.
+
+    The run is no longer the running one, and its number is not used again. If the state
+    has more than RUNS_IN_MEMORY runs, the fault and report of an older run are dropped.
+    """
     if state.running is not None and state.running.cell_id == event.cell_id:
         state.sources_by_hash[event.source_hash] = state.running.source
     state.running = None

@@ -242,11 +242,11 @@ class State:
         or deleted after it succeeded. Failed and skipped steps keep their status.
         """
         progress = self.get_progress(key)
-        has_run = progress.status in (StepStatus.DONE, StepStatus.CRITERION_FALSE)
+        has_succeeded = progress.status in (StepStatus.DONE, StepStatus.CRITERION_FALSE)
         is_pending = progress.status is StepStatus.PENDING
-        if progress.interrupted and (has_run or is_pending):
+        if progress.interrupted and (has_succeeded or is_pending):
             return StepStatus.INTERRUPTED
-        if has_run and progress.cell_id in self.changed_ids:
+        if has_succeeded and progress.cell_id in self.changed_ids:
             return StepStatus.CHANGED
         return progress.status
 

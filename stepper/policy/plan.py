@@ -311,7 +311,7 @@ def find_cell(cells: Sequence[Cell], cell_id: str) -> Cell | None:
     for cell in cells:
         if cell.id == cell_id:
             return cell
-    match = re.fullmatch(r"cell-(\d+)", cell_id)
+    match = re.fullmatch(r"cell-([0-9]{1,9})", cell_id)
     if match is None:
         return None
     index = int(match[1])

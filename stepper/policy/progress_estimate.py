@@ -67,15 +67,17 @@ class Counter:
     def add_sample(self, seconds: float, share: float) -> None:
         """Add a sample if the share is larger than the last one.
 
-        Set `has_fallen` if it is smaller.
+        Set `has_fallen` if the share is smaller. If there are more than MAX_SAMPLES
+        samples, remove every second one, but keep the first and the last.
         """
-        last_share = -1.0
-        if self.samples:
-            last_share = self.samples[-1].share
+        sample = Sample(seconds, share)
+        if not self.samples:
+            self.samples.append(sample)
+            return
+        last_share = self.samples[-1].share
         if share < last_share:
             self.has_fallen = True
-        if share > last_share:
-            sample = Sample(seconds, share)
+        elif share > last_share:
             self.samples.append(sample)
         if len(self.samples) > MAX_SAMPLES:
             del self.samples[1:-1:2]
@@ -177,7 +179,10 @@ class ProgressEstimator:
         return self.selected.estimate_remaining(now)
 
     def _add_sample(self, now: float, share: Share) -> None:
-        """Add a share to its counter, unless there are too many counters."""
+        """Add a share to its counter.
+
+        The share is ignored if its counter is new and there are MAX_COUNTERS already.
+        """
         counter = self.counters.get(share.counter_key)
         if counter is None:
             if len(self.counters) >= MAX_COUNTERS:

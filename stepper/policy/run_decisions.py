@@ -205,11 +205,12 @@ def judge_run(
 ) -> Judgement:
     """Return the error and the verdict of a run.
 
-    `fault` is the error that the cell raised, if any. If the run exceeded the memory
-    limit, the kernel died or the cell timed out, the class of the returned error is
-    "MemoryLimit", "KernelDied" or "Timeout". `memory` is a text about the exceeded
-    limit. `lost_variables` is a text about the lost variables, which the message adds
-    if the kernel died.
+    `fault` is the error that the cell raised, if any. If `raises-exception` is one of
+    the cell's `tags`, this error is expected, and the verdict is FINE. If the run
+    exceeded the memory limit, the kernel died or the cell timed out, the class of the
+    returned error is "MemoryLimit", "KernelDied" or "Timeout". `memory` is a text about
+    the exceeded limit. `lost_variables` is a text about the lost variables, which the
+    message adds if the kernel died.
     """
     if outcome is Outcome.MEMORY:
         memory_fault = _make_memory_fault(memory, death, lost_variables)
@@ -395,7 +396,10 @@ def decide_after_run(state: State, run: RunEnded, limits: Limits) -> RunDecision
 def decide_after_preflight(
     state: State, event: PreflightFailed, limits: Limits
 ) -> RunDecision:
-    """Return the action after a failed preflight check; it is not in the state yet."""
+    """Return the action after a failed preflight check.
+
+    `event` is the event of the check, which is not in the state yet.
+    """
     count = state.count_attempts_after_preflight(event.key)
     reaction = Reaction(NextAction.FIX)
     if count.counts:

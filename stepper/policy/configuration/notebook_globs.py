@@ -49,7 +49,7 @@ def is_valid(pattern: object) -> bool:
 
 
 def _is_visible(folder: str) -> bool:
-    """Return whether wildcards match a folder."""
+    """Return whether wildcards match a folder: it is not hidden or `node_modules`."""
     is_hidden = folder.startswith(".")
     return not is_hidden and folder != "node_modules"
 
@@ -189,15 +189,20 @@ def suggest_patterns(patterns: Sequence[str], paths: Iterable[str]) -> list[str]
 
 
 def _suggest_folder_patterns(folders: set[str]) -> list[str]:
-    """Return patterns that include the notebooks in these folders."""
-    nested = _remove_nested(folders - {""})
-    if len(nested) > MAX_SUGGESTED_FOLDERS:
-        top_folders = {folder.partition("/")[0] for folder in nested}
-        nested = _remove_nested(top_folders)
-    if len(nested) > MAX_SUGGESTED_FOLDERS:
+    """Return patterns that include the notebooks in these folders.
+
+    More than MAX_SUGGESTED_FOLDERS folders are combined: into the folders at the top of
+    the project, or else into one pattern for all folders. An empty string means the
+    project's folder.
+    """
+    outermost = _remove_nested(folders - {""})
+    if len(outermost) > MAX_SUGGESTED_FOLDERS:
+        top_folders = {folder.partition("/")[0] for folder in outermost}
+        outermost = sorted(top_folders)
+    if len(outermost) > MAX_SUGGESTED_FOLDERS:
         return [ALL_FOLDERS]
     patterns = []
-    for folder in nested:
+    for folder in outermost:
         patterns.append(SPECIAL_CHARACTERS.sub("?", folder))
     if "" in folders:
         patterns.append(TOP_LEVEL)

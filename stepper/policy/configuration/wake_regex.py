@@ -167,8 +167,9 @@ def _find_required_texts(items: Iterable[Any]) -> list[tuple[str, ...]]:
     Each tuple contains alternatives: a match contains at least one of them.
     """
     required = list[tuple[str, ...]]()
-    text = ""
-    for kind, argument in (*items, ("END", None)):
+    text = ""  # the literal characters since the last item of another kind
+    end = ("END", None)  # after it, `text` is complete
+    for kind, argument in (*items, end):
         name = str(kind)
         if name == "LITERAL":
             text += chr(argument)

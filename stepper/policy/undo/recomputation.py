@@ -1,4 +1,4 @@
-"""Select the cells that compute values again that cannot be restored.
+"""Select the cells that recompute the values that the kernel cannot restore.
 
 A value that a failed version of a cell changed, and that has no safe copy, can only be
 computed again: by the cell above that binds it, and the cells above that change it.
@@ -71,7 +71,7 @@ def list_unrestorable(
 def select_cells(
     cells: Sequence[Cell], cell: Cell, names: Collection[str], history: History
 ) -> list[Cell] | None:
-    """Return the cells above `cell` that compute names again, in order.
+    """Return the cells above `cell` that recompute the values of names, in order.
 
     `cells` are all cells of the notebook. Return None if the cells above do not provide
     all of the names, or if one of the cells has failed or changed.
@@ -128,7 +128,7 @@ def _find_creators(candidates: Sequence[_Candidate], name: str) -> set[int]:
 
 
 def _add_undone_cells(candidates: Sequence[_Candidate], selected: set[int]) -> None:
-    """Add the cells below selected cells whose changes are undone when these run."""
+    """Add the cells whose changes are undone when a selected cell above them runs."""
     for position, candidate in enumerate(candidates):
         above = [other for other in selected if other < position]
         if any(candidates[other].uses_any(candidate.changed) for other in above):

@@ -21,9 +21,9 @@ class UndoReach:
 
     `cell` is the number of the topmost cell whose first run can be undone. `runs` is
     the number of runs that are undone then, and `complete_runs` the number of the
-    newest of them that can be undone without exceptions. `has_other_code` says that
-    code outside the cells ran since then. The before-images keep `bytes` alive, and may
-    use `memory` bytes.
+    newest of these runs whose changes can all be undone. `has_other_code` says that
+    code outside the cells was executed after the first of these runs began. The
+    before-images keep `bytes` alive, and may use `memory` bytes.
     """
 
     cell: int
@@ -61,8 +61,8 @@ def select_runs_since(
 def list_unreachable_runs(selected: Sequence[RunEnded], state: State) -> list[RunEnded]:
     """Return the selected runs that cannot be undone.
 
-    The kernel has no before-image of these runs, or their state is not known since an
-    undo without a known result.
+    The kernel has no before-image of these runs, or it is not known whether a later
+    `stepper undo` has undone them.
     """
     oldest = state.undo_images.oldest
     return [
@@ -73,9 +73,9 @@ def list_unreachable_runs(selected: Sequence[RunEnded], state: State) -> list[Ru
 
 
 def follows_lost_undo(run: RunEnded, state: State) -> bool:
-    """Return whether the undo of a run would follow an undo without a known result.
+    """Return whether a run is older than a `stepper undo` whose result is unknown.
 
-    Newer runs than that undo can still be undone.
+    Such a run cannot be undone; newer runs can.
     """
     return run.run <= state.last_run_before_lost_undo
 
@@ -88,7 +88,7 @@ def has_other_code_since(run: int, state: State) -> bool:
 def find_reach(
     cells: Sequence[Cell], runs: KernelRuns, state: State
 ) -> UndoReach | None:
-    """Return the topmost cell before which the kernel can go, or None."""
+    """Return how far back `stepper undo` reaches, or None if it can undo no run."""
     for cell in cells:
         if not cell.is_code:
             continue
@@ -99,7 +99,10 @@ def find_reach(
 
 
 def _make_reach(cell: Cell, selected: Sequence[RunEnded], state: State) -> UndoReach:
-    """Return the reach to the state before a cell, by the undo of the selected runs."""
+    """Return the reach for the topmost cell whose first run can be undone.
+
+    `selected` are the runs that are undone for this, in chronological order.
+    """
     complete_count = 0
     if state.undo_reach:
         complete_count = sum(run.run >= state.undo_reach for run in selected)

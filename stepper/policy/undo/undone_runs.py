@@ -151,6 +151,7 @@ def select_restore(
     runs: KernelRuns,
     sources: Mapping[str, str],
     list_names: ListNames,
+    *,
     keep: bool = False,
 ) -> RestoreRequest | None:
     """Return the request that undoes runs before a cell runs again, or None.
@@ -247,6 +248,10 @@ def _estimate_position(
 def _make_request(
     runs: Sequence[RunEnded], names: set[str], own_runs: Sequence[RunEnded]
 ) -> RestoreRequest:
+    """Return the request that undoes the changes of names by runs.
+
+    `runs` are in chronological order.
+    """
     return RestoreRequest(
         tuple(run.run for run in reversed(runs)),
         frozenset(names),
@@ -263,8 +268,9 @@ def select_later_runs(
 ) -> list[RunEnded]:
     """Return the runs of a cell, and later runs of deleted cells and cells below it.
 
-    `own_runs` are the runs of the cell, `first_run` is the number of the first run, and
-    `index` is its position.
+    `own_runs` are the runs of the cell that are not undone, and `first_run` is the
+    number of its first run. `index` is the index of the cell. If the cell is deleted,
+    `index` is the index of the first cell below it.
     """
     own_numbers = {run.run for run in own_runs}
     selected = []
@@ -328,32 +334,32 @@ def _find_global_states(source: str) -> frozenset[str]:
 
 
 def _exclude_new_names(names: set[str], own_runs: Sequence[RunEnded]) -> set[str]:
-    """Return names without those that failed runs of the cell bound first."""
-    kept = set[str]()
+    """Return the names except those that did not exist before a failed run."""
+    new_names = set[str]()
     for run in own_runs:
         if run.verdict is not Verdict.FINE:
-            kept |= {name for name, kind in run.changes.items() if kind == NEW}
-    return names - kept
+            new_names |= {name for name, kind in run.changes.items() if kind == NEW}
+    return names - new_names
 
 
 def list_unknown_changes(
     request: RestoreRequest,
-    unknown: Collection[int],
+    unknown_runs: Collection[int],
     runs: Sequence[RunEnded],
     sources: Mapping[str, str],
     list_names: ListNames,
 ) -> set[str]:
-    """Return the requested names that some undone runs may have changed.
+    """Return the requested names whose restoration is unknown.
 
-    `unknown` are these runs: it is not known whether the kernel restored the names.
-    `runs` are all runs in the kernel that are not undone.
+    `unknown_runs` are requested runs: it is not known whether the kernel undid them.
+    Their names count unless a later run, which is not undone, has bound them again.
+    `runs` are all runs in the kernel that were not undone before the request.
     """
     names = set[str]()
     for run in runs:
-        if run.run in unknown:
+        if run.run in unknown_runs:
             names |= _list_written_names(run, sources, list_names)
         elif run.run not in request.runs:
-            # The value of a run that is not undone does not change.
             names -= {
                 name for name, kind in run.changes.items() if kind in (NEW, REBOUND)
             }
@@ -367,7 +373,7 @@ def find_returning_names(
 ) -> frozenset[str]:
     """Return the names that may exist again after a request, because runs deleted them.
 
-    `runs` are all runs in the kernel that are not undone.
+    `runs` are all runs in the kernel that were not undone before the request.
     """
     names = set[str]()
     for run in runs:

@@ -73,7 +73,7 @@ def _select_restore(
         runs,
         session.state.sources_by_hash,
         lambda source: _list_names(session, source),
-        cell_directives.parse(cell.source).keep,
+        keep=cell_directives.parse(cell.source).keep,
     )
 
 
