@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from stepper.policy.comparison import clock_values, random_draws
 from stepper.policy.comparison.output_comparison import NONDETERMINISTIC
-from stepper.policy.comparison.output_items import CellOutputs, list_items, list_types
+from stepper.policy.comparison.output_items import (
+    CellOutputs,
+    Item,
+    list_items,
+    list_types,
+)
 from stepper.policy.model import Cell
 
 THREADS = re.compile(
@@ -115,16 +120,29 @@ def describe_reason(cell: Cell, sources: Sources, is_reordered: bool) -> str:
 def differ_in_thread_order(
     source: str, recorded: CellOutputs, fresh: CellOutputs
 ) -> bool:
-    """Return whether only the order of lines differs, and the cell uses threads.
+    """Return whether only the order of the texts differs, and the cell uses threads.
 
-    Two fresh runs may have the same order of threads by chance.
+    Two fresh runs may have the same order of threads by chance. `print` writes a text
+    and its line break one after the other, so another thread may print between them.
+    Therefore, the characters are compared and not the lines.
     """
     if not THREADS.search(source):
         return False
     types = list_types(recorded.outputs) & list_types(fresh.outputs)
     old_items = list_items(recorded.outputs, types)
     new_items = list_items(fresh.outputs, types)
-    return old_items != new_items and Counter(old_items) == Counter(new_items)
+    return old_items != new_items and _count_parts(old_items) == _count_parts(new_items)
+
+
+def _count_parts(items: Iterable[Item]) -> Counter[Item]:
+    """Count the characters, without spaces, and the pictures of outputs."""
+    counts = Counter[Item]()
+    for item in items:
+        if isinstance(item, str):
+            counts.update("".join(item.split()))
+        else:
+            counts[item] += 1
+    return counts
 
 
 def describe_changed_file(name: str) -> str:

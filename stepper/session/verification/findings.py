@@ -38,7 +38,7 @@ Models = widget_outputs.Models
 ONLY_TIMES = "only times or durations differ, and the cell reads the clock"
 ONLY_VOLATILE = "only values of the clock or ids differ"
 ONLY_THREAD_ORDER = (
-    "only the order of the lines differs, and the cell uses threads or processes"
+    "only the order of the texts differs, and the cell uses threads or processes"
 )
 DRAWN = (
     "the fresh runs agree, perhaps by chance: the cell depends on random numbers"
