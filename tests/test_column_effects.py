@@ -68,3 +68,13 @@ def test_missing_column_names_the_cell_that_removed_it(project: Quick) -> None: 
     assert "'b' was removed by line 1 of cell 2 (id b) (`x.pop('b')`)" in answer.text
     report = notebook.replace(cell_id, "del x['a']\nprint(x['a'])").text
     assert "'a' was removed by line 1 of cell 3" in report
+
+
+def test_line_of_a_column_is_counted_with_blank_lines(project: Quick) -> None:  # noqa: F811
+    cells = [code("x = {'a': 1, 'b': 2}", "a"), code("\n\nx.pop('b')", "b")]
+    notebook = project.notebook("book.ipynb", cells)
+    project.json("run", "book")
+    cell_id, answer = notebook.insert("print(x['b'])", "b")
+    assert "'b' was removed by line 3 of cell 2 (id b) (`x.pop('b')`)" in answer.text
+    report = notebook.replace(cell_id, "\n\nx['c'] = 1\ndel x['a']\nx['a']").text
+    assert "'a' was removed by line 4 of cell 3" in report

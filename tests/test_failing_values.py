@@ -495,6 +495,18 @@ def test_fact_behind_an_error(lab: Lab, code: str, message: str) -> None:
     assert re.search(message, findings(lab, code))
 
 
+def test_global_name_is_not_called_local(lab: Lab) -> None:
+    code = "def f():\n    global count_of_runs\n    count_of_runs += 1\nf()"
+    assert "is local to" not in findings(lab, code)
+
+
+def test_in_place_change_is_reported_at_its_last_line(lab: Lab) -> None:
+    lab.ok("class Box: pass\nbox = Box()")
+    source = "if 1:\n    if 1:\n        box.a = 1\n    box.b = 2\n1 / 0"
+    result = run_failing(lab, source)
+    assert result.diagnosis_data["changed"]["in_place"] == [["box", 4]]
+
+
 def test_in_place_change_is_reported_with_its_binding(lab: Lab) -> None:
     lab.ok("import pandas as pd\ndf = pd.DataFrame({'a': [1], 'b': [2]})")
     lab.ok("df.drop(columns='b', inplace=True)")

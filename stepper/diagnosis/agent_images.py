@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 MAX_FILES = 200  # of one notebook
+UNKNOWN_RUN = 0  # in the name of a file that contains the image's key
 NOT_SAVED_YET = "read the notebook again to save it"
 LONG_EDGE = 1568  # pixels: clients scale larger images down to this anyway
 MAX_PIXELS = 50_000_000  # of an image: 200 MB in memory
@@ -104,7 +105,8 @@ class SavedImages:
 
         The files of the run with the number `run` are used if they exist. Other images
         are saved in files with the keys of the images in their names. `request` limits
-        the time and the number of files.
+        the time and the number of files: its `max_files` is decreased for each distinct
+        image.
         """
         images = []
         saved: dict[int, SavedImage] = {}
@@ -132,15 +134,16 @@ class SavedImages:
     ) -> SavedImage:
         """Return the entry of an image.
 
-        The image has the file `path` if this file exists. Otherwise it has a file with
-        the image's key in its name, which is saved unless the deadline has passed.
+        `path` is the image's file in its run, or empty if the run is unknown. If this
+        file does not exist, the image gets a file with its key in the name, which is
+        saved unless it exists or the deadline has passed. Old files are then removed.
         """
         if path and os.path.exists(path):
             return SavedImage(path=path, key=key)
-        name = _format_name(0, key)
-        path = os.path.join(self.folder, name)
-        if os.path.exists(path):
-            return SavedImage(path=path, key=key)
+        name = _format_name(UNKNOWN_RUN, key)
+        key_path = os.path.join(self.folder, name)
+        if os.path.exists(key_path):
+            return SavedImage(path=key_path, key=key)
         if time.monotonic() > deadline:
             return SavedImage(reason=NOT_SAVED_YET, key=key)
         image = self._save_image(text, key, name)
@@ -149,9 +152,9 @@ class SavedImages:
         return image
 
     def _save_image(self, text: str, image_key: int, name: str) -> SavedImage:
-        """Save a base64 image in the file `name`, and return its description.
+        """Save a base64 image in the file `name`, and return the entry of the image.
 
-        The description contains the reason if the image could not be saved.
+        If the image cannot be saved, the entry contains the reason.
         """
         try:
             image = prepare_image(text)
@@ -192,7 +195,11 @@ class SavedImages:
 
 
 def _format_name(run: int, number: int) -> str:
-    """Return the file name of an image. The numbers of a run's images begin with 1."""
+    """Return the file name of an image.
+
+    `number` is the number of the image in the run, from 1, or the key of the image if
+    `run` is UNKNOWN_RUN.
+    """
     return f"{run:04d}-{number}.png"
 
 
@@ -236,7 +243,7 @@ def prepare_image(text: str) -> PreparedImage:
 
 
 def is_single_color(image: Image) -> bool:
-    """Return whether all pixels have the same color or are transparent."""
+    """Return whether all pixels have the same color, or all are fully transparent."""
     extremes: Any = image.convert("RGBA").getextrema()
     _, max_opacity = extremes[3]
     if max_opacity == 0:

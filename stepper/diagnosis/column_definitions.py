@@ -6,7 +6,11 @@ import re
 from collections.abc import Iterator
 
 from stepper.common.text import one_line
-from stepper.diagnosis.name_definitions import NotebookNames, quote_line
+from stepper.diagnosis.name_definitions import (
+    NotebookNames,
+    find_source_line,
+    quote_line,
+)
 from stepper.policy.dataflow.column_effects import (
     DROPPED,
     MADE,
@@ -43,11 +47,12 @@ def explain_missing_column(fault: Fault, notebook: NotebookNames) -> str:
 def _explain_label(label: str, fault: Fault, notebook: NotebookNames) -> str:
     """Return a sentence on the line that adds or removed a column.
 
-    Lines above the failing line of the cell come first, then lines of other cells that
-    add the column and have not run, then the last line that removed the column. Return
-    an empty string if there is no such line.
+    The cell's last line above the failing line that adds or removes the column decides,
+    if there is one: after a line that adds the column, return an empty string. In the
+    other cells, lines that add the column and have not run come first, then the last
+    line that removed the column. Return an empty string if there is no such line.
     """
-    name = one_line(repr(label), MAX_NAME)
+    quoted_label = one_line(repr(label), MAX_NAME)
     failing_line = fault.line or 0
     last_above: ColumnEffect | None = None
     for effect in _iter_effects(notebook.cell, label, notebook):
@@ -57,7 +62,7 @@ def _explain_label(label: str, fault: Fault, notebook: NotebookNames) -> str:
         if last_above.effect != DROPPED:
             return ""
         location = _format_location(notebook.cell, last_above)
-        return f"{name} was removed by {location}"
+        return f"{quoted_label} was removed by {location}"
     removal = ""
     for cell in notebook.list_other_cells():
         has_run = notebook.has_run_unchanged(cell)
@@ -66,10 +71,10 @@ def _explain_label(label: str, fault: Fault, notebook: NotebookNames) -> str:
             if has_run:
                 removal = ""
                 if effect.effect == DROPPED:
-                    removal = f"{name} was removed by {location}"
+                    removal = f"{quoted_label} was removed by {location}"
             elif effect.effect == MADE:
                 status = notebook.describe_run(cell, effect.line, label).clause
-                return f"{name} is added by {location}, {status}"
+                return f"{quoted_label} is added by {location}, {status}"
     return removal
 
 
@@ -78,11 +83,15 @@ def _iter_effects(
     label: str,
     notebook: NotebookNames,
 ) -> Iterator[ColumnEffect]:
-    """Yield the lines of a cell that add or remove a column."""
+    """Yield the lines of a cell that add or remove a column, in order.
+
+    The line numbers are those of the cell's source.
+    """
     code = notebook.transform(cell.source)
     for effect in list_column_effects(code):
         if effect.concerns(label):
-            yield effect
+            line = find_source_line(cell.source, effect.line, label)
+            yield effect._replace(line=line)
 
 
 def _format_location(cell: Cell, effect: ColumnEffect) -> str:

@@ -448,7 +448,11 @@ def format_changes(changes: NamespaceChanges) -> str:
 
 
 def format_findings(error: ErrorFacts, notebook: NotebookNames) -> list[str]:
-    """Return the findings as sentences, with the last assignments of the values."""
+    """Return the findings as sentences.
+
+    A sentence includes the last assignment of the value and the run that removed a
+    column, if they are known.
+    """
     sentences = []
     for finding in error.findings:
         text = finding.text

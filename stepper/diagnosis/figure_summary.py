@@ -261,8 +261,12 @@ def _format_unsaved(number: int, images: Sequence[SavedImage]) -> str:
 
 def _format_path(path: str) -> str:
     """Return a path for a line of the summary, quoted unless it is a plain path."""
-    path = clean(path).replace("\n", "")
-    return path if SAFE_PATH.fullmatch(path) else _quote(path, len(path))
+    line = clean(path).replace("\n", "")
+    if SAFE_PATH.fullmatch(line):
+        return line
+    # `_quote` would join several spaces, and the path would be another one.
+    text = line.replace("\t", " ").replace('"', "'")
+    return f'"{text}"'
 
 
 def _decode_figures(facts: Any) -> dict[int, Figure]:
@@ -496,7 +500,10 @@ def _list_contents(figure: Figure) -> list[str]:
 
 
 def _format_color_bars(labels: Sequence[str]) -> str:
-    """Return the number of color bars and their first labels."""
+    """Return the number of color bars and their first labels.
+
+    Return an empty string if there are no color bars.
+    """
     if not labels:
         return ""
     text = _format_count(len(labels), "color bar")
@@ -590,9 +597,9 @@ def _format_axis(
         last = _format_end(ends[1])
         parts.append(f"{first} to {last}")
     if scale:
-        if not SCALE.fullmatch(scale):
-            scale = _quote(scale, MAX_LABEL)
-        parts.append(f"({scale})")
+        is_known_scale = SCALE.fullmatch(scale) is not None
+        scale_text = scale if is_known_scale else _quote(scale, MAX_LABEL)
+        parts.append(f"({scale_text})")
     if not parts:
         return ""
     return " ".join([name, *parts])

@@ -82,7 +82,11 @@ def _list_written_files(
     environment: ProjectEnvironment,
     start_ns: int,
 ) -> dict[str, int]:
-    """Return the sizes of the files that were written since a time, by path."""
+    """Return the sizes of the files that were written since a time, by path.
+
+    Files that the kernel recorded as written are included, whatever their time. Files
+    in `unchanged` are left out.
+    """
     sizes = {}
     for path, size in environment.list_written_since(start_ns, unchanged):
         if path not in unchanged:
@@ -148,12 +152,13 @@ def _format_cell_changes(
             folders.append(path)
         elif change.change == "deleted":
             deleted.append(path)
-    folders = [path for path in folders if path not in new_paths]
-    written = [path for path in written if path not in new_paths]
-    plural = "s" if len(folders) > 1 else ""
+    # A renamed folder or file is not listed again under its new path.
+    new_folders = [path for path in folders if path not in new_paths]
+    written_files = [path for path in written if path not in new_paths]
+    plural = "s" if len(new_folders) > 1 else ""
     actions = {
-        "wrote": _add_sizes(written, sizes),
-        f"created the folder{plural}": folders,
+        "wrote": _add_sizes(written_files, sizes),
+        f"created the folder{plural}": new_folders,
         "renamed": renamed,
         "deleted": deleted,
     }

@@ -155,7 +155,7 @@ class NotebookNames:
             result += f" at line {failed_at}"
             if failed_at == line:
                 return RunStatus(f"which {result}", succeeded)
-        # The line ran.
+        # As far as is known, the line ran.
         if name in run.bound:
             clause = f"which {result}; `{name}` has been deleted since"
             return RunStatus(clause, succeeded)
@@ -177,9 +177,9 @@ class NotebookNames:
 
     def has_run_unchanged(self, cell: Cell) -> bool:
         """Return whether a cell last ran in this kernel with its current source."""
-        state = self.state
-        last_source = state.last_sources.get(cell.id)
-        last_source = state.succeeded_sources.get(cell.id, last_source)
+        last_source = self.state.succeeded_sources.get(cell.id)
+        if last_source is None:
+            last_source = self.state.last_sources.get(cell.id)
         if last_source != hash_source(cell.source):
             return False
         return self.has_run_in_kernel(cell)
@@ -201,18 +201,19 @@ class NotebookNames:
         if deletions:
             return deletions[-1].text
         last_deletion: Deletion | None = None
-        last_run_number = -1
+        last_run_number = 0
         for cell in self.list_other_cells():
             if not self.has_run_unchanged(cell):
                 continue
-            run_number = 0
+            run_number = 0  # unknown, which counts as earlier than all known runs
             end = None
             run = self.find_last_run(cell)
             if run:
                 run_number = run.run
-                end = run.fault.line if run.fault else None
+                end = find_failing_line(run)
             deletions = self.list_deletions(cell, name, end)
-            if deletions and run_number > last_run_number:
+            is_later = last_deletion is None or run_number > last_run_number
+            if deletions and is_later:
                 last_run_number = run_number
                 last_deletion = deletions[-1]
         if last_deletion is None:
@@ -324,13 +325,16 @@ class NotebookNames:
                 continue
             for line, verb in list_source_changes(source, name, self.transform):
                 if verb == BOUND:
-                    owner = self._describe_owner(cells.get(run.cell_id))
+                    version = self._describe_version(cells.get(run.cell_id))
                     source_line = quote_line(source, line)
-                    return f"{owner} defined it: {source_line}"
+                    return f"{version} defined it: {source_line}"
         return ""
 
-    def _describe_owner(self, cell: Cell | None) -> str:
-        """Return a phrase for an earlier version of a cell, or for a deleted cell."""
+    def _describe_version(self, cell: Cell | None) -> str:
+        """Return a phrase for an earlier version of a cell.
+
+        `cell` is None if the cell was deleted.
+        """
         if cell is None:
             return "a cell that was deleted"
         if cell.id == self.cell.id:
@@ -416,10 +420,11 @@ def find_source_line(source: str, line: int, name: str) -> int:
 
     IPython removes blank lines above the code, `%%magic` lines and continuation lines
     of magics. `line` is 0 if a `%%magic` line binds the name. The result is the first
-    line at or below the corresponding line that contains `name`, if there is one.
+    line at or below the corresponding line that contains `name`, or the corresponding
+    line if there is no such line.
     """
     lines = source.split("\n")
-    first_line = 1  # that is not blank
+    first_line = 1  # the first line that is not blank
     for number, text in enumerate(lines, 1):
         if text.strip():
             first_line = number
@@ -445,7 +450,7 @@ def _count_magic_lines(lines: Sequence[str]) -> int:
 
 
 def quote_line(source: str, line: int) -> str:
-    """Return a line of a source in backticks."""
+    """Return the text of a line of a source, shortened and in backticks."""
     lines = source.split("\n")
     text = lines[line - 1].strip()
     excerpt = one_line(text, MAX_QUOTED)

@@ -87,7 +87,11 @@ def explain_name_error(
     notebook: NotebookNames,
     environment: ProjectEnvironment,
 ) -> list[str]:
-    """Return sentences on the definition or deletion of a name, or on similar names."""
+    """Return sentences that explain why a name is undefined.
+
+    The sentences name the lines that define or delete the name, similar names, or the
+    usual import of the name. Return an empty list if nothing explains the error.
+    """
     name = str(fault.attributes.get("name") or find_quoted(fault.evalue))
     if name in FOREIGN_CONSTANTS:
         constant = FOREIGN_CONSTANTS[name]
@@ -158,8 +162,8 @@ def _describe_definitions(
 ) -> list[str]:
     """Return sentences on the lines of cells that define or delete a name.
 
-    Definitions that ran are left out. If all definitions ran and the name was not
-    deleted, the last definition is described.
+    Definitions in cells that ran successfully are left out. If there are no others and
+    the name was not deleted, the last definition is described.
     """
     definitions = notebook.list_definitions(name)
     pending = [definition for definition in definitions if not definition.succeeded]
@@ -491,9 +495,10 @@ def describe_distribution(
 
 
 def parse_import(source: str, module: str) -> ImportedNames:
-    """Return the first import in a source of a module that matches a pattern.
+    """Return a source's first import of a module whose name matches a pattern.
 
-    `module` is the pattern. The result is empty if there is no such import.
+    `module` is the pattern. If there is no such import, the module is an empty string
+    and the list of names is empty.
     """
     match = re.search(IMPORT.format(module=module), source)
     if match is None:
@@ -516,11 +521,13 @@ def explain_file_error(
     environment: ProjectEnvironment,
     cwd: str,
 ) -> list[str]:
-    """Return sentences on a missing file.
+    """Return sentences on a file that does not exist or has the wrong type.
 
-    The sentences contain similar paths, the missing folder and the kernel's working
-    directory. Similar paths are relative to this directory, unless the cell used an
-    absolute path in an existing folder.
+    For a missing file, the sentences contain similar paths, the missing folder and the
+    kernel's working directory. Similar paths are relative to this directory, unless the
+    cell used an absolute path in an existing folder. For a folder in place of a file,
+    they contain the names in the folder. For a program that could not be started, they
+    are the helper's findings.
     """
     kernel_folder = []
     if cwd:

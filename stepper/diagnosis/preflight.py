@@ -158,7 +158,11 @@ def _has_known_grammar(namespace: Namespace) -> bool:
 
 
 def _is_checkable(source: str) -> bool:
-    """Return whether a source is short enough and has no cell magic and no prompts."""
+    """Return whether a source can be checked.
+
+    The source must not be too long and must contain no cell magic, prompt or null
+    character.
+    """
     if len(source) > MAX_SOURCE:
         return False
     if source.lstrip().startswith("%%"):

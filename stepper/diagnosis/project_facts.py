@@ -151,7 +151,8 @@ class ProjectEnvironment:
     def _rank_similar(self, target: Path, paths: list[str]) -> list[str]:
         """Return the existing paths whose names are most similar to the target's name.
 
-        Among equally similar names, paths in the nearest folders come first.
+        `paths` are relative to the project, and the results are full paths. Among
+        equally similar names, paths in the nearest folders come first.
         """
         parent = realpath(target.parent)
         folder = relpath(parent, self.root)
@@ -267,7 +268,9 @@ class ProjectEnvironment:
     ) -> list[WrittenFile]:
         """Return the project's files that were written since a time, the newest first.
 
-        `when_ns` is in nanoseconds, and `exclude` contains paths that are left out.
+        `when_ns` is in nanoseconds, and `exclude` contains paths that are left out. At
+        most MAX_WRITTEN files are returned. Files that cannot be checked in time are
+        left out.
         """
         written = []
         with suppress(TimeoutError):
@@ -383,8 +386,9 @@ class ProjectEnvironment:
     def build_install_command(self, python: str, *distributions: str) -> str:
         """Return the command that installs distributions for an interpreter.
 
-        The command must be run in the project's root. Return an empty string if neither
-        pip nor another installer is available.
+        `python` is the path of the interpreter. The command must be run in the
+        project's root. Return an empty string if neither pip nor another installer is
+        available.
         """
         python = self._get_full_path(python)
         prefix = dirname(dirname(python))

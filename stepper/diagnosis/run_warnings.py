@@ -60,7 +60,7 @@ def format_warnings(facts: list[Any], first: Sequence[str] = ()) -> list[str]:
 
 
 def _count_unreported(reported: Iterable[RunWarning]) -> UnreportedWarnings:
-    """Return the number of warnings that the helper left out."""
+    """Return the number of warnings that the helper left out, or a lower bound."""
     total = 0
     is_lower_bound = False
     for warning in reported:
@@ -69,5 +69,5 @@ def _count_unreported(reported: Iterable[RunWarning]) -> UnreportedWarnings:
         match = MORE.fullmatch(warning.text)
         if match:
             total += int(match[1])
-            is_lower_bound = match[2] is not None
+            is_lower_bound = is_lower_bound or match[2] is not None
     return UnreportedWarnings(total, is_lower_bound)

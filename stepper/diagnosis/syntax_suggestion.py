@@ -77,12 +77,12 @@ class Block(NamedTuple):
     """The lines that may be indented together, and the indentation to try.
 
     `change` is the number of spaces to add, or a negative number. `header` is the index
-    of the line that opens the new block of the lines, or -1 if there is none.
+    of the line that opens the new block of the lines, or None if there is none.
     """
 
     lines: Sequence[int]
     change: int
-    header: int
+    header: int | None
 
 
 INSTEAD = "`{new}` instead of `{old}` in"
@@ -391,17 +391,29 @@ def _iter_indentation_edits(lines: Sequence[str], index: int) -> Iterator[Edit]:
         group.insert(0, number)
     selections = [[index], block, [*group, index], group]
     for new_width in sorted(new_widths, key=sort_key):
-        for numbers in filter(None, selections):
-            header = -1
-            for number in above:
-                if number < numbers[0] and widths[number] < new_width:
-                    header = number
+        for numbers in filter(None, selections):  # the group may be empty
+            preceding_lines = [number for number in above if number < numbers[0]]
             moved_block = Block(
                 lines=numbers,
                 change=new_width - width,
-                header=header,
+                header=_find_header(widths, preceding_lines, new_width),
             )
             yield _indent(lines, moved_block)
+
+
+def _find_header(
+    widths: dict[int, int],
+    numbers: Sequence[int],
+    width: int,
+) -> int | None:
+    """Return the last of some lines that is indented less than `width`, or None.
+
+    `widths` maps the index of each line with code to its indentation.
+    """
+    for number in reversed(numbers):
+        if widths[number] < width:
+            return number
+    return None
 
 
 def _list_block_lines(widths: dict[int, int], index: int) -> list[int]:
@@ -437,7 +449,7 @@ def _measure_indentation(lines: Sequence[str]) -> dict[int, int]:
 
 
 def _opens_block(line: str) -> bool:
-    """Return whether a line ends with a colon."""
+    """Return whether a line ends with a colon, apart from a comment."""
     code, _, _ = line.partition("#")
     return code.rstrip().endswith(":")
 
@@ -460,20 +472,20 @@ def _apply(
     new = match.expand(rule.replacement).strip()
     old = match[0].strip()
     description = rule.description.format(new=new, old=old)
-    changed = list(lines)
-    changed[number] = pattern.sub(rule.replacement, line, count)
-    source = "\n".join(changed)
+    new_lines = list(lines)
+    new_lines[number] = pattern.sub(rule.replacement, line, count)
+    source = "\n".join(new_lines)
     yield Edit(source, f"{description} line {number + 1}")
 
 
 def _indent(lines: Sequence[str], block: Block) -> Edit:
     """Return an edit that changes the indentation of a block's lines."""
-    changed = list(lines)
+    new_lines = list(lines)
     for number in block.lines:
         line = lines[number]
         width = _get_indentation(line) + block.change
         indentation = " " * width
-        changed[number] = indentation + line.lstrip()
+        new_lines[number] = indentation + line.lstrip()
     first = block.lines[0]
     last = block.lines[-1]
     name = f"line {first + 1}"
@@ -483,9 +495,9 @@ def _indent(lines: Sequence[str], block: Block) -> Edit:
     new_width = old_width + block.change
     plural = "" if new_width == 1 else "s"
     description = f"{name} indented by {new_width} space{plural} (now {old_width})"
-    if block.header >= 0:
+    if block.header is not None:
         description += f", in the block of line {block.header + 1}"
-    source = "\n".join(changed)
+    source = "\n".join(new_lines)
     return Edit(source, description)
 
 

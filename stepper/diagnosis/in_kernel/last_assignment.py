@@ -52,11 +52,11 @@ def find_assignment(
     frame: UserFrame,
     caller: UserFrame | None = None,
 ) -> Assignment:
-    """Return the last assignment of a name, attribute or item.
+    """Return the last assignment of a name or attribute.
 
-    For an argument of a function, return the line of the call in `caller`. For an
-    attribute or item without an assignment, return the assignment of its object. Return
-    UNKNOWN if there is no assignment, or if the caller is not known.
+    For an argument of a function, return the line of the call in `caller`. For an item,
+    and for an attribute without an assignment, return the assignment of the object that
+    contains it. Return UNKNOWN if there is no assignment, or if the caller is unknown.
     """
     target = ast.unparse(node)
     loop = find_comprehension_loop(target, frame)
@@ -67,9 +67,9 @@ def find_assignment(
     function = frame.find_function()
     last_line = frame.line
     if function is not None:
-        assigned = find_last_binding(function, target, last_line)
-        if assigned is not None:
-            return describe_binding(frame.filename, assigned, target)
+        binding = find_last_binding(function, target, last_line)
+        if binding is not None:
+            return describe_binding(frame.filename, binding, target)
         if target in list_arguments(function):
             if caller is None:
                 return UNKNOWN
@@ -109,21 +109,22 @@ def find_in_cells(target: str, frame: UserFrame, last_line: int) -> Assignment |
     included. Return None if no cell assigns the target.
     """
     name, _, _ = target.partition(".")
-    changed: AssignmentLine = {}
+    change: AssignmentLine = {}
     for filename in (frame.filename, *list_earlier_cells(frame)):
         source = Source.for_filename(filename)
-        if name in source.text:
-            binding = find_last_binding(source.tree, target, last_line)
-            if not changed:
-                first_line = 1 if binding is None else binding.lineno + 1
-                lines = range(first_line, last_line)
-                changed = find_change_in_place(source.tree, filename, target, lines)
-            if binding is not None:
-                line = get_line(filename, binding.lineno)
-                bound = {**line, **changed, "name": target}
-                value = get_assigned_value(binding)
-                return Assignment(bound, value)
-        last_line = END_OF_FILE
+        if name not in source.text:
+            continue
+        end = last_line if filename == frame.filename else END_OF_FILE
+        binding = find_last_binding(source.tree, target, end)
+        if not change:
+            first_line = 1 if binding is None else binding.lineno + 1
+            lines = range(first_line, end)
+            change = find_change_in_place(source.tree, filename, target, lines)
+        if binding is not None:
+            line = get_line(filename, binding.lineno)
+            bound = {**line, **change, "name": target}
+            value = get_assigned_value(binding)
+            return Assignment(bound, value)
     return None
 
 
@@ -145,7 +146,7 @@ def find_change_in_place(
     target: str,
     lines: range,
 ) -> AssignmentLine:
-    """Return the last line in a range that changes a value in place.
+    """Return the last line in a range that changes the value of `target` in place.
 
     The keys have the prefix `changed_`. Return an empty dict if there is no such line.
     """
@@ -271,10 +272,12 @@ def explain_hidden_name(name: str, frame: UserFrame) -> dict[str, Any] | None:
     the name.
     """
     for scope in frame.list_enclosing(*FUNCTIONS, ast.ClassDef):
-        assigned = find_last_binding(scope, name, END_OF_FILE)
-        if assigned is None:
+        binding = find_last_binding(scope, name, END_OF_FILE)
+        if binding is None:
             continue
-        line = get_line(frame.filename, assigned.lineno)
+        if declares_global(scope, name):
+            return None
+        line = get_line(frame.filename, binding.lineno)
         if isinstance(scope, ast.ClassDef):
             text = (
                 f"`{name}` is an attribute of the class {scope.name}, and functions and"
@@ -290,6 +293,14 @@ def explain_hidden_name(name: str, frame: UserFrame) -> dict[str, Any] | None:
         bound = {**line, "verb": "assigned by"}
         return {"text": text, "bound": bound}
     return None
+
+
+def declares_global(scope: Any, name: str) -> bool:
+    """Return whether a function or class contains `global name`."""
+    for node in ast.walk(scope):
+        if isinstance(node, ast.Global) and name in node.names:
+            return True
+    return False
 
 
 def format_function_name(function: Any) -> str:

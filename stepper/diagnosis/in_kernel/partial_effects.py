@@ -86,7 +86,7 @@ def get_short_name(class_name: str) -> str:
 def find_changes_in_place(error: BaseException) -> list[tuple[str, int]]:
     """Return the names that lines above the failing line change in place.
 
-    Each name is paired with the number of the line in the cell.
+    Each name is paired with the number of the last of these lines in the cell.
     """
     user_frame = find_cell_frame(error)
     if user_frame is None:
@@ -96,13 +96,14 @@ def find_changes_in_place(error: BaseException) -> list[tuple[str, int]]:
         if isinstance(statement, (*FUNCTIONS, ast.ClassDef)):
             continue
         for node in ast.walk(statement):
+            # A node without a line, such as an operator, changes nothing.
             line = getattr(node, "lineno", user_frame.line)
             if line >= user_frame.line:
                 continue
             name = find_changed_name(node)
             if name:
                 _, cell_line = find_cell_line(user_frame.filename, line)
-                lines[name] = cell_line
+                lines[name] = max(cell_line, lines.get(name, 0))
     return list(lines.items())
 
 
