@@ -117,6 +117,8 @@ FLOWS = [  # source; the names that it reads, binds and changes in place
     ("%%capture out\ny = x", "x", "y out", ""),
     ("%%bash\necho $x", "", "", ""),
     ("files = !ls {folder}", "folder", "files", ""),
+    ("get_ipython().system(f'ls {x}')", "x", "", ""),
+    ("%env A={x}", "x", "", ""),
     ("x?", "x", "", ""),
     ("df.plot();", "df", "", ""),
     ("x = (", "", "", ""),
@@ -930,6 +932,28 @@ def test_setters_of_different_variables_of_the_environment_are_no_hidden_state()
     notebook.sources["a"] = "os.environ['A'] = '3'"
     notebook.run("a", "c")
     assert not any(mark.startswith("c?") for mark in notebook.list_marks())
+
+
+@pytest.mark.parametrize("line", ["A", "B=1"])
+def test_cell_between_that_does_not_set_a_variable_of_the_environment(
+    line: str,
+) -> None:
+    notebook = Played(
+        a="get_ipython().run_line_magic('set_env', 'A 1')",
+        b=f"get_ipython().run_line_magic('env', {line!r})",
+        c="x = os.environ['A']",
+    ).run("a", "b", "c")
+    notebook.sources["a"] = "get_ipython().run_line_magic('set_env', 'A 2')"
+    stale = {"b<", "c<"} if line == "A" else {"c<"}
+    assert notebook.run("a").list_marks() == stale
+
+
+def test_same_setter_with_another_key_makes_readers_stale() -> None:
+    notebook = Played(z="k = 'x'", a="os.environ[k] = '1'", c="os.getenv('x')").run(
+        "z", "a", "c"
+    )
+    notebook.sources["z"] = "k = 'y'"
+    assert notebook.run("z", "a").list_marks() == {"c<"}
 
 
 def test_name_in_a_text_that_the_cell_binds_is_not_read() -> None:

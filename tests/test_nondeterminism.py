@@ -32,6 +32,8 @@ def make_cells(*sources: str) -> list[Cell]:
         (["np.random.seed(1)\nnp.random.normal()"], set()),
         (["rng = np.random.default_rng(3)", "rng.normal()"], set()),
         (["rng = np.random.default_rng()", "rng.normal()", "x = 1"], {0, 1}),
+        (["rng = default_rng()", "rng = default_rng(3)", "rng.normal()"], {0}),
+        (["if x:\n    rng = default_rng()", "rng == 1", "rng.normal()"], {0, 1, 2}),
         (["from random import choice\nchoice('ab')"], {0}),
         (["# random.random()"], set()),
         (["df.sample(5)"], {0}),
@@ -91,19 +93,19 @@ def test_reason_is_named(sources: list[str], reason: str) -> None:
     cells = make_cells(*sources)
     usages = [name_analysis.analyze_source(cell.source) for cell in cells]
     cell_sources = Sources(cells, find_upstream_cells(usages))
-    text = nondeterminism.describe_reason(cells[-1], cell_sources, False)
+    text = nondeterminism.describe_reason(cells[-1], cell_sources, is_reordered=False)
     assert text == f"two fresh runs differ as well: {reason}"
 
 
 def test_order_of_sets_and_threads() -> None:
     cells = make_cells("for x in names: print(x)", "threading.Thread(target=f).start()")
     sources = Sources(cells)
-    assert nondeterminism.describe_reason(cells[0], sources, True).endswith(
-        ": the order of a set depends on the hash seed"
-    )
-    assert nondeterminism.describe_reason(cells[1], sources, True).endswith(
-        ": the order of threads or processes"
-    )
+    assert nondeterminism.describe_reason(
+        cells[0], sources, is_reordered=True
+    ).endswith(": the order of a set depends on the hash seed")
+    assert nondeterminism.describe_reason(
+        cells[1], sources, is_reordered=True
+    ).endswith(": the order of threads or processes")
     pair = make_stream("{'b', 'a'}\n"), make_stream("{'a', 'b'}\n")
     difference = compare(*pair, pair[1])
     assert (difference.verdict, difference.text) == (ReplayVerdict.UNSTABLE, SET_ORDER)
@@ -130,7 +132,7 @@ def test_changed_file_is_a_reason_if_a_cell_reads_it(
 ) -> None:
     cells = make_cells(source, "print(values)")
     text = nondeterminism.describe_reason(
-        cells[1], Sources(cells, changed_files=["data/x.csv"]), False
+        cells[1], Sources(cells, changed_files=["data/x.csv"]), is_reordered=False
     )
     expected = "the replay changed data/x.csv; use `verify --scratch`"
     assert (text == expected) is is_input
@@ -148,6 +150,6 @@ def test_changed_file_is_no_reason_for_a_cell_that_does_not_depend_on_it(
 ) -> None:
     cells = make_cells(*sources)
     text = nondeterminism.describe_reason(
-        cells[1], Sources(cells, changed_files=["x.csv"]), False
+        cells[1], Sources(cells, changed_files=["x.csv"]), is_reordered=False
     )
     assert "x.csv" not in text

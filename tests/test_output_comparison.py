@@ -177,7 +177,7 @@ def test_third_run_decides_after_chance_agreement() -> None:
         make_stream("4\n8\n6\n"),
     )
     difference = compare(*drawn)
-    assert difference.verdict is ReplayVerdict.CHANGED and difference.doubtful
+    assert difference.verdict is ReplayVerdict.CHANGED and difference.is_doubtful
     assert compare(*drawn, make_stream("0\n5\n2\n")).verdict is ReplayVerdict.UNSTABLE
     # a set of two elements
     pair = (
@@ -186,14 +186,14 @@ def test_third_run_decides_after_chance_agreement() -> None:
         make_stream("a\nb\n"),
     )  # a loop over a set of two
     assert (
-        compare(*pair).doubtful
+        compare(*pair).is_doubtful
         and compare(*pair, pair[1]).verdict is ReplayVerdict.CHANGED
     )
     assert compare(*pair, pair[0]).verdict is ReplayVerdict.UNSTABLE
     assert not compare(
         make_stream("a 1\n"), make_stream("a 2\n"), make_stream("a 2\n")
-    ).doubtful, "two equal fresh runs are sufficient"
-    assert not compare(make_stream("1\n"), [], []).doubtful
+    ).is_doubtful, "two equal fresh runs are sufficient"
+    assert not compare(make_stream("1\n"), [], []).is_doubtful
 
 
 def test_change_next_to_a_set_is_detected() -> None:
@@ -305,7 +305,7 @@ def test_images_are_compared_by_bytes_pixels_and_facts() -> None:
     )
     assert difference.text == '-1 +1; figure 1: title "Rain" then, title "Snow" now'
     same = [dict.fromkeys(fact, "a plot") for fact in facts]
-    for redrawn, verdict in (
+    for is_redrawn, verdict in (
         (False, ReplayVerdict.CHANGED),
         (True, ReplayVerdict.CLOSE),
     ):
@@ -314,15 +314,17 @@ def test_images_are_compared_by_bytes_pixels_and_facts() -> None:
             CellOutputs(fresh, same[1]),
             (),
             image_diff.compare_pixels,
-            redrawn,
         )
-        assert output_comparison.compare_outputs(*arguments).verdict is verdict
+        difference = output_comparison.compare_outputs(
+            *arguments, is_redrawn=is_redrawn
+        )
+        assert difference.verdict is verdict
     without_summary = output_comparison.compare_outputs(
         CellOutputs(recorded, same[0]),
         CellOutputs(fresh),
         (),
         image_diff.compare_pixels,
-        redrawn=True,
+        is_redrawn=True,
     )
     assert without_summary.verdict is ReplayVerdict.CHANGED
     assert compare(recorded, fresh, png("Hail")).verdict is ReplayVerdict.UNSTABLE

@@ -86,6 +86,12 @@ def test_different_values_are_reported(recorded: str, fresh: str) -> None:
     assert is_different(recorded, fresh)
 
 
+def test_timestamp_before_a_long_run_is_reported() -> None:
+    run = RunTime(BEGAN, 100.0)
+    assert not is_different("1795420800.25", f"{BEGAN + 60}", run)
+    assert is_different("1795420800.25", f"{BEGAN - 60}", run)
+
+
 @pytest.mark.parametrize(
     ("recorded", "fresh", "expected"),
     [

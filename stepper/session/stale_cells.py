@@ -165,8 +165,8 @@ def select_cells_to_run(
         dependencies,
         session.journal.run_history,
         kernel_ids - changed_ids,
-        session.limits().undo and can_undo,
-        done,
+        undoes_runs=session.limits().undo and can_undo,
+        done=done,
     )
     return [
         cell

@@ -48,7 +48,7 @@ def _format_suite(outcome: NotebookOutcome) -> str:
         cells = outcome.result.cells
         cases = [_format_cell(outcome, cell) for cell in cells]
         skipped = sum(is_skipped(cell) for cell in cells)
-        failures = len(cells) - outcome.result.as_recorded - skipped
+        failures = len(cells) - outcome.result.reproduced_count - skipped
         duration_s = outcome.result.duration_s
     text = _escape(format_outcome(outcome))
     lines = [

@@ -119,8 +119,8 @@ def format_recorded(result: VerifyResult) -> str:
     """Return the number of cells that reproduce the recorded outputs, as text."""
     total = len(result.replayed_cells)
     if result.partial:
-        return f"{result.as_recorded} of {total} replayed cells as recorded"
-    return f"{result.as_recorded} of {total} cells as recorded"
+        return f"{result.reproduced_count} of {total} replayed cells as recorded"
+    return f"{result.reproduced_count} of {total} cells as recorded"
 
 
 def _limit_lines(lines: list[str], noun: str, limit: int) -> list[str]:

@@ -215,8 +215,8 @@ def _depends_on_clock(value: _Value, line: str, run: RunTime) -> bool:
     if value.kind == "epoch":
         digits = text.partition(".")[0]
         divisor = 1000 if len(digits) > 10 else 1
-        seconds = float(text) / divisor
-        return abs(seconds - run.start) <= run.seconds + TOLERANCE_SECONDS
+        elapsed = float(text) / divisor - run.start
+        return -TOLERANCE_SECONDS <= elapsed <= run.seconds + TOLERANCE_SECONDS
     if value.kind == "time":
         time_of_day = _parse_time_of_day(text)
         return run.reads_clock or _is_in_run(time_of_day, run, has_date=False)

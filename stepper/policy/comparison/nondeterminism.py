@@ -72,20 +72,21 @@ class Sources:
         return any(other in drawing for other in (cell, *self.list_input_cells(cell)))
 
     def find_changed_input(self, cell: Cell) -> str:
-        """Return a changed file that affects a cell, or an empty string.
+        """Return the path of a changed file that affects a cell, or an empty string.
 
         The cell itself, or a cell whose values it uses, reads the file. A file that the
-        notebook writes before it reads the file is not an input.
+        notebook writes before it reads the file is not an input. If the input cells are
+        not known, all cells above count.
         """
-        readers = [cell, *self.list_input_cells(cell)]
+        candidates = [cell, *self.list_input_cells(cell)]
         if not self.inputs:  # the input cells are not known
-            readers = [other for other in self.cells if other.index <= cell.index]
+            candidates = [other for other in self.cells if other.index <= cell.index]
         for path in self.changed_files:
             name = path.rpartition("/")[2]
             mentions = _list_lines(self.cells, name)
             if mentions and not _is_read(mentions[0]):
                 continue
-            if any(map(_is_read, _list_lines(readers, name))):
+            if any(map(_is_read, _list_lines(candidates, name))):
                 return path
         return ""
 
@@ -103,12 +104,12 @@ def _is_read(line: str) -> bool:
     return READS.search(line) is not None or WRITES.search(line) is None
 
 
-def describe_reason(cell: Cell, sources: Sources, is_reordered: bool) -> str:
-    """Return why the outputs of a cell differ between fresh runs.
+def describe_reason(cell: Cell, sources: Sources, *, is_reordered: bool) -> str:
+    """Return a sentence on why the outputs of a cell differ between fresh runs.
 
     `is_reordered` says whether the fresh runs print the same words in another order.
     """
-    reason = _find_own_reason(cell, sources, is_reordered)
+    reason = _find_own_reason(cell, sources, is_reordered=is_reordered)
     if not reason:
         changed_file = sources.find_changed_input(cell)
         if changed_file:
@@ -150,8 +151,11 @@ def describe_changed_file(name: str) -> str:
     return f"the replay changed {name}; use `verify --scratch`"
 
 
-def _find_own_reason(cell: Cell, sources: Sources, is_reordered: bool) -> str:
-    """Return a reason in the source of the cell, or an empty string."""
+def _find_own_reason(cell: Cell, sources: Sources, *, is_reordered: bool) -> str:
+    """Return the reason if it is in the source of the cell, or an empty string.
+
+    See `describe_reason` for `is_reordered`.
+    """
     source = cell.source
     if is_reordered and not THREADS.search(source):
         return SET_ORDER

@@ -85,12 +85,12 @@ class Difference:
     lines: tuple[str, ...] = ()
     # Whether the fresh runs may agree by chance: on a few lines, or on the order of a
     # few words.
-    doubtful: bool = False
+    is_doubtful: bool = False
     removed: int = 0  # lines and pictures of the recorded outputs only
     added: int = 0  # lines and pictures of the fresh outputs only
     figures: tuple[str, ...] = ()  # descriptions of figures that differ
     warnings: tuple[str, ...] = ()  # warnings on stderr that were not recorded
-    reordered: bool = False  # the fresh runs have the same words in another order
+    is_reordered: bool = False  # the fresh runs have the same words in another order
 
 
 # Returns the share of pixels that differ in two pictures (base64), or None if one of
@@ -140,13 +140,14 @@ def compare_outputs(
     fresh: CellOutputs,
     further: Sequence[CellOutputs] = (),
     compare_pixels: PixelComparison = lambda *_: None,
-    redrawn: bool = False,
+    *,
+    is_redrawn: bool = False,
 ) -> Difference:
     """Return the difference between the recorded and the fresh outputs of a cell.
 
-    `further` are the outputs of further fresh runs. `redrawn` says that the version of
-    a plotting library has changed since the recorded run. In this case, pictures with
-    equal figure summaries count as close. By default, pixels are not compared.
+    `further` are the outputs of further fresh runs. `is_redrawn` says that the version
+    of a plotting library has changed since the recorded run. In this case, pictures
+    with equal figure summaries count as close. By default, pixels are not compared.
     """
     if recorded.outputs == fresh.outputs:
         return Difference(ReplayVerdict.SAME)
@@ -154,7 +155,9 @@ def compare_outputs(
     shared_types = list_types(recorded.outputs) & list_types(fresh.outputs)
     before = list_items(recorded.outputs, shared_types)
     after = list_items(fresh.outputs, shared_types)
-    pictures = _PictureComparison(recorded, fresh, compare_pixels, redrawn)
+    pictures = _PictureComparison(
+        recorded, fresh, compare_pixels, is_redrawn=is_redrawn
+    )
     after = pictures.replace_matching(before, after)
     if before == after:
         text = REDRAWN if pictures.has_redrawn else ""
@@ -220,8 +223,10 @@ def _describe_nondeterminism(after: Items, further: Sequence[Items]) -> Differen
     `after` and `further` are the items of the fresh runs.
     """
     other = next((items for items in further if items != after), after)
-    reordered = ignored_differences.have_same_words(after, other)
-    return Difference(ReplayVerdict.UNSTABLE, NONDETERMINISTIC, reordered=reordered)
+    is_reordered = ignored_differences.have_same_words(after, other)
+    return Difference(
+        ReplayVerdict.UNSTABLE, NONDETERMINISTIC, is_reordered=is_reordered
+    )
 
 
 def _describe_change(
@@ -246,7 +251,7 @@ def _describe_change(
         ReplayVerdict.CHANGED,
         text="; ".join([" ".join(counts), *shown_figures]),
         lines=(*removed_lines, *added_lines),
-        doubtful=has_unconfirmed or has_moved_lines or has_same_words,
+        is_doubtful=has_unconfirmed or has_moved_lines or has_same_words,
         removed=len(removed),
         added=len(added),
         figures=shown_figures,
@@ -273,12 +278,13 @@ class _PictureComparison:
         recorded: CellOutputs,
         fresh: CellOutputs,
         compare_pixels: PixelComparison,
-        redrawn: bool,
+        *,
+        is_redrawn: bool,
     ) -> None:
         self.recorded = recorded
         self.fresh = fresh
         self.compare_pixels = compare_pixels
-        self.redrawn = redrawn
+        self.is_redrawn = is_redrawn
         self.has_redrawn = False
         self.descriptions = list[str]()
 
@@ -320,7 +326,7 @@ class _PictureComparison:
         if old_figure and new_figure:
             if old_figure != new_figure:
                 text = f"{old_figure} then, {new_figure} now"
-            elif self.redrawn:
+            elif self.is_redrawn:
                 return _PictureDifference(is_ignored=True, text=REDRAWN)
         return _PictureDifference(is_ignored=False, text=text)
 
@@ -328,7 +334,7 @@ class _PictureComparison:
 def _replace_equal_pictures(
     items: Items, other_items: Items, compare_pixels: PixelComparison
 ) -> Items:
-    """Return the items, in which equal pictures are the same as in `other_items`.
+    """Return the items, with the picture of `other_items` in place of each equal one.
 
     Pictures are equal if all their pixels are equal.
     """
@@ -584,7 +590,11 @@ class _ChangedItems(NamedTuple):
 
 
 def _collect_items(blocks: list[Block], before: Items, after: Items) -> _ChangedItems:
-    """Return the removed and the added items of the blocks."""
+    """Return the removed and the added items of the blocks.
+
+    In a single block that was too long to be aligned, items on both sides are omitted,
+    unless this would omit all items.
+    """
     removed = list[Item]()
     added = list[Item]()
     for block in blocks:
@@ -594,7 +604,7 @@ def _collect_items(blocks: list[Block], before: Items, after: Items) -> _Changed
     is_aligned = max(len(removed), len(added)) <= MAX_ALIGNED_LINES
     if len(blocks) > 1 or is_aligned:
         return changed
-    # A single block was too long to be aligned: omit the items that both sides have.
+    # Count the items, because an item can occur several times.
     removed_counts = Counter(removed)
     added_counts = Counter(added)
     only_removed = removed_counts - added_counts

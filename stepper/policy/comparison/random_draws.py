@@ -51,6 +51,8 @@ ENTROPY = re.compile(
 GENERATOR_NAME = re.compile(
     r"^\s*(\w+)\s*=.*\b(?:default_rng|RandomState|Random)\(\s*\)", re.MULTILINE
 )
+# An assignment of any value to a name, outside of blocks.
+ASSIGNED_NAME = re.compile(r"^(\w+)\s*=(?!=)", re.MULTILINE)
 # Functions that use NumPy's global generator, unless they get a seed.
 SEEDED_CALLS = re.compile(
     r"\b(?:train_test_split|shuffle|resample|ShuffleSplit|StratifiedShuffleSplit"
@@ -73,19 +75,20 @@ MAX_ARGUMENTS = 2000
 def find_unseeded_draws(sources: Sequence[str]) -> set[int]:
     """Return the indices of the sources that draw random numbers without a seed."""
     seeded = set[str]()
-    names = set[str]()
+    names = set[str]()  # of variables with a generator that has no seed
     drawing = set[int]()
     for index, source in enumerate(sources):
         code = COMMENT.sub("", source)
-        seeded.update(_list_seeded(code))
+        seeded.update(_list_seeded_generators(code))
+        names.difference_update(ASSIGNED_NAME.findall(code))
         names.update(GENERATOR_NAME.findall(code))
         if _draws(code, seeded, names):
             drawing.add(index)
     return drawing
 
 
-def _list_seeded(code: str) -> Iterator[str]:
-    """Yield the generators that a cell seeds."""
+def _list_seeded_generators(code: str) -> Iterator[str]:
+    """Yield the global generators that a cell seeds."""
     for generator, pattern in SEEDS.items():
         if pattern.search(code) or SEEDS_OF_ALL.search(code):
             yield generator

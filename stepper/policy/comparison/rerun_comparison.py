@@ -50,37 +50,42 @@ def find_difference(
     fresh: CellOutputs,
     run: RunTime,
     compare_pixels: PixelComparison,
-    redrawn: bool = False,
+    *,
+    is_redrawn: bool = False,
 ) -> Difference | None:
     """Return the difference between the recorded outputs and the outputs of a run.
 
     Return None if the outputs are equal or close, or if they differ only in values that
     depend on the clock or in the order of a set's elements. See `compare_outputs` for
-    `redrawn`.
+    `is_redrawn`.
     """
     old_outputs = _remove_execution_counts(recorded.outputs)
     new_outputs = _remove_execution_counts(fresh.outputs)
     if old_outputs == new_outputs:
         return None
-    difference = compare_outputs(recorded, fresh, (), compare_pixels, redrawn)
+    difference = compare_outputs(
+        recorded, fresh, (), compare_pixels, is_redrawn=is_redrawn
+    )
     if difference.verdict.reproduces:
         return None
     outputs = clock_values.restore_recorded_values(recorded.outputs, fresh.outputs, run)
     if outputs != fresh.outputs:
         restored = replace(fresh, outputs=outputs)
-        difference = compare_outputs(recorded, restored, (), compare_pixels, redrawn)
+        difference = compare_outputs(
+            recorded, restored, (), compare_pixels, is_redrawn=is_redrawn
+        )
     if difference.verdict.reproduces or _is_set_order(difference):
         return None
     return difference
 
 
 def _is_set_order(difference: Difference) -> bool:
-    """Return whether outputs may differ only in the order of a set's elements.
+    """Return whether outputs probably differ only in the order of a set's elements.
 
-    This is likely if the same words are in another order, and all quoted lines contain
-    a brace.
+    In this case, the same words are in another order, and all quoted lines contain a
+    brace.
     """
-    if not difference.doubtful:
+    if not difference.is_doubtful:
         return False
     return all("{" in line for line in difference.lines)
 
@@ -117,7 +122,7 @@ def _describe(difference: Difference, *, has_text: bool) -> str:
         counts = f"{format_count(removed, 'line')} fewer"
     else:
         counts = f"{format_count(removed, 'line')} became {added:,}"
-    order = ["the same words in another order"] if difference.doubtful else []
+    order = ["the same words in another order"] if difference.is_doubtful else []
     return "; ".join([counts, *order, *difference.figures])
 
 

@@ -99,7 +99,7 @@ class VerifyResult:
         ]
 
     @property
-    def as_recorded(self) -> int:
+    def reproduced_count(self) -> int:
         """The number of cells that reproduce their recorded outputs."""
         return sum(cell.verdict.reproduces for cell in self.cells)
 

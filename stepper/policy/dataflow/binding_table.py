@@ -76,6 +76,7 @@ class BindingTable:
         origin: int,
         usage: NameUsage,
         reported: Fingerprints | None = None,
+        *,
         succeeded: bool = True,
         bound_before: Names | None = None,
         changed: Names = (),
@@ -83,10 +84,10 @@ class BindingTable:
         """Apply a cell to the table; return the bindings that the cell reads, by name.
 
         `origin` is the origin of the cell's bindings. `reported` are the names that the
-        kernel reports as bound or changed, with their fingerprints; for a failed cell,
-        only these names count. `bound_before` are the names that the cell bound or
-        changed when it ran. `changed` are names whose objects it changed in place, as
-        the kernel reports; it also reads these.
+        kernel reports as bound or changed, with their fingerprints; if `succeeded` is
+        false, only these names count. `bound_before` are the names that the cell bound
+        or changed when it ran, if they are known. `changed` are names whose objects the
+        cell changed in place according to the kernel; the cell also reads these names.
         """
         reported = reported or {}
         has_report = bool(reported)
@@ -162,8 +163,11 @@ class BindingTable:
                 content = (former.version, usage.source)
                 versions[name] = str(hash(content))
         for name, codes in usage.outside_binds.items():
-            if not self._is_outside(name):
-                continue
+            root = _get_attribute_root(name)
+            if root:
+                if not self._is_definition(root):
+                    continue  # a change of the object in place
+                self.attributes.setdefault(root, set()).add(name)
             is_known = all(codes) and not name.startswith("file ")
             versions[name] = origin
             if is_known:
@@ -175,21 +179,13 @@ class BindingTable:
             if state != name:
                 self.parts.setdefault(state, set()).add(name)
 
-    def _is_outside(self, name: str) -> bool:
-        """Return whether a name is state outside the variables.
+    def _is_definition(self, name: str) -> bool:
+        """Return whether a name is bound to a module, a class or a function.
 
-        An attribute such as `module.x` is state if its object is a module, a class or a
-        function; then it is added to `attributes`. For other objects, an assignment to
-        an attribute is a change in place.
+        The attributes of such an object are state outside the variables.
         """
-        root, _, attribute = name.partition(".")
-        if not attribute or not root.isidentifier():
-            return True
-        binding = self.bindings.get(root)
-        if binding is None or binding.kind == VALUE:
-            return False
-        self.attributes.setdefault(root, set()).add(name)
-        return True
+        binding = self.bindings.get(name)
+        return binding is not None and binding.kind != VALUE
 
     def _apply_binding(
         self,
@@ -224,11 +220,11 @@ class BindingTable:
         if binding is None or binding.kind != VALUE:
             return
         if name in reported:
-            unchanged = reported[name] == binding.version
+            is_unchanged = reported[name] == binding.version
         else:
             # The kernel would have reported a change of a value with a fingerprint.
-            unchanged = has_report and isinstance(binding.version, str)
-        if not unchanged:
+            is_unchanged = has_report and isinstance(binding.version, str)
+        if not is_unchanged:
             version = reported.get(name) or origin
             self.bindings[name] = binding._replace(origin=origin, version=version)
 
@@ -346,7 +342,7 @@ class BindingTable:
         if "_" in reads and "_" not in self.bindings:
             outside_reads.add(LAST_RESULT)
         for name, attributes in self.attributes.items():
-            # A cell that only assigns attributes does not depend on others.
+            # A cell that only assigns attributes does not read them.
             if name in usage.used or name in reads - usage.reads:
                 outside_reads |= attributes
         return outside_reads
@@ -361,3 +357,9 @@ class BindingTable:
             if effects is not None and effects.database:
                 databases.add(effects.database)
         return databases
+
+
+def _get_attribute_root(state: str) -> str:
+    """Return `x` for the state `x.y`, or an empty string for other state."""
+    root, _, attribute = state.partition(".")
+    return root if attribute and root.isidentifier() else ""

@@ -48,20 +48,23 @@ from stepper.policy.dataflow.undone_changes import FormerObject
 from stepper.policy.undo_model import UNKNOWN_NAMES
 
 
-def ran_in_order(cells: Cells, ran: Cells, history: History) -> bool:
-    """Return whether all cells have run in their order, and `ran` as the last ones.
+def ran_in_order(cells: Cells, last_cells: Cells, history: History) -> bool:
+    """Return whether all cells have run in their order, and `last_cells` as the last.
 
-    If the result is True, no cell has become stale or used hidden state. The result may
-    also be True if cells above ran in another order but none of them is marked. Return
-    False also if a cell that has run was deleted or changed, if one of `ran` read a
-    value of another client, of its earlier version or of an undone run, or if a module
-    changed when they ran.
+    In this case, no cell has become stale or used hidden state. The result is also True
+    if cells above ran in another order, but the last search found neither stale cells
+    nor hidden state. The result is False if:
+
+    - a cell that has run was deleted or changed, or is below `last_cells`
+    - one of `last_cells` read a value of another client, of its own earlier run or of
+      an undone run
+    - a module changed when `last_cells` ran
     """
     keys = [get_key(cell) for cell in select_runnable(cells)]
     if not history.last_runs.keys() <= {*keys}:
         return False
     records = []
-    for cell in ran:
+    for cell in last_cells:
         record = history.last_runs.get(get_key(cell))
         if record:
             records.append(record)
@@ -71,7 +74,7 @@ def ran_in_order(cells: Cells, ran: Cells, history: History) -> bool:
     for changing_run in history.module_changes.values():
         if changing_run >= first_run:
             return False
-    last_index = max(cell.index for cell in ran)
+    last_index = max(cell.index for cell in last_cells)
     ordered = _list_last_runs(cells, last_index, history)
     if ordered is None:
         return False
@@ -90,7 +93,11 @@ def ran_in_order(cells: Cells, ran: Cells, history: History) -> bool:
 
 
 def _reads_other_value(record: RunRecord, history: History) -> bool:
-    """Return whether a run read a value that no other run of a cell provided."""
+    """Return whether a run read a value that is not from a valid run of another cell.
+
+    The value is from another client, from an earlier run of the same cell, or from an
+    undone run.
+    """
     if record.unrestored:
         return True
     for binding in record.reads.values():
@@ -171,9 +178,10 @@ def find_dependencies(cells: Cells, history: History) -> Dependencies:
 
 
 def _list_consistent_runs(dependencies: Dependencies) -> list[int]:
-    """Return the last runs of the first cells if no cell is marked.
+    """Return the last runs of the first cells, in the order of the cells.
 
-    The list ends before the first cell that has not run with its current source.
+    The list ends before the first cell that has not run with its current source. It is
+    empty if any cell is stale, directly or indirectly, or used hidden state.
     """
     runs: list[int] = []
     if dependencies.stale or dependencies.hidden or dependencies.indirect:
@@ -225,8 +233,8 @@ class _DependencySearch:
         for index, flow in enumerate(self.flows):
             above = self._apply(index, flow)
             if flow.record is not None and flow.is_current:
-                self._find_causes(index, flow.record, above)
-            self._find_affected_names(index)
+                self._add_causes(index, flow.record, above)
+            self._record_affected_names(index)
         add_overwritten_bindings(self.flows, self.table, self.deleted, self.history)
         return Dependencies(self.flows)
 
@@ -245,20 +253,20 @@ class _DependencySearch:
         return names - others
 
     def _add_sharing_names(self) -> None:
-        """Add the names that share objects with the names that are changed in place."""
+        """Extend `changed_in_place` by the names that share objects with its names."""
         literals = self._find_literals()
         sharing: dict[str, set[str]] = {}
         for flow in self.flows:
-            for name, owners in flow.usage.shared.items():
-                sharing.setdefault(name, set()).update(owners)
-                for owner in owners:
-                    sharing.setdefault(owner, set()).add(name)
+            for name, other_names in flow.usage.shared.items():
+                sharing.setdefault(name, set()).update(other_names)
+                for other_name in other_names:
+                    sharing.setdefault(other_name, set()).add(name)
         pending = [*self.changed_in_place]
         while pending:
-            others = sharing.get(pending.pop(), set()) - self.changed_in_place
-            others -= literals
-            self.changed_in_place |= others
-            pending += others
+            new_names = sharing.get(pending.pop(), set()) - self.changed_in_place
+            new_names -= literals
+            self.changed_in_place |= new_names
+            pending += new_names
 
     def _apply(self, index: int, flow: CellFlow) -> Mapping[str, Binding]:
         """Apply a cell to the table, and record the names that it reads and writes.
@@ -304,7 +312,7 @@ class _DependencySearch:
         cell = self.cells[index]
         return record.source_hash == hash_source(cell.source)
 
-    def _find_causes(
+    def _add_causes(
         self,
         index: int,
         record: RunRecord,
@@ -474,9 +482,9 @@ class _DependencySearch:
         read: Binding,
         provider: Binding | None,
     ) -> None:
-        """Add the cause if a cell read a value that did not come from the cells above.
+        """Add a cause if a cell read a value that did not come from the cells above.
 
-        The arguments are those of `_find_hidden_cause`.
+        See `_find_hidden_cause` for the arguments.
         """
         cause = self._find_hidden_cause(index, name, read, provider)
         flow = self.flows[index]
@@ -566,10 +574,10 @@ class _DependencySearch:
         number = binder.cell.number
         return Cause(name, cell.id, cell.number, OVERRIDDEN, binder=number)
 
-    def _find_affected_names(self, index: int) -> None:
-        """Record which names a cell will probably bind to other values.
+    def _record_affected_names(self, index: int) -> None:
+        """Update `affected` with the names that the cell at an index binds or changes.
 
-        `index` is the index of the cell.
+        A name is affected if the cell will probably bind it to another value.
         """
         flow = self.flows[index]
         usage = flow.usage
@@ -579,7 +587,7 @@ class _DependencySearch:
         if flow.record is None or has_changed_module:
             affected = flow.written
         elif not flow.is_current:
-            affected = self._find_names_of_changed_cell(flow, names)
+            affected = self._find_names_of_changed_cell(flow, flow.record, names)
         elif names:
             affected = find_affected_names(usage, self.table.resolve_usage, names)
             affected |= flow.record.bound.keys() - usage.binds.keys() - usage.changes
@@ -600,15 +608,18 @@ class _DependencySearch:
                     names.add(name)
         return names
 
-    def _find_names_of_changed_cell(self, flow: CellFlow, names: Names) -> set[str]:
+    def _find_names_of_changed_cell(
+        self, flow: CellFlow, record: RunRecord, names: Names
+    ) -> set[str]:
         """Return the names that a changed cell will probably bind to other values.
 
-        `names` are the names that the cell reads and that will have other values.
+        `record` is the last run of the cell. `names` are the names that the cell reads
+        and that will have other values.
         """
-        source = flow.record and self.history.sources.get(flow.record.source_hash)
-        unchanged: set[str] = set()
+        unchanged_texts = set[str]()
+        source = self.history.sources.get(record.source_hash)
         if source is not None:
-            unchanged = list_texts(self.history.analyze(source))
+            unchanged_texts = list_texts(self.history.analyze(source))
         return find_affected_names(
-            flow.usage, self.table.resolve_usage, names, unchanged
+            flow.usage, self.table.resolve_usage, names, unchanged_texts
         )

@@ -1,4 +1,4 @@
-"""What the cells of a notebook read and bind, and why they are stale."""
+"""The names that each cell of a notebook reads and writes, and the stale cells."""
 
 from __future__ import annotations
 

@@ -45,9 +45,9 @@ def list_column_effects(source: str) -> tuple[ColumnEffect, ...]:
     effects: list[ColumnEffect] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign):
-            effects += _list_assigned(node)
+            effects += _list_assigned_columns(node)
         elif isinstance(node, ast.Delete):
-            effects += _list_deleted(node)
+            effects += _list_deleted_columns(node)
         elif isinstance(node, ast.Call):
             effects += _list_call_effects(node)
     return tuple(sorted(effects, key=lambda effect: effect.line))
@@ -76,7 +76,7 @@ def _make_effects(
         yield ColumnEffect(label, line, effect)
 
 
-def _list_assigned(node: ast.Assign) -> Iterator[ColumnEffect]:
+def _list_assigned_columns(node: ast.Assign) -> Iterator[ColumnEffect]:
     """Yield the columns of `x["k"] = …`, `x.loc[:, "k"] = …` and `x.columns = […]`."""
     line = node.lineno
     for target in node.targets:
@@ -86,7 +86,7 @@ def _list_assigned(node: ast.Assign) -> Iterator[ColumnEffect]:
             yield from _make_effects(node.value, line, MADE)
 
 
-def _list_deleted(node: ast.Delete) -> Iterator[ColumnEffect]:
+def _list_deleted_columns(node: ast.Delete) -> Iterator[ColumnEffect]:
     """Yield the columns of `del x["k"]`."""
     for target in node.targets:
         if isinstance(target, ast.Subscript):
@@ -99,6 +99,7 @@ def _list_call_effects(node: ast.Call) -> Iterator[ColumnEffect]:
     method = getattr(function, "attr", "")
     if isinstance(function, ast.Name):
         method = function.id
+    # The line of the method, if a chain of calls has several lines.
     line = function.end_lineno or node.lineno
     keywords = {}
     for keyword in node.keywords:
@@ -118,9 +119,9 @@ def _list_call_effects(node: ast.Call) -> Iterator[ColumnEffect]:
     elif method == "DataFrame":
         yield from _list_keys(first or keywords.get("data"), line, MADE)
     elif method == "rename":
-        yield from _list_renamed(keywords.get("columns"), line)
+        yield from _list_renamed_columns(keywords.get("columns"), line)
     elif method == "get_dummies":
-        yield from _list_dummies(keywords.get("columns"), line)
+        yield from _list_dummy_columns(keywords.get("columns"), line)
     elif method == "drop":
         axis = getattr(keywords.get("axis"), "value", 0)
         columns = keywords.get("columns")
@@ -144,7 +145,9 @@ def _list_keys(
             yield from _make_effects(key, line, effect)
 
 
-def _list_renamed(columns: ast.expr | None, line: int) -> Iterator[ColumnEffect]:
+def _list_renamed_columns(
+    columns: ast.expr | None, line: int
+) -> Iterator[ColumnEffect]:
     """Yield the old and the new labels of `rename(columns={…})`."""
     yield from _list_keys(columns, line, DROPPED)
     if isinstance(columns, ast.Dict):
@@ -152,7 +155,7 @@ def _list_renamed(columns: ast.expr | None, line: int) -> Iterator[ColumnEffect]
             yield from _make_effects(value, line, MADE)
 
 
-def _list_dummies(columns: ast.expr | None, line: int) -> Iterator[ColumnEffect]:
+def _list_dummy_columns(columns: ast.expr | None, line: int) -> Iterator[ColumnEffect]:
     """Yield the columns of `get_dummies(x, columns=[…])`."""
     for label in _list_texts(columns):
         yield ColumnEffect(f"{label}_", line, MADE, is_prefix=True)

@@ -79,7 +79,7 @@ def get_library_effects(creator: str) -> FunctionEffects | None:
     return None
 
 
-def find_connected(node: ast.expr) -> ast.expr | None:
+def find_connected_object(node: ast.expr) -> ast.expr | None:
     """Return the object whose method opens a connection or cursor, or None.
 
     `node` is the call, for example `engine.connect()`, whose object is `engine`.

@@ -24,12 +24,12 @@ CODE_MAGICS = (
     "lprun",
     "memit",
     "mprun",
-    "capture",
 )
 INSPECTION_MAGICS = ("pinfo", "pinfo2", "psource", "pdoc", "pfile")
 OPTIONS = r"(?:-\w+(?:\s*\d+)?\s+)*(?:--\s+)?"
 # `$name`, `${name}` or `{name}` in a shell command, which IPython replaces.
 EXPANSION = r"(?<!\$)\$\{?([A-Za-z_]\w*)|\{([A-Za-z_]\w*)"
+# The methods of IPython's shell that run magics and shell commands.
 METHODS = ("run_line_magic", "run_cell_magic", "system", "getoutput")
 
 
@@ -48,6 +48,7 @@ class MagicEffects(NamedTuple):
     binds_any: bool = False
     # State outside the variables that the magic replaces → its text.
     outside_binds: Mapping[str, list[str]] = {}
+    outside_reads: Sequence[str] = ()  # state that the magic only reads
 
 
 def analyze_magic(method: str, arguments: Sequence[object]) -> MagicEffects:
@@ -62,14 +63,19 @@ def analyze_magic(method: str, arguments: Sequence[object]) -> MagicEffects:
     if not method.startswith("run_"):
         reads = _find_expanded_names(texts[0])
         return MagicEffects(reads=reads)
-    name, line, cell, *_ = (*texts, "", "")
+    name, line, cell, *_ = (*texts, "", "")  # the line and the cell may be missing
     words = line.split()
     identifiers = [word for word in words if word.isidentifier()]
     if name == "writefile" and words:
         return MagicEffects(outside_binds={name_file(words[-1]): [cell]})
-    if name == "env" and words:
-        key = re.split(r"[\s=]", line.strip())[0]
-        return MagicEffects(outside_binds={name_part(ENVIRONMENT, key): [line]})
+    if name in ("env", "set_env") and words:
+        key, *values = re.split(r"[\s=]", line.strip(), maxsplit=1)
+        variable = name_part(ENVIRONMENT, key)
+        if not values:  # `%env KEY` shows the value
+            return MagicEffects(outside_reads=[variable])
+        names = _find_expanded_names(line)
+        code = "" if names else line
+        return MagicEffects(reads=names, outside_binds={variable: [code]})
     if name == "config" and "=" in line:
         configured = CONFIGURED.get(line.partition(".")[0].strip())
         return MagicEffects(outside_binds={configured: [line]} if configured else {})

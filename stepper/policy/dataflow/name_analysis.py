@@ -13,7 +13,7 @@ from typing import Any
 from stepper.policy.dataflow.library_objects import (
     DRAW,
     GENERATOR_ARGUMENTS,
-    find_connected,
+    find_connected_object,
     find_creator,
     find_database,
     find_written_database,
@@ -50,12 +50,12 @@ from stepper.policy.dataflow.outside_state import (
     IPYTHON,
     LAST_RESULT,
     OutsideUse,
-    find_assignment_use,
-    find_attribute_use,
     find_call_use,
+    find_element_use,
     find_text_reads,
     get_dotted_name,
     has_result,
+    list_attribute_uses,
     may_show_object,
     name_file,
 )
@@ -104,10 +104,11 @@ def analyze_tree(
 def _record_results(
     usage: NameUsage, statements: list[ast.stmt], has_last: bool
 ) -> None:
-    """Record which options the results of the statements depend on, and `_`.
+    """Record the options that shown values depend on, and a new value of `_`.
 
-    IPython shows the value of the last statement of a cell, and the values of others if
-    an option says so. `has_last` says that `statements` contains the last one.
+    IPython shows the value of the last statement of a cell, and the values of other
+    statements if an option says so. `has_last` says that `statements` contains the last
+    statement of the cell.
     """
     others = statements[:-1] if has_last else statements
     if any(has_result(statement) for statement in others):
@@ -179,7 +180,7 @@ class _NameVisitor(NameRecorder):
             self.visit(node.slice)
         if is_assigned:
             self.record_change(node.value)
-            use = find_assignment_use(node)
+            use = find_element_use(node)
             self.record_outside_use(use, node)
             if use is None:
                 self._record_attribute(node)
@@ -192,12 +193,12 @@ class _NameVisitor(NameRecorder):
         The binding table decides whether the name is a module or a class.
         """
         if self.find_scope(get_root_name(node)) is None:
-            for use in find_attribute_use(node, self.assigned):
+            for use in list_attribute_uses(node, self.assigned):
                 self.record_outside_use(use, node)
 
     def _record_namespace_read(self, node: ast.Subscript) -> None:
         """Record the variable of `globals()["a"]`, and a read of `os.environ["a"]`."""
-        self.record_outside_use(find_assignment_use(node), node)
+        self.record_outside_use(find_element_use(node), node)
         call = node.value
         if not isinstance(call, ast.Call) or call.args:
             return  # `vars(obj)["a"]` is an attribute
@@ -250,7 +251,7 @@ class _NameVisitor(NameRecorder):
         if not isinstance(value, ast.Call):
             return
         creator = find_creator(value) or get_root_name(value.func)
-        connected = get_root_name(find_connected(value))
+        connected = get_root_name(find_connected_object(value))
         if connected:
             self.aliases.setdefault(name, set()).add(connected)
             creator = self.usage.created_by.get(connected, creator)
@@ -280,12 +281,12 @@ class _NameVisitor(NameRecorder):
 
     def _record_shared_names(self, targets: Iterable[ast.AST], value: ast.expr) -> None:
         """Record the names in an assigned value whose objects the value contains."""
-        owners = collect_names(targets)
+        target_names = collect_names(targets)
         pending = [value]
         while pending:
             node = pending.pop()
             if isinstance(node, ast.Name):
-                self.usage.shared.setdefault(node.id, set()).update(owners)
+                self.usage.shared.setdefault(node.id, set()).update(target_names)
             elif isinstance(node, (ast.List, ast.Tuple, ast.Set)):
                 pending += node.elts
             elif isinstance(node, ast.Dict):
@@ -370,6 +371,7 @@ class _NameVisitor(NameRecorder):
                 self.record_mention("*", BIND, alias)
                 continue
             self.record_binding(name, alias, IMPORT)
+            # A cell may write the module's file.
             path = module.partition(":")[0].replace(".", "/")
             self.usage.outside_reads.add(name_file(f"{path}.py"))
             source = getattr(node, "module", "")
@@ -517,6 +519,7 @@ class _NameVisitor(NameRecorder):
         function = node.func
         if isinstance(function, ast.Attribute):
             if is_get_ipython(function.value):
+                self.visit_all(node.args)
                 arguments = [
                     argument.value
                     for argument in node.args
@@ -581,13 +584,14 @@ class _NameVisitor(NameRecorder):
         is_statement = node is self.statement
         method = function.attr
         instance = function.value
-        if _is_inplace(node) or is_mutating(method, is_statement):
+        is_change = is_mutating(method, is_statement=is_statement)
+        if is_change or _has_inplace_argument(node):
             self.record_change(instance)
         elif isinstance(instance, ast.Name):
             self.record_method_call(instance.id, method)
 
     def _visit_function_call(self, node: ast.Call, name: str) -> None:
-        """Record a call of a function outside of functions, with its arguments."""
+        """Record a function call with its arguments; calls in functions are ignored."""
         if self.find_scope(name) is not None or self.effects is not None:
             return
         arguments = tuple(get_root_name(argument) for argument in node.args)
@@ -623,6 +627,8 @@ class _NameVisitor(NameRecorder):
         # The code of a line magic is in the line of the call. The code of a cell magic
         # has the line numbers of the cell.
         self._visit_magic_code(magic, node.lineno if is_line_magic else None)
+        for state in magic.outside_reads:
+            self.record_outside_use(OutsideUse(state), node)
         self.usage.outside_binds.update(magic.outside_binds)
         for name in magic.reads:
             self.record_read(name)
@@ -663,7 +669,7 @@ def _select_names(nodes: Iterable[ast.AST]) -> set[str]:
     return names
 
 
-def _is_inplace(node: ast.Call) -> bool:
+def _has_inplace_argument(node: ast.Call) -> bool:
     """Return whether a call has the argument `inplace=True`."""
     for keyword in node.keywords:
         if keyword.arg == "inplace":

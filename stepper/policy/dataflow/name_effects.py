@@ -277,7 +277,7 @@ def get_root_name(node: ast.AST | None) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
-def is_mutating(method: str, is_statement: bool) -> bool:
+def is_mutating(method: str, *, is_statement: bool) -> bool:
     """Return whether a method changes its object in place.
 
     `is_statement` is True if the value that the call returns is not used.

@@ -11,7 +11,7 @@ import ast
 import re
 from typing import NamedTuple
 
-from stepper.policy.dataflow.name_effects import is_mutating
+from stepper.policy.dataflow.name_effects import collect_names, is_mutating
 
 RANDOM = "random numbers"
 NUMPY_RANDOM = "numpy random numbers"
@@ -74,6 +74,7 @@ SETTERS = {
     "os.environ": ENVIRONMENT,
     "os.putenv": ENVIRONMENT,
 }
+# Prefixes of functions and attributes that read state.
 READERS = {
     "os.environ": ENVIRONMENT,
     "os.getenv": ENVIRONMENT,
@@ -192,8 +193,8 @@ def _find_file_use(node: ast.Call, name: str) -> OutsideUse | None:
     path = get_text(node.args[0]) if node.args else ""
     method = getattr(node.func, "attr", "")
     if method in PATH_WRITERS or method in PATH_READERS:
-        owner = getattr(node.func, "value", None)
-        arguments = getattr(owner, "args", None)
+        path_object = getattr(node.func, "value", None)
+        arguments = getattr(path_object, "args", None)
         path = get_text(arguments[0]) if arguments else ""
     if not path:
         return None
@@ -211,7 +212,7 @@ def _find_file_use(node: ast.Call, name: str) -> OutsideUse | None:
     return None
 
 
-def find_assignment_use(node: ast.Attribute | ast.Subscript) -> OutsideUse | None:
+def find_element_use(node: ast.Attribute | ast.Subscript) -> OutsideUse | None:
     """Return the use of outside state by an attribute or item, or None.
 
     The attribute or item is read, assigned or deleted.
@@ -234,7 +235,7 @@ def find_assignment_use(node: ast.Attribute | ast.Subscript) -> OutsideUse | Non
     return None
 
 
-def find_attribute_use(
+def list_attribute_uses(
     node: ast.Attribute | ast.Subscript, value: ast.expr | None
 ) -> list[OutsideUse]:
     """Return the uses of outside state by an assignment such as `module.x = 1`.
@@ -255,12 +256,11 @@ def find_attribute_use(
         key = get_text(node.slice)
         state = f"{name}[{key!r}]"
         is_read = is_read or not key
-    uses = [OutsideUse(state, sets=True)]
-    for child in ast.walk(value) if value is not None else ():
-        is_read = is_read or get_dotted_name(child) == name
-    if is_read:
-        uses.insert(0, OutsideUse(state))
-    return uses
+    if value is not None:
+        for child in ast.walk(value):
+            is_read = is_read or get_dotted_name(child) == name
+    use = OutsideUse(state, sets=True)
+    return [OutsideUse(state), use] if is_read else [use]
 
 
 def may_show_object(node: ast.expr) -> bool:
@@ -296,7 +296,9 @@ def has_result(node: ast.stmt) -> bool:
     if not isinstance(node, ast.Expr):
         return False
     function = getattr(node.value, "func", None)
-    if isinstance(function, ast.Attribute) and is_mutating(function.attr, True):
+    if isinstance(function, ast.Attribute) and is_mutating(
+        function.attr, is_statement=True
+    ):
         return False
     if _is_magic_without_result(node.value):
         return False
@@ -306,21 +308,22 @@ def has_result(node: ast.stmt) -> bool:
 def describe_setter(node: ast.expr, source: str, value: ast.expr | None = None) -> str:
     """Return a text that is equal for code that sets the same state to the same value.
 
-    `node` is the call, or the target of an assignment of `value`. Return an empty
-    string if the value, or an argument of the call, depends on variables. `source` is
-    the source of the cell.
+    `node` is the call, or the target of an assignment of `value`. Without a value, the
+    target is deleted, for example. Return an empty string if the value, the key of the
+    target, or an argument of the call depends on variables. `source` is the source of
+    the cell.
     """
-    if not isinstance(node, ast.Call):
-        if value is not None:
-            has_names = any(isinstance(child, ast.Name) for child in ast.walk(value))
-            return "" if has_names else f"{ast.dump(node)} {ast.dump(value)}"
-        lines = source.split("\n")
-        return "".join(lines[node.lineno - 1 : node.end_lineno])
-    for argument in (*node.args, *node.keywords):
-        for child in ast.walk(argument):
-            if isinstance(child, ast.Name):
-                return ""
-    return ast.dump(node)
+    inputs: list[ast.AST | None] = [value, getattr(node, "slice", None)]
+    if isinstance(node, ast.Call):
+        inputs = [*node.args, *node.keywords]
+    if collect_names(inputs):
+        return ""
+    if isinstance(node, ast.Call):
+        return ast.dump(node)
+    if value is not None:
+        return f"{ast.dump(node)} {ast.dump(value)}"
+    lines = source.split("\n")
+    return "".join(lines[node.lineno - 1 : node.end_lineno])
 
 
 def find_text_reads(node: ast.Call) -> list[str]:

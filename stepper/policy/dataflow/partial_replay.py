@@ -77,7 +77,7 @@ class _Planner:
 
     def plan(self) -> ReplayPlan:
         """Return the cells to skip and the names to load."""
-        self._add_needed()
+        self._add_needed_cells()
         skipped = []
         for cell in self.above:
             if cell.id in self.replayed:
@@ -88,7 +88,7 @@ class _Planner:
                 skipped.append(cell)
         return ReplayPlan(skipped, self.loads)
 
-    def _add_needed(self) -> None:
+    def _add_needed_cells(self) -> None:
         """Add the cells that the replayed cells need, or the names to load instead."""
         pending = [*self.replayed]
         while pending:
@@ -109,7 +109,7 @@ class _Planner:
         return self.reads.get(cell_id, {})
 
     def _is_quick(self, cell_id: str) -> bool:
-        """Return whether the last run of a cell took less than QUICK_SECONDS."""
+        """Return whether the last run of a cell is known to be quick."""
         return self.durations.get(cell_id, QUICK_SECONDS) < QUICK_SECONDS
 
     def _is_complete(self, cell_id: str) -> bool:
@@ -125,12 +125,15 @@ class _Planner:
         )
 
     def _sum_durations(self, cell_id: str) -> float:
-        """Return the seconds that a cell and all cells that it needs take together."""
-        needed = find_needed(self.reads, [cell_id])
+        """Return the seconds that a cell and all cells that it needs take together.
+
+        An unknown duration counts as QUICK_SECONDS.
+        """
+        needed = find_needed_cells(self.reads, [cell_id])
         return sum(self.durations.get(other, QUICK_SECONDS) for other in needed)
 
 
-def find_needed(reads: Reads, cell_ids: Iterable[str]) -> set[str]:
+def find_needed_cells(reads: Reads, cell_ids: Iterable[str]) -> set[str]:
     """Return the given ids, and the ids of all cells that these cells need."""
     needed = {*cell_ids}
     pending = [*needed]

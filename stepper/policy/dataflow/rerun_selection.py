@@ -19,6 +19,7 @@ def select_cells(
     dependencies: Dependencies,
     history: History,
     up_to_date: Collection[str],
+    *,
     undoes_runs: bool,
     done: Collection[str] = (),
 ) -> set[str]:

@@ -236,7 +236,9 @@ class History:
         usage = self.analyze(source)
         before = {**self.table.bindings}
         changed = _list_changed_names(run, usage)
-        reads = self.table.apply(run.run, usage, run.bound, succeeded, changed=changed)
+        reads = self.table.apply(
+            run.run, usage, run.bound, succeeded=succeeded, changed=changed
+        )
         self.undo.record(run.run, before, usage.binds)
         self.undo.record_report(run)
         unrestored = self.undo.unrestored & reads.keys()

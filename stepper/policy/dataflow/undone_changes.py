@@ -153,8 +153,10 @@ class UndoneChanges:
         name: str,
         run: int,
         containers: Collection[str],
+        *,
         is_class: bool,
     ) -> None:
+        """Record a former object of a name; see `FormerObject`."""
         former = FormerObject(run, frozenset(containers), is_class)
         former_objects = self.former_objects.setdefault(name, [])
         former_objects.append(former)

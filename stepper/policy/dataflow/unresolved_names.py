@@ -21,8 +21,8 @@ from stepper.policy.model import Cell
 class UnresolvedName(NamedTuple):
     """A name that a cell reads and no cell above binds.
 
-    `number` is the number of the cell that binds the name, or bound it before. `where`
-    is BELOW, DELETED, INACTIVE or EXTERNAL.
+    `number` is the number of the cell that binds the name, or bound it before; 0 if
+    another client bound the name. `where` is BELOW, DELETED, INACTIVE or EXTERNAL.
     """
 
     cell: Cell
@@ -32,7 +32,7 @@ class UnresolvedName(NamedTuple):
 
     @property
     def definition(self) -> str:
-        """Where the name is or was defined: "is defined only below, in cell 3"."""
+        """The end of a sentence: "is defined only below, in cell 3", for example."""
         if self.where == EXTERNAL:
             return "was defined by code that another client executed"
         if self.where == BELOW:
@@ -136,10 +136,10 @@ def find_unbound_names(cells: Cells, history: History) -> list[UnboundName]:
 def describe_former_binding(
     name: str, reader_id: str, cells: Cells, history: History
 ) -> str:
-    """Return a text on the cell that defines or defined a name.
+    """Return a sentence on the cell or client that defines or defined a name.
 
     `reader_id` is the id of a cell that failed because the name is not defined. Return
-    an empty string if no cell is known to have defined the name.
+    an empty string if no code is known to have defined the name.
     """
     for unresolved in find_unresolved_names(cells, history):
         is_reader = unresolved.cell.id == reader_id

@@ -100,7 +100,9 @@ def _describe_difference(
         texts.append(f"fails, as recorded: {recorded_error}")
     text = difference.text
     if text == NONDETERMINISTIC:
-        text = nondeterminism.describe_reason(cell, sources, difference.reordered)
+        text = nondeterminism.describe_reason(
+            cell, sources, is_reordered=difference.is_reordered
+        )
     texts.append(text)
     if difference.verdict is ReplayVerdict.CHANGED:
         changed_input = sources.find_changed_input(cell)

@@ -119,7 +119,7 @@ class ReplayFindings:
     def _is_doubtful(self, cell: Cell) -> bool:
         """Return whether another replay of a cell may change its verdict."""
         difference = self.differences[cell.index]
-        if difference.doubtful:
+        if difference.is_doubtful:
             return True
         if difference.verdict is not ReplayVerdict.CHANGED:
             return False
@@ -190,7 +190,9 @@ def update_differences(
         old, new, *further = _prepare_outputs(
             findings, cell, CellOutputs(recorded, figures)
         )
-        difference = compare_outputs(old, new, further, compare_pixels, is_redrawn)
+        difference = compare_outputs(
+            old, new, further, compare_pixels, is_redrawn=is_redrawn
+        )
         if difference.verdict is ReplayVerdict.CHANGED:
             reason = _find_volatile_reason(findings, cell, old, new)
             if reason:
@@ -198,7 +200,7 @@ def update_differences(
                     difference,
                     verdict=ReplayVerdict.UNSTABLE,
                     text=reason,
-                    doubtful=False,
+                    is_doubtful=False,
                 )
         findings.differences[cell.index] = difference
 

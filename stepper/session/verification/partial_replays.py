@@ -173,7 +173,7 @@ class PartialReplayPlanner:
             return False  # not a variable, but for example a random generator
         history = self.session.journal.run_history
         records = {}
-        for needed_id in partial_replay.find_needed(self.reads, [cell_id]):
+        for needed_id in partial_replay.find_needed_cells(self.reads, [cell_id]):
             cell = self.cells_by_id[needed_id]
             source_hash = hash_source(cell.source)
             record = partial_replay.find_current_run(history, cell, source_hash)

@@ -142,7 +142,7 @@ class RecordedOutputs:
                 new_outputs,
                 self._get_run_time(summary),
                 self.session.compare_pixels,
-                is_redrawn,
+                is_redrawn=is_redrawn,
             )
             if difference is None:
                 continue
