@@ -326,6 +326,8 @@ def test_backend_config_is_parsed() -> None:
             "a mapping from names of environment variables",
             "",
         ),
+        ("read: raw\n\n1: x", 3, "unknown key `1`", "known keys: "),
+        ("read: raw\non: x", 2, "unknown key `True`", ""),
     ],
 )
 def test_config_error_names_its_line(
@@ -510,7 +512,7 @@ def test_backends_are_checked_concurrently_with_timeout(
         limits = config.load(project.paths)
         began = time.monotonic()
         listed = asyncio.run(
-            looks.check_configured(project.paths, limits, dict(os.environ))
+            looks.check_backends(project.paths, limits, dict(os.environ))
         )
         assert time.monotonic() - began < 10
     assert [(entry.name, entry.reachable) for entry in listed] == [
@@ -532,7 +534,7 @@ def test_backends_are_listed_without_ssh(
     trust.trust(project.paths)
     monkeypatch.setenv("PATH", "/nowhere")
     listed = asyncio.run(
-        looks.check_configured(
+        looks.check_backends(
             project.paths, config.load(project.paths), dict(os.environ)
         )
     )

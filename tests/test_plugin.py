@@ -182,6 +182,7 @@ def test_commands_have_the_plugin_prefix() -> None:
         b"",
         b'{"systemMessage": "/continue"}',
         b'{"stopReason": "/fix"}',
+        b'{"stopReason": "see notebooks/continue.ipynb"}',
     ):
         assert claude_code_json.add_plugin_note(
             hook_output

@@ -205,6 +205,16 @@ def test_kernel_path_does_not_contain_the_environment(
     assert kernel_environ["PATH"].split(os.pathsep) == ["/x/bin", "/usr/bin", "/bin"]
 
 
+def test_kernel_has_the_virtual_environment_of_its_interpreter(tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    (own / "bin").mkdir(parents=True)
+    caller = {"PATH": "/bin", "VIRTUAL_ENV": str(tmp_path / "other")}
+    python = f"{own}/bin/python"
+    assert "VIRTUAL_ENV" not in build_kernel_environ(caller, python, "/x")
+    (own / "pyvenv.cfg").touch()
+    assert build_kernel_environ(caller, python, "/x")["VIRTUAL_ENV"] == str(own)
+
+
 @pytest.mark.nightly
 def test_worktree_uses_the_main_checkout_installation(
     main: Checkout, stranger: Stranger, tmp_path: Path

@@ -95,6 +95,19 @@ def test_next_prompt_informs_agent_and_user(project: Quick, stopped: Notebook) -
     assert "was replaced" not in say(stopped, "and now?").text
 
 
+def test_new_agent_session_informs_agent_and_user(
+    project: Quick, stopped: Notebook
+) -> None:
+    complete = project.new("Sum")
+    complete.insert("x = 1")
+    assert state(complete) == "complete"
+    write_cells(stopped, OTHER)
+    payload = complete.payload("SessionStart", "", {}, source="startup")
+    answer = project.hook("SessionStart", payload)
+    for read in (answer.text, answer.line):
+        assert f"{stopped.name} was replaced by another notebook" in read
+
+
 def test_new_plan_is_another_notebook_even_with_a_common_cell(
     stopped: Notebook,
 ) -> None:

@@ -24,8 +24,10 @@ from typing import Any
 import pytest
 
 from stepper.cli.main import main
+from stepper.common.errors import KernelError
 from stepper.daemon.server import Daemon
 from stepper.hook import daemon_client, hook_process
+from stepper.session import status_queries
 from stepper.session.session import Session
 from tests import test_recovery, test_report_texts, test_run_on_edit, test_workflow
 from tests.conftest import Answer, Project, code, text_of
@@ -612,3 +614,37 @@ def test_status_commands_name_the_notebook_if_there_are_several(
     project.stepper("fix", "--notebook", names[0])  # as printed
     states = [project.json("status", name)["state"] for name in names]
     assert states[0] != "stopped" and states[1] == "stopped"
+
+
+def test_kernel_that_cannot_be_reached_hides_no_other_notebook(
+    project: Quick, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken, deleted, healthy = (project.new(name) for name in ("A", "B", "C"))
+
+    async def fail() -> None:
+        raise KernelError("the backend does not respond")
+
+    for notebook in (broken, deleted):
+        session = project.daemon.workspace.sessions[notebook.name]
+        monkeypatch.setattr(session.kernel_manager, "find_or_attach", fail)
+    deleted.path.unlink()
+    rows = [row["notebook"] for row in project.json("list")]
+    assert healthy.name in rows and broken.name not in rows
+
+
+def test_running_cells_are_unlisted_even_if_a_file_cannot_be_written(
+    project: Quick, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = project.daemon.running_cell_files
+    files.remove()
+    monkeypatch.setattr(status_queries, "format_running", lambda session: "running")
+    monkeypatch.setattr(files, "_needs_notice", lambda sessions: True)
+    project.new("A")
+    notice = Path(project.paths.notice)
+    notice.mkdir()  # in the place of the file
+    files.update()
+    assert Path(project.paths.running).exists() and files.has_lines
+    monkeypatch.undo()
+    notice.rmdir()
+    files.update()
+    assert not Path(project.paths.running).exists()

@@ -28,8 +28,8 @@ NOT_ACCEPTED = "you have not accepted this backend, so stepper did not contact i
 async def get_metadata(request: Request, name: str) -> KernelMetadata:
     """Return the notebook metadata for kernels of the backend `name`.
 
-    Raise UsageError if the backend is not configured, and KernelError if it was not
-    accepted or can't be contacted.
+    Raise UsageError if the backend is not configured. Raise KernelError if the backend
+    must be contacted, but was not accepted or can't be reached.
     """
     workspace = request.workspace
     limits = workspace.config.load_limits()
@@ -137,13 +137,13 @@ async def list_backends(request: Request) -> list[responses.KernelBackendEntry]:
         why=problem,
         mend=hint,
     )
-    return [local, *await check_configured(workspace.paths, limits, environ)]
+    return [local, *await check_backends(workspace.paths, limits, environ)]
 
 
-async def check_configured(
+async def check_backends(
     paths: Paths, limits: Limits, environ: Mapping[str, str]
 ) -> list[responses.KernelBackendEntry]:
-    """Return the configured kernel backends.
+    """Return an entry for each configured kernel backend.
 
     Backends that the user accepted are contacted, all at the same time.
     """
@@ -160,7 +160,10 @@ async def _check_backend(
     backend: kernel_config.BackendConfig,
     environ: Mapping[str, str],
 ) -> responses.KernelBackendEntry:
-    """Return the entry of a backend, which is contacted if the user accepted it."""
+    """Return the entry of a kernel backend.
+
+    The backend is contacted only if the user accepted it, for at most CHECK_SECONDS.
+    """
     entry = responses.KernelBackendEntry(
         name=backend.name,
         kind=backend.kind,

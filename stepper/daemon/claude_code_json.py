@@ -99,8 +99,8 @@ class Event:
     """A hook event of Claude Code.
 
     `client_pid` is the process ID of the Claude Code process, or an empty string if it
-    is unknown. Properties raise PayloadError if a required field of the payload is
-    missing or invalid.
+    is unknown. Raise PayloadError if `data` is not an object. Properties raise
+    PayloadError if a required field of the payload is missing or invalid.
     """
 
     def __init__(self, data: Any, client_pid: str = "") -> None:
@@ -135,7 +135,7 @@ class Event:
 
     @property
     def is_stepper_command(self) -> bool:
-        """Whether the prompt is a slash command of stepper that starts work."""
+        """Whether the prompt starts with a command of stepper that starts work."""
         return bool(STEPPER_COMMAND.match(self.prompt))
 
     @property
@@ -256,7 +256,7 @@ class Event:
 
     @property
     def used_shell(self) -> bool:
-        """Whether a call of a PostToolBatch was a tool in SHELLS or an MCP tool."""
+        """Whether a PostToolBatch has a call of an MCP tool or a tool in SHELLS."""
         for call in self._tool_calls:
             name = get_text(call, "tool_name")
             if name in SHELLS or name.startswith("mcp__"):
@@ -272,8 +272,8 @@ class Event:
         return [call for call in calls if isinstance(call, dict)]
 
     @property
-    def last_edits(self) -> set[str]:
-        """The absolute paths of files with an edit as their last call in a batch.
+    def paths_edited_last(self) -> set[str]:
+        """The absolute paths of files for which the last call in a batch was an edit.
 
         Claude Code accepts a new modification time only after an edit. After a Read, it
         assumes that another program changed the file and refuses the next edit.
@@ -327,7 +327,10 @@ def _is_possible_path(path: str) -> bool:
 
 
 def use_terminal_commands(output: bytes, program: str) -> bytes:
-    """Return a hook's output, with `program` as the stepper command in user texts."""
+    """Return a hook's output in which commands for the user start with `program`.
+
+    `program` is how the user's shell calls stepper. Texts for the agent are unchanged.
+    """
     if program == PROGRAM or PROGRAM.encode() not in output:
         return output
     values = json.loads(output)
@@ -361,7 +364,7 @@ def add_plugin_note(output: bytes) -> bytes:
 
     def add_note(text: str) -> str:
         """Return a text with the note, if the text mentions /continue."""
-        if "/continue" not in text:
+        if not _mentions(text, "continue"):
             return text
         return (
             f"{text}\n(Type /stepper:continue instead of /continue, which is a command"
@@ -388,11 +391,19 @@ def add_skill_notes(output: bytes, is_other_skill: Callable[[str], bool]) -> byt
             f"\n(/{skill} is another skill in this project. Instead, run in a"
             f" terminal: stepper {skill})"
             for skill in other_skills
-            if re.search(rf"(?<![\w./-])/{skill}(?![\w./-])", text)
+            if _mentions(text, skill)
         ]
         return text + "".join(notes)
 
     return _map_texts(output, add_notes)
+
+
+def _mentions(text: str, skill: str) -> bool:
+    """Return whether a text contains the slash command of a skill.
+
+    A path such as `notebooks/fix.ipynb` contains no slash command.
+    """
+    return re.search(rf"(?<![\w./-])/{skill}(?![\w./-])", text) is not None
 
 
 def format_user_line(line: str) -> bytes:

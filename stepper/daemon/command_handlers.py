@@ -74,6 +74,7 @@ async def handle_command(name: str, payload: bytes, request: Request) -> bytes:
     Raise StepperError if the command is unknown or fails.
     """
     if name.startswith("cell "):
+        # The import adds these commands to ALL_COMMANDS.
         import_module("stepper.policy.commands.mcp_commands")
     command = command_schema.ALL_COMMANDS.get(name)
     if command is None or not command.needs_daemon:
@@ -96,9 +97,10 @@ async def handle_command(name: str, payload: bytes, request: Request) -> bytes:
 
 
 async def _handle_work_command(request: Request, arguments: Any) -> object:
-    """Execute a command that can run cells or resume a notebook.
+    """Execute a command that can run cells or resume a notebook; return its response.
 
-    Changes that the command makes to the notebook file are not external changes.
+    Record that the client works, and that the changes which the command makes to the
+    notebook's file are not external changes.
     """
     workspace = request.workspace
     workspace.active_clients.add(request.owner)
@@ -189,8 +191,9 @@ async def _handle_for_project(request: Request, arguments: Any) -> object:
 async def _open_session(request: Request, arguments: Any, name: str | None) -> Session:
     """Return the session of the notebook that a command acts on.
 
-    `name` is the notebook in the command, if any. Raise UsageError if the notebook does
-    not exist, or if the command names none and there is no default.
+    `name` is the notebook in the command, if any. Raise UsageError if this notebook
+    does not exist. Without a name, raise UsageError if there is no current notebook, or
+    if the command resumes a notebook and several are stopped.
     """
     workspace = request.workspace
     match arguments:
@@ -213,8 +216,8 @@ async def _open_session(request: Request, arguments: Any, name: str | None) -> S
 async def _open_session_to_resume(request: Request, arguments: Any) -> Session:
     """Return the session that a command without a notebook name resumes.
 
-    The stops of replaced notebooks are cleared first, so that these notebooks are not
-    resumed.
+    Unless an agent sent the command, the stops of replaced notebooks are cleared first,
+    so that these notebooks are not resumed.
     """
     await request.workspace.open_stopped_sessions()
     _clear_replaced_stops(request)
@@ -289,19 +292,20 @@ async def _list_notebooks(
     entries: list[responses.NotebookEntry] = []
     for name in workspace.notebook_paths.list_known():
         started_at = time.monotonic()
-        # The notebook may have been deleted, or its name may be invalid. A command that
-        # names the notebook reports the problem.
-        with contextlib.suppress(UsageError, OSError):
+        # The notebook may have been deleted, its name may be invalid, or its kernel
+        # can't be reached. A command that names the notebook reports the problem.
+        with contextlib.suppress(StepperError, OSError):
             entries.append(await workspace.rows.get_row(name, current))
         await _yield_to_requests(request, time.monotonic() - started_at)
     # List the deleted notebooks that still have a kernel.
     for session in list(workspace.sessions.values()):
         if workspace.has_file(session):
             continue
-        if await session.kernel_manager.find_or_attach() is not None:
-            is_current = session.name == current
-            entry = await status_queries.get_entry(session, is_current, 0.0)
-            entries.append(replace(entry, state=DELETED))
+        with contextlib.suppress(StepperError):
+            if await session.kernel_manager.find_or_attach() is not None:
+                is_current = session.name == current
+                entry = await status_queries.get_entry(session, is_current, 0.0)
+                entries.append(replace(entry, state=DELETED))
     return entries
 
 
@@ -347,7 +351,7 @@ async def _yield_to_requests(request: Request, seconds: float) -> None:
 async def _create_notebook(
     request: Request, arguments: cli_commands.New
 ) -> responses.NotebookCreatedResponse:
-    """Create a notebook with a plan, and add the first cells of the command.
+    """Create a notebook with a plan, and add and run the first cells of the command.
 
     Raise UsageError if the problem is empty or an argument is not valid.
     """
@@ -367,7 +371,7 @@ async def _create_notebook(
         from stepper.session.cells import cell_operations
 
         cell_operations.parse_cells(arguments.cells)
-    current_name = workspace.get_unfinished_name(request.owner)
+    unfinished_name = workspace.get_unfinished_name(request.owner)
     session = await workspace.create_notebook(
         new_plan, slug, date.today(), request.owner
     )
@@ -385,7 +389,7 @@ async def _create_notebook(
     if backend is not None and backend.description.has_own_folder:
         cwd = f"a folder of `{kernel}`"
     return responses.NotebookCreatedResponse(
-        session.name, steps, current_name, cwd, first_run
+        session.name, steps, unfinished_name, cwd, first_run
     )
 
 
@@ -399,10 +403,10 @@ async def _handle_for_notebook(
     """
     workspace = request.workspace
     _clear_replaced_stops(request)
-    former_currents = workspace.currents.get_all()
-    makes_current = cli_commands.Run | cli_commands.Restore | cli_commands.Use
-    if not isinstance(arguments, makes_current):
+    selecting_commands = cli_commands.Run | cli_commands.Restore | cli_commands.Use
+    if not isinstance(arguments, selecting_commands):
         return await _dispatch(request, session, arguments)
+    former_currents = workspace.currents.get_all()
     # Before the run, which may take long.
     workspace.currents.set(session.name, request.owner)
     next_run = session.state.next_run
@@ -417,8 +421,8 @@ async def _handle_for_notebook(
 
 async def _dispatch(request: Request, session: Session, arguments: Any) -> object:
     """Execute a command on a notebook and return its response."""
-    can_wait = isinstance(arguments, cli_commands.Run | cli_commands.Eval)
-    if can_wait and not arguments.wait:
+    has_wait_option = isinstance(arguments, cli_commands.Run | cli_commands.Eval)
+    if has_wait_option and not arguments.wait:
         _refuse_while_running(request, session, arguments)
     match arguments:
         case (
@@ -639,7 +643,7 @@ async def _resume(
 def _add_command_line(
     request: Request, session: Session, command: str, response: str
 ) -> None:
-    """Add a line for the user about a slash command.
+    """Add a line for the user about a slash command; do nothing for other commands.
 
     Only the agent reads the command's output. Claude Code shows the line to the user
     after the next event of the agent session.
@@ -704,7 +708,7 @@ async def _report_status(
 ) -> responses.StatusResponse:
     """Return the status of a notebook.
 
-    For an agent, the status includes the undelivered reports and marks them as
+    For an agent, the status includes the undelivered reports, which are then marked as
     delivered, unless `arguments.unread` is true.
     """
     status = await _get_status(request, session, arguments)

@@ -12,7 +12,7 @@ import json
 import os
 import re
 import reprlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Any, NamedTuple
 
@@ -39,7 +39,7 @@ MAX_LIST_CHARACTERS = 500
 
 
 def _is_number(value: Any, minimum: float = 0, maximum: float = MAX_NUMBER) -> bool:
-    """Return whether a value is a number above 0 in a range."""
+    """Return whether a value is a number above 0, from `minimum` to `maximum`."""
     if not isinstance(value, int | float) or isinstance(value, bool):
         return False
     return value > 0 and minimum <= value <= maximum
@@ -58,7 +58,10 @@ def _is_name(value: Any) -> bool:
 
 
 def _is_project_folder(folder: Any) -> bool:
-    """Return whether a value is a folder of the project, but not the project itself."""
+    """Return whether a value is the relative path of a folder below the project.
+
+    The folder may not exist.
+    """
     is_folder = notebook_globs.is_valid(folder) and notebook_globs.is_folder(folder)
     # For the project itself, the permission rule `Edit(**)` would allow every edit.
     return is_folder and os.path.normpath(folder) != "."
@@ -189,12 +192,8 @@ def parse(text: str, file_name: str) -> Limits:
         raise UsageError(
             f"{file_name}, line 1: the file must contain a mapping of keys to values"
         )
-    lines = {}
-    if node is not None:
-        for key_node, _ in node.value:
-            lines[key_node.value] = key_node.start_mark.line + 1
     for key, value in data.items():
-        line = lines.get(key, 1)
+        line = _find_line(node, [str(key)])
         _check_value(key, value, f"{file_name}, line {line}")
     values: dict[str, Any] = {}
     for key, value in data.items():
@@ -208,7 +207,7 @@ def parse(text: str, file_name: str) -> Limits:
     if isinstance(values.get("notebooks"), str):
         values["notebooks"] = (values["notebooks"],)
     if "kernels" in values or "kernel" in values:
-        _parse_kernels(values, node, file_name, lines)
+        _parse_kernels(values, node, file_name)
     return Limits(**values)
 
 
@@ -293,16 +292,12 @@ def _check_duplicate_keys(node: yaml.Node | None, file_name: str) -> None:
 
 
 def _parse_kernels(
-    values: dict[str, Any],
-    node: yaml.Node | None,
-    file_name: str,
-    lines: Mapping[str, int],
+    values: dict[str, Any], node: yaml.Node | None, file_name: str
 ) -> None:
     """Replace the value of `kernels` in `values` with the parsed backends.
 
-    `node` is the root node of the file. `lines` contains the line numbers of the
-    top-level keys. Raise UsageError if a backend is not valid, or if `kernel` names an
-    unknown backend.
+    `node` is the root node of the file. Raise UsageError if a backend is not valid, or
+    if `kernel` names an unknown backend.
     """
     from stepper.kernels import backend_registry
     from stepper.policy.configuration import kernel_config
@@ -322,9 +317,10 @@ def _parse_kernels(
     known_names = ", ".join([*values["kernels"], kernel_config.LOCAL])
     short_name = one_line(name, MAX_KEY_CHARACTERS)
     short_list = one_line(known_names, MAX_LIST_CHARACTERS)
+    line = _find_line(node, ["kernel"])
     raise UsageError(
-        f"{file_name}, line {lines['kernel']}: `kernel: {short_name}` is not"
-        f" defined in `kernels:`; available: {short_list}"
+        f"{file_name}, line {line}: `kernel: {short_name}` is not defined"
+        f" in `kernels:`; available: {short_list}"
     )
 
 

@@ -109,7 +109,11 @@ class Connection:
         self._send(wire_format.PROGRESS, b"\0" + request)
 
     async def deliver(self, text: str) -> bool:
-        """Send a message to the agent; return whether the client acknowledged it."""
+        """Send a message to the agent; return whether the client acknowledged it.
+
+        Return False if the client does not respond within ACKNOWLEDGE_SECONDS. A client
+        acknowledges only one message.
+        """
         body = text.encode("utf-8", "replace")
         self._send(wire_format.PROGRESS, body)
         signal = self._next_signal
@@ -147,7 +151,9 @@ async def _read_signal(reader: asyncio.StreamReader) -> bytes:
 async def read_parts(reader: asyncio.StreamReader) -> list[bytes]:
     """Read a frame, and return its parts.
 
-    Raise asyncio.TimeoutError if the frame is not complete after REQUEST_SECONDS.
+    Raise asyncio.TimeoutError if the frame is not complete after REQUEST_SECONDS,
+    asyncio.IncompleteReadError if the client disconnects, and FrameError if the frame
+    is not valid.
     """
     timer = asyncio.get_running_loop().call_later(
         REQUEST_SECONDS, reader.set_exception, asyncio.TimeoutError()

@@ -83,7 +83,7 @@ async def render_figures(
 
 
 def _read_figures(session: Session, cell: Cell) -> list[dict[str, Any]]:
-    """Return the Plotly figures in a cell's outputs.
+    """Return the first MAX_FIGURES Plotly figures in a cell's outputs.
 
     Raise UsageError if there is no figure, or if the cell has not run here with its
     current source: a figure from a repository may load arbitrary files and URLs.
@@ -157,8 +157,8 @@ async def _run_kaleido(
     after the timeout, or if the caller disconnects.
     """
     process = await _start_kaleido(launch, folder)
-    request_text = json.dumps(targets)
-    rendering = asyncio.create_task(process.communicate(request_text.encode()))
+    targets_json = json.dumps(targets)
+    rendering = asyncio.create_task(process.communicate(targets_json.encode()))
     disconnection = asyncio.create_task(request.caller.disconnected.wait())
     try:
         await asyncio.wait(

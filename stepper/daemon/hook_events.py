@@ -77,7 +77,8 @@ async def _handle_event(
 ) -> bytes:
     """Parse the payload of an event, and call the event's handler.
 
-    Errors are reported in the output.
+    Also record that the agent is working, if the event shows this. Errors are reported
+    in the output.
     """
     try:
         payload = load_json(claude_code_json.remove_notebook_copies(data))
@@ -204,7 +205,9 @@ def _report_uncovered(
 
     Further reports on the same notebook are shorter.
     """
-    if not workspace.take_once(event.session, error.name):
+    # The name stands for the first report on the notebook.
+    is_first = bool(workspace.take_once(event.session, error.name))
+    if not is_first:
         return command_messages.format_still_uncovered(error.name)
     renamed = workspace.renames.describe_uncovered(event.change.notebook)
     return command_messages.format_uncovered(error.name, error.setting, renamed)
@@ -238,7 +241,12 @@ async def _run_edit(
     caller: Caller,
     is_repeated: bool,
 ) -> run_report.Report | None:
-    """Run the cells of an edit, and return the report, or None if there is none."""
+    """Run the cells of an edit, and return the report, or None if there is none.
+
+    Unless the run continues in the background, make the notebook the current one. Raise
+    StepperError if the run fails and the caller is connected. If the caller has
+    disconnected, the report contains the error.
+    """
     try:
         replaced_notebook.record_agent_version(session)
         if isinstance(change, CellEdit):
@@ -314,7 +322,8 @@ async def wait_for_background_runs(
 ) -> None:
     """Notify the agent when a background run without a waiting hook finishes.
 
-    Claude Code sends this event when a session starts and when a turn ends.
+    Claude Code sends this event when a session starts and when a turn ends. If the
+    current notebook has undelivered reports at the end of a turn, only deliver these.
     """
     sessions = list(workspace.sessions.values())
     current = workspace.find_open_work(event.session)
@@ -325,6 +334,7 @@ async def wait_for_background_runs(
         background_runs.mark_reports_in_prompt(sessions, event.session, "")
         if current.state.undelivered:
             await _deliver_undelivered(current, caller)
+            workspace.update_markers()
             return
     calls = background_runs.list_unattended_calls(sessions, event.session)
     await background_runs.deliver_next_report(calls, caller)
@@ -332,7 +342,10 @@ async def wait_for_background_runs(
 
 
 async def _deliver_undelivered(session: Session, caller: Caller) -> None:
-    """Send the undelivered reports of a notebook, and mark them as delivered."""
+    """Send the undelivered reports of a notebook to the agent.
+
+    Mark the reports as delivered if the client acknowledges them.
+    """
     text = undelivered_reports.format_undelivered(session)
     if text and await caller.deliver(text):
         undelivered_reports.mark_delivered(session)
@@ -341,20 +354,20 @@ async def _deliver_undelivered(session: Session, caller: Caller) -> None:
 async def handle_batch(workspace: Workspace, event: Event) -> bytes:
     """Update modification times and report external changes after a PostToolBatch.
 
-    A notebook gets the current time if the last tool call on it was an edit.
+    A notebook gets the current time if the last tool call on this notebook was an edit.
     """
-    edited = {os.path.realpath(path) for path in event.last_edits}
+    edited = {os.path.realpath(path) for path in event.paths_edited_last}
     for path in workspace.restored_mtimes.take_all(event.session):
         if path not in edited:
             continue
         with contextlib.suppress(StepperError):
             _finish_message(workspace, path, event.session)
-    changes = workspace.external_changes.report_changes(event.used_shell)
-    for problem in workspace.slim_copies.take_problems():
-        changes = [*changes, f"stepper: {problem}."]
+    reports = workspace.external_changes.report_changes(event.used_shell)
+    problems = workspace.slim_copies.take_problems()
+    reports += [f"stepper: {problem}." for problem in problems]
     lines = _take_command_lines(workspace, event)
     workspace.update_markers()
-    return _format_output("PostToolBatch", changes, [*lines, *changes])
+    return _format_output("PostToolBatch", reports, [*lines, *reports])
 
 
 def _take_command_lines(workspace: Workspace, event: Event) -> list[str]:
@@ -369,7 +382,9 @@ def _take_command_lines(workspace: Workspace, event: Event) -> list[str]:
 async def handle_session_start(workspace: Workspace, event: Event) -> bytes:
     """Return the context for an agent session that started, resumed or was compacted.
 
-    The context contains undelivered reports, running cells and the notebook's status.
+    The context contains undelivered reports, which are then marked as delivered,
+    running cells and the notebook's status. The session's background runs also notify
+    its client.
     """
     owner = event.session
     session = workspace.find_open_work(owner)
@@ -384,7 +399,7 @@ async def handle_session_start(workspace: Workspace, event: Event) -> bytes:
         workspace.sessions.values(), session, None
     )
     texts = [*replaced_lines, other_reports]
-    lines = []
+    lines = [*replaced_lines]
     if session is not None:
         undelivered_report = await take_undelivered(session)
         background_runs.transfer_calls(session, owner, event.client_pid)
@@ -392,7 +407,7 @@ async def handle_session_start(workspace: Workspace, event: Event) -> bytes:
         context = await status_queries.get_context(session, event.continues_session)
         running_text = backgrounding.format_still_running(session, owner)
         texts += [undelivered_report.text, running_text, context.text]
-        lines = [*replaced_lines, undelivered_report.line]
+        lines.append(undelivered_report.line)
         if not event.is_after_compaction:
             stopped_line = command_messages.format_stopped_line(
                 session.name, session.state
@@ -512,7 +527,7 @@ def _reset_turn(workspace: Workspace, event: Event) -> None:
     # notebooks become visible to other programs now.
     workspace.restored_mtimes.take_all(owner)
     _touch_large_notebooks(workspace, owner)
-    # This opens the current notebook.
+    # Open the current notebook: `clear_replaced_stops` checks only open sessions.
     workspace.find_open_work(owner)
 
 
@@ -618,8 +633,9 @@ def _format_user_line(command: PromptCommand, response: str) -> str:
 async def handle_turn_end(workspace: Workspace, event: Event) -> bytes:
     """Remind an agent of open work if its last message does not explain why it stops.
 
-    The reminder is added as context, because Claude Code would show a decision to block
-    as an error.
+    In this case, also report external changes. The reminder is added as context,
+    because Claude Code would show a decision to block as an error. Without a reminder,
+    large notebooks that the agent edited get the current modification time.
     """
     workspace.running_turns.pop(event.session, None)
     lines = _take_command_lines(workspace, event)

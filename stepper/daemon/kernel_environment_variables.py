@@ -47,7 +47,10 @@ def build_kernel_environ(
     if python:
         folders.insert(0, python_folder)
     variables["PATH"] = os.pathsep.join(folders)
-    environment = os.path.dirname(python_folder)
-    if python and os.path.exists(os.path.join(environment, "pyvenv.cfg")):
-        variables["VIRTUAL_ENV"] = environment
+    if python:
+        # The caller's virtual environment may not be the one of the interpreter.
+        variables.pop("VIRTUAL_ENV", None)
+        environment = os.path.dirname(python_folder)
+        if os.path.exists(os.path.join(environment, "pyvenv.cfg")):
+            variables["VIRTUAL_ENV"] = environment
     return variables

@@ -35,7 +35,7 @@ def build_launch_config(
 
     `environ` is the environment of the process that requested the kernel. If
     `backend_name` is empty, the configured backend is used. Raise KernelError if the
-    user has not accepted the backend or the interpreter, or if it does not exist.
+    backend or the interpreter does not exist or was not accepted by the user.
     """
     backend = _get_accepted_backend(paths, limits, notebook, backend_name)
     if backend is None:

@@ -61,7 +61,7 @@ def _is_refusal(response: object) -> bool:
 
 
 async def _dispatch(request: Request, session: Session, arguments: Any) -> object:
-    """Execute the command on cells that the class of its arguments names."""
+    """Execute a command on cells, which is determined by the type of `arguments`."""
     match arguments:
         case mcp_commands.CellRun() | mcp_commands.CellAdd():
             return await _write_cells(request, session, arguments)
@@ -100,6 +100,7 @@ async def _write_cells(
     caller.call_id = arguments.call
 
     def start_work() -> time_limited_runs.Work:
+        """Return the coroutine that writes and runs the cells."""
         if isinstance(arguments, mcp_commands.CellRun):
             return cell_operations.run_cell(session, arguments, caller, consent)
         return cell_operations.add_cells(session, arguments, caller, consent)
@@ -120,11 +121,12 @@ async def run_cells(
     """
 
     async def run_selected() -> time_limited_runs.CellRunReport:
-        finished: list[RunSummary] = []
+        """Run the cells, and return the report on all of them."""
+        summaries: list[RunSummary] = []
         response = await notebook_commands.run(
-            session, selection, request.caller, request.progress, finished
+            session, selection, request.caller, request.progress, summaries
         )
-        return cell_operations.create_run_report(session, response, finished)
+        return cell_operations.create_run_report(session, response, summaries)
 
     async with report_progress(request, session):
         return await time_limited_runs.run_with_limit(
@@ -143,13 +145,14 @@ async def get_status(
     response = responses.StatusResponse()
     context = responses.NamespaceSummary()
     if session:
-        finished = None
+        background_result = None
         if arguments.wait_seconds is not None:
             async with report_progress(request, session):
-                finished = await time_limited_runs.wait_for_background(
+                background_result = await time_limited_runs.wait_for_background(
                     session, request.owner, request.caller, arguments.wait_seconds
                 )
-        response = replace(await status_queries.get_status(session), ended=finished)
+        status = await status_queries.get_status(session)
+        response = replace(status, ended=background_result)
     if not arguments.details:
         return response
     resources = await asyncio.to_thread(

@@ -32,10 +32,10 @@ async def handle_read(workspace: Workspace, event: Event) -> bytes:
     Claude Code does not show hook messages above the question about an edit. Therefore,
     the message is shown earlier: when the agent reads the notebook.
     """
-    workspace.resolve(event.read_path)
+    workspace.resolve(event.read_path)  # raises UsageError for other files
     limits = workspace.config.load_limits()
-    must_approve = edit_gate.check_approval(event.consent, limits)
-    if not event.asks_for_each_edit or must_approve:
+    approval_runs_cell = edit_gate.check_approval(event.consent, limits) is None
+    if not event.asks_for_each_edit or not approval_runs_cell:
         return claude_code_json.SILENT
     line = workspace.take_once(event.session, APPROVAL_RUNS_CELL)
     return claude_code_json.format_user_line(line)
@@ -79,9 +79,10 @@ def _allow_markdown(workspace: Workspace, event: Event, session: Session) -> byt
     approving a code cell runs the cell.
     """
     was_shown = (event.session, APPROVAL_RUNS_CELL) in workspace.shown_messages
-    must_approve = edit_gate.check_approval(event.consent, session.limits())
+    approval_reason = edit_gate.check_approval(event.consent, session.limits())
+    approval_runs_cell = approval_reason is None
     line = ""
-    if not was_shown and not must_approve:
+    if not was_shown and approval_runs_cell:
         line = workspace.take_once(event.session, MARKDOWN_ALLOWED)
     return claude_code_json.format_decision("allow", MARKDOWN_ALLOWED, line)
 

@@ -26,7 +26,8 @@ from stepper.session.session import Session
 DIGEST = "digest"
 # If the read does not follow within this time, the notebook is put back.
 RESTORE_SECONDS = 3.0
-# The hook gives up after 2 s: then the next read saves further images.
+# The maximum time for saving images, because the hook gives up after 2 s. The next read
+# saves the other images.
 FIGURE_SECONDS = 0.5
 TOO_LARGE = "exceeds maximum allowed size"  # part of Claude Code's error
 
@@ -34,7 +35,10 @@ TOO_LARGE = "exceeds maximum allowed size"  # part of Claude Code's error
 async def handle_before_read(
     workspace: Workspace, event: Event, caller: Caller
 ) -> bytes:
-    """Prepare the read of a notebook that is too large for Claude Code."""
+    """Prepare the read of a notebook, and return the output of `handle_read`.
+
+    If the notebook is too large for Claude Code, a slim copy takes its place.
+    """
     path = workspace.resolve(event.read_path)
     limits = workspace.config.load_limits()
     if limits.read == DIGEST:
@@ -43,7 +47,11 @@ async def handle_before_read(
 
 
 async def _place_slim_copy(workspace: Workspace, path: str, caller: Caller) -> None:
-    """Put a slim copy in the place of a notebook if the notebook is too large."""
+    """Put a slim copy in the place of a notebook if the notebook is too large.
+
+    Unless `handle_after_read` puts the notebook back earlier, a timer does so after
+    RESTORE_SECONDS. If the copy can't be placed, add the path to `unplaced`.
+    """
     copies = workspace.slim_copies
     copies.unplaced.discard(path)
     if not os.path.exists(path):
@@ -72,7 +80,7 @@ def _cancel_restore(workspace: Workspace, path: str) -> None:
 async def handle_after_read(
     workspace: Workspace, event: Event, caller: Caller
 ) -> bytes:
-    """Return the digest of the notebook that Claude Code has read.
+    """Put the notebook that Claude Code has read back, and return its digest.
 
     The output is empty if the agent should see the notebook itself.
     """
@@ -92,7 +100,7 @@ async def handle_after_read(
 async def _read_digest(
     workspace: Workspace, session: Session, event: Event, document: Document | None
 ) -> notebook_digest.Digest:
-    """Return the digest of a notebook, below problems with its slim copy.
+    """Return the digest of a notebook, preceded by problems with its slim copy.
 
     `document` is the contents of the notebook, or None if they must be read.
     """

@@ -91,7 +91,8 @@ class CpuSampler:
             if recent:
                 self._samples[kernel_pid] = recent[-MAX_SAMPLES:]
             else:
-                del self._samples[kernel_pid]
+                # Another thread may have removed the entry.
+                self._samples.pop(kernel_pid, None)
 
 
 @dataclass(frozen=True)
@@ -152,7 +153,7 @@ def measure_resources(kernel: KernelStatus) -> Resources:
 def _sum_cpu_seconds(pid: int | None) -> float | None:
     """Return the CPU seconds of a process and its descendants.
 
-    Return None if the process does not exist.
+    Return None if `pid` is None or the process does not exist.
     """
     if pid is None or not psutil.pid_exists(pid):
         return None

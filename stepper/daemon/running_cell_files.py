@@ -29,19 +29,20 @@ class RunningCellFiles:
     def update(self) -> None:
         """Write the running cells to the files, or remove the files if none is running.
 
-        Scratch executions and waits for a kernel are listed too.
+        Scratch executions and waits for a kernel are listed too. The notice is written
+        only if `_needs_notice` returns True.
         """
         sessions = list(self.workspace.sessions.values())
         lines = list(filter(None, map(status_queries.format_running, sessions)))
         if not lines:
             self.remove()
             return
+        self.has_lines = True
         with contextlib.suppress(OSError):
             content = "".join(f"{line}\n" for line in lines)
             secure_files.replace(self.paths.running, content.encode("utf-8", "replace"))
             if self._needs_notice(sessions):
                 self._write_notice(lines, sessions)
-            self.has_lines = True
 
     def remove(self) -> None:
         """Remove the files, if they may exist."""

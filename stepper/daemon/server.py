@@ -144,7 +144,11 @@ class Daemon:
         log.info("the daemon is exiting")
 
     async def _start_server(self) -> asyncio.AbstractServer:
-        """Listen on the socket, handle signals and write the daemon's JSON file."""
+        """Listen on the socket, handle signals and write the daemon's JSON file.
+
+        First put back notebooks that a former daemon left as slim copies, and look for
+        external changes.
+        """
         self.paths.create_runtime_folder()
         with contextlib.suppress(FileNotFoundError):
             # This daemon has the lock, so the daemon that created the socket has
@@ -188,7 +192,10 @@ class Daemon:
             await asyncio.sleep(POLL_SECONDS)
 
     def _detach_sessions(self) -> None:
-        """Detach from the kernels, which keep running, and save pending outputs."""
+        """Detach from the kernels, which keep running, and save pending outputs.
+
+        Results that a running client has accepted are marked as reported.
+        """
         for session in self.workspace.sessions.values():
             kernel = session.kernel_manager.kernel
             if kernel is not None:
@@ -219,6 +226,7 @@ class Daemon:
         """Cancel cluster jobs of former daemons that no kernel record mentions."""
 
         def get_records() -> Iterator[Path]:
+            """Return the kernel records of the project."""
             from stepper.kernels import sealed_kernel_records
 
             return sealed_kernel_records.find_project_records(self.paths)
@@ -391,8 +399,8 @@ class Daemon:
     ) -> None:
         """Process a request, and send the response.
 
-        If the client has another version, only inform the client. In this case, the
-        daemon exits unless the client is a viewer.
+        If the client has another version, only inform the client, unless its request is
+        `shutdown`. In this case, the daemon exits unless the client is a viewer.
         """
         command = client_request.command
         own_version = __version__.encode()
@@ -443,7 +451,10 @@ class Daemon:
     def _create_request(
         self, connection: Connection, client_request: ClientRequest
     ) -> Request:
-        """Return a request with its caller, and record the caller's environment."""
+        """Return a request with its caller, and record the caller's environment.
+
+        The environment of a viewer is not recorded.
+        """
         environ = wire_format.unpack_environ(client_request.environ)
         interface = "cli"
         if client_request.command.startswith(b"hook "):
@@ -453,7 +464,7 @@ class Daemon:
         if client_request.command != LOOK:
             # No kernel may be started with a viewer's environment.
             self.workspace.environ = environ
-            self.workspace.record_caller(environ, interface)
+            self.workspace.update_program(environ, interface)
         caller = Caller(
             environ,
             interface=interface,

@@ -92,7 +92,10 @@ class StatusLineFile:
             secure_files.remove(self.path)
 
     def _format_line(self, session: Session, measure_memory: bool) -> str:
-        """Return the status line of a notebook, or an empty string."""
+        """Return the status line of a notebook.
+
+        Return an empty string if there is nothing to show.
+        """
         running = status_queries.get_running(session)
         is_running = running is not None
         display = self._update_display(session, is_running, measure_memory)

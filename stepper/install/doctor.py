@@ -568,7 +568,7 @@ def _check_kernel_backends(paths: Paths) -> list[Check]:
 
     from stepper.daemon import backend_commands
 
-    backends = asyncio.run(backend_commands.check_configured(paths, limits, os.environ))
+    backends = asyncio.run(backend_commands.check_backends(paths, limits, os.environ))
     checks = []
     for backend in backends:
         is_ok = backend.accepted and backend.reachable is not False

@@ -211,7 +211,7 @@ class Workspace:
             self._has_several = len(paths) > 1
         return self._has_several
 
-    def record_caller(self, environ: Mapping[str, str], interface: str) -> None:
+    def update_program(self, environ: Mapping[str, str], interface: str) -> None:
         """Update `program`, the user's command for stepper, from a caller's PATH.
 
         `interface` is the caller's interface, such as `cli`, `hook` or `mcp`. Commands
