@@ -48,6 +48,7 @@ from stepper.install import (
 from stepper.install.install_options import parse_arguments
 from stepper.mcp import (
     argument_coercion,
+    data_rendering,
     http_server,
     tool_calls,
     tool_results,
@@ -853,6 +854,23 @@ def test_large_images_are_scaled_down(tmp_path: Path) -> None:
     (tmp_path / "broken.png").write_bytes(b"x" * 2_000_000)
     assert tool_results.load_image(str(tmp_path / "broken.png")) is None
     assert tool_results.load_image(str(tmp_path / "gone.png")) is None
+
+
+def test_image_with_too_many_pixels_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "noise.png"
+    Image.frombytes("RGB", (800, 500), os.urandom(800 * 500 * 3)).save(path)
+    assert tool_results.load_image(str(path)) is not None
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
+    assert tool_results.load_image(str(path)) is None
+
+
+def test_every_list_of_a_status_is_limited() -> None:
+    rows = [{"cell": number} for number in range(60)]
+    status = dict.fromkeys(("stale", "hidden", "indirect"), rows)
+    limited = data_rendering.limit_status(status)
+    assert [len(limited[name]) for name in status] == [40, 40, 40]
 
 
 @pytest.mark.nightly

@@ -33,7 +33,7 @@ FOREIGN = re.compile(
     r"edit_mode|NotebookEdit|ToolSearch|Claude Code|stepping-notebooks|\bls notebooks"
     r"|(?<![\w./])/(?:stepper:)?(?:continue|fix|skip|new-notebook|notebook-status)\b"
     r"|\bstepper (?:confirm|context|eval|interrupt|kernels wait|list|new|output|report|restart|restore|run|status"
-    r"|use|verify)\b|\bstepper plan\b(?! reopen)|\bstepper shutdown (?:\S+\.ipynb|')"
+    r"|undo|use|verify)\b|\bstepper plan\b(?! reopen)|\bstepper shutdown (?:\S+\.ipynb|')"
 )
 DECISIONS = re.compile(r"\bstepper (?:continue|fix|skip)\b(?![^`\n]*`, in a terminal)")
 
@@ -209,6 +209,7 @@ def test_every_command_line_is_translated(notebook: str) -> None:
         ),
         ("stepper skip [REASON]", "`lift_stop` (skip [REASON])"),
         ("stepper: eval FAILED after 1 s", "stepper: The code FAILED after 1 s"),
+        ("run: `stepper undo 3`", "run: `kernel` with `action: undo` and `cell: 3`"),
         # no tool replaces these, or they are not commands
         ("stepper plan reopen 3", "stepper plan reopen 3"),
         (

@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
-from stepper.messages import error_hint, quoted_output
+from stepper.messages import command_messages, error_hint, quoted_output, run_report
+from stepper.policy.commands.command_lines import CommandLines
+from stepper.policy.model import Fault
 from tests.conftest import Notebook, Project, code, reuse_project
 
 
@@ -544,3 +546,17 @@ def test_long_message_is_truncated_in_the_journal(project: Project) -> None:
 )
 def test_hint_says_whether_an_ssh_command_repairs(hint: str, purpose: str) -> None:
     assert error_hint.format_hint(hint) == purpose + hint
+
+
+def test_blank_lines_at_the_end_of_stderr_are_ignored() -> None:
+    stop = command_messages.format_death_stop(
+        "the kernel died", "cell 1 restores them", "oom\n \n", CommandLines("a.ipynb")
+    )
+    assert "the kernel's last message: oom" in stop.text
+
+
+@pytest.mark.parametrize("line", [-5, 0, 50])
+def test_line_outside_the_source_is_not_listed(line: int) -> None:
+    fault = Fault("SyntaxError", "bad", ("SyntaxError",), line)
+    parts = run_report._format_failing_lines(fault, "a = 1\nb = 2", {})
+    assert parts == []

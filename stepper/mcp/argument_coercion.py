@@ -20,21 +20,28 @@ CONTAINERS: dict[str, type] = {"array": list, "object": dict}
 
 
 def coerce_arguments(schema: Schema, arguments: Arguments) -> dict[str, Any]:
-    """Return the arguments with the schema's types, without optional null values."""
+    """Return the arguments with the schema's types, without optional null values.
+
+    Arguments that can't be converted, and arguments that the schema does not contain,
+    are returned unchanged.
+    """
     properties = schema.get("properties", {})
     required = schema.get("required", ())
-    coerced = {}
+    result = {}
     for name, value in arguments.items():
         is_optional = name in properties and name not in required
         if value is None and is_optional:
             continue
         property_schema = properties.get(name, {})
-        coerced[name] = _coerce_value(property_schema, value)
-    return coerced
+        result[name] = _coerce_value(property_schema, value)
+    return result
 
 
 def _coerce_value(schema: Schema, value: Any) -> Any:
-    """Convert a value to the schema's type; return other values unchanged."""
+    """Return a value with the schema's type, or unchanged if it can't be converted.
+
+    The items of a list and of an object are also converted.
+    """
     schema_type = schema.get("type", "")
     if isinstance(value, str):
         value = _coerce_text(schema_type, value)
@@ -47,20 +54,19 @@ def _coerce_value(schema: Schema, value: Any) -> Any:
 
 
 def _coerce_text(schema_type: str, text: str) -> Any:
-    """Parse a text as a value of a JSON type; return other texts unchanged."""
-    stripped = text.strip()
-    if schema_type == "number" and NUMBER.fullmatch(stripped):
-        return float(stripped)
-    if schema_type == "integer" and INTEGER.fullmatch(stripped):
-        return int(stripped)
+    """Return the value of a JSON type that a text contains, or the text."""
+    literal = text.strip()
+    if schema_type == "number" and NUMBER.fullmatch(literal):
+        return float(literal)
+    if schema_type == "integer" and INTEGER.fullmatch(literal):
+        return int(literal)
     if schema_type == "boolean":
-        lower = stripped.lower()
-        return BOOLEANS.get(lower, text)
+        return BOOLEANS.get(literal.lower(), text)
     container = CONTAINERS.get(schema_type)
     if container is None:
         return text
     try:
-        value = json.loads(stripped)
+        value = json.loads(literal)
     except (ValueError, RecursionError):
         return text
     if isinstance(value, container):

@@ -68,7 +68,7 @@ class DaemonRequest:
         self.lock = threading.Lock()
 
     def on_connect(self, sock: _socket.socket) -> None:
-        """Store the socket of the request.
+        """Store the socket of the request; close it if the request was cancelled.
 
         Raises:
             RequestCancelledError: The request was cancelled.
@@ -82,20 +82,22 @@ class DaemonRequest:
     def on_progress(self, body: bytes) -> None:
         """Update `line` with a progress message or with the running cell.
 
-        An empty body is a heartbeat.
+        Ignore an empty body, which is a heartbeat, and a body that is not JSON.
         """
         if not body:
             return
-        with suppress(ValueError):
+        try:
             event = json.loads(body)
-            running_cell = event.get("running")
-            if running_cell:
-                self.line = _format_running_cell(running_cell)
-            elif event.get("line"):
-                self.line = translate(str(event["line"]))
+        except ValueError:
+            return
+        running_cell = event.get("running")
+        if running_cell:
+            self.line = _format_running_cell(running_cell)
+        elif event.get("line"):
+            self.line = translate(str(event["line"]))
 
     def cancel(self) -> None:
-        """Cancel the request by disconnecting from the daemon."""
+        """Disconnect from the daemon, which then interrupts the cell of the request."""
         with self.lock, suppress(OSError):
             self.is_cancelled = True
             if self.sock:
@@ -127,8 +129,9 @@ class Daemon:
     ) -> Any:
         """Send a command and return the response.
 
-        If no daemon is running, start one if `launch` is true; otherwise return None.
-        If the task is cancelled, cancel the request.
+        `verb` is the command. Arguments with the value None are left out. If no daemon
+        is running, start one if `launch` is true; otherwise return None. If the task is
+        cancelled, cancel the request.
 
         Raises:
             StepperError: The command failed, or the daemon can't be reached.

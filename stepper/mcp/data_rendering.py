@@ -21,7 +21,7 @@ NAMESPACE_TITLES = {
     "variables": "variables",
 }
 SEPARATOR = ", "  # of rows in JSON
-LISTS = ("steps", "cells", "stale", "hidden", "off_plan")  # of a status
+LISTS = ("steps", "cells", "stale", "hidden", "indirect", "off_plan")  # of a status
 
 
 def format_notebooks(notebooks: Sequence[Data]) -> str:
@@ -80,21 +80,21 @@ def format_status(status: Data, runs: Sequence[Data], report: str) -> str:
     """Return the status of a notebook with its last runs and the last report.
 
     `report` is the last report, or an empty string. Each report appears only once, and
-    the lines on the stop are left out if a report contains them.
+    the lines on the stop and on the last verification are left out if a report contains
+    them.
     """
     if status["notebook"] is None:
         return status_text.format_no_notebook()
     finished_run = status.get("ended") or {}
     finished_text = finished_run.get("text", "")
     undelivered_reports = status["unheard"] or ""
-    if finished_run or report in undelivered_reports:
-        report = ""
+    is_repeated = bool(finished_run) or report in undelivered_reports
+    last_report = "" if is_repeated else report
     parts = []
     if finished_run:
         parts.append(finished_text)
     parts += status_text.format_progress(status, MAX_ROWS)
-    reports = [undelivered_reports, finished_text, report]
-    parts += _list_new_lines(status, reports)
+    parts += _list_new_lines(status, [undelivered_reports, finished_text, last_report])
     kernel = status_text.format_kernel(status)
     resources = _format_resources(status.get("resources") or {})
     parts.append("; ".join([kernel, *resources]))
@@ -107,8 +107,8 @@ def format_status(status: Data, runs: Sequence[Data], report: str) -> str:
     if runs:
         run_texts = "; ".join(map(_format_run, runs))
         parts.append(f"Last runs (run, cell, outcome, duration): {run_texts}")
-    if report:
-        parts += ["The last report:", report]
+    if last_report:
+        parts += ["The last report:", last_report]
     return "\n".join(parts)
 
 
@@ -131,6 +131,7 @@ def _list_new_lines(status: Data, reports: Sequence[str]) -> list[str]:
 
 
 def _format_run(run: Data) -> str:
+    """Return a run of the history, such as `7 0e968c97 failed 1.2 s`."""
     number = run["run"]
     cell_id = one_line(run["cell_id"])
     outcome = status_text.get_outcome_name(run["outcome"])
@@ -177,6 +178,7 @@ def _format_resources(resources: Data) -> Iterable[str]:
 
 
 def _format_machine(machine: Data) -> str:
+    """Return the memory of the machine, and its CPU usage if it is known."""
     text = f"machine: RAM {_format_memory(machine)}"
     cpu_percent = machine.get("cpu_percent")
     if cpu_percent is not None:
@@ -200,6 +202,7 @@ def _format_memory(usage: Data) -> str:
 
 
 def _format_size(byte_count: int | None) -> str:
+    """Return a number of bytes with its unit, or "?" for an unknown number."""
     if byte_count is None:
         return "?"
     return status_text.format_bytes(byte_count)

@@ -81,8 +81,9 @@ class StopQuestions:
         """Ask the user how a stopped notebook continues, and run the chosen command.
 
         Since protocol version 2026, return the question first. When the client repeats
-        the call with the user's answer, run the command. If the client can't ask its
-        user, return an error result.
+        the call with the user's answer, run the command. If no notebook is stopped,
+        return a result that says so. If the client can't ask its user, return an error
+        result.
         """
         name = (params.arguments or {}).get("notebook")
         status = await daemon.ask(
@@ -107,8 +108,8 @@ class StopQuestions:
                 return _explain_missing_form(daemon, stop)
             return await _handle_answer(daemon, stop, answer)
         response = (params.input_responses or {}).get(DECISION)
-        token = params.request_state or ""
         if isinstance(response, ElicitResult):
+            token = params.request_state or ""
             answered_stop = self.stops.pop(token, None)
             if answered_stop == stop:
                 return await _handle_answer(daemon, stop, response)
@@ -121,7 +122,7 @@ class StopQuestions:
         """
         token = secrets.token_urlsafe(16)
         self.stops[token] = stop
-        while len(self.stops) > MAX_QUESTIONS:
+        if len(self.stops) > MAX_QUESTIONS:
             self.stops.popitem(last=False)
         form = ElicitRequestFormParams(
             message=_format_question(stop), requested_schema=FORM
@@ -166,7 +167,11 @@ def _explain_missing_form(daemon: Daemon, stop: Stop) -> CallToolResult:
 async def _handle_answer(
     daemon: Daemon, stop: Stop, answer: ElicitResult
 ) -> CallToolResult:
-    """Run the command that the user chose, if the notebook is still stopped."""
+    """Run the command that the user chose, and return its response.
+
+    If the answer contains no decision, return an error result. If the notebook is no
+    longer stopped for the same reason, only say that the answer was ignored.
+    """
     content: Mapping[str, Any] = answer.content or {}
     decision = content.get("decision")
     if not isinstance(decision, str) or decision not in TEXT_ARGUMENTS:

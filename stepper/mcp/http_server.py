@@ -38,13 +38,13 @@ def serve(project: str, port: int) -> None:
     """
     os.chdir(project)
     listening_socket = open_socket(port)
-    port = listening_socket.getsockname()[1]
+    bound_port = listening_socket.getsockname()[1]
     key = load_or_create_key(project)
     server = ProjectServer(project)
-    app = require_key(create_application(server, port), key)
+    app = require_key(create_application(server, bound_port), key)
     sys.stdout.write(
-        f"stepper: serving MCP for {project} at http://{HOST}:{port}{PATH}. Requests"
-        f" need this header:\n  Authorization: Bearer {key}\n"
+        f"stepper: serving MCP for {project} at http://{HOST}:{bound_port}{PATH}."
+        f" Requests need this header:\n  Authorization: Bearer {key}\n"
     )
     sys.stdout.flush()
     config = uvicorn.Config(
@@ -57,7 +57,11 @@ def serve(project: str, port: int) -> None:
 
 
 def open_socket(port: int) -> socket.socket:
-    """Return a listening socket; raise StepperError if the port is not available."""
+    """Return a socket that listens on a port of HOST.
+
+    Raises:
+        StepperError: The port is not available.
+    """
     # asyncio sets TCP_NODELAY only if the protocol is IPPROTO_TCP. Without it, each
     # response waits 40 ms for the client's delayed ACK.
     sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
@@ -117,9 +121,9 @@ def require_key(app: ASGIApp, key: str) -> ASGIApp:
         """Call the application, or respond with the status 401."""
         headers = dict(scope.get("headers", ()))
         header = headers.get(b"authorization", b"")
-        # Other types are events of the server itself, such as its start.
-        is_request = scope["type"] == "http"
-        if not is_request or hmac.compare_digest(header, expected_header):
+        # A scope of this type contains the events of the server itself: start and stop.
+        is_lifespan = scope["type"] == "lifespan"
+        if is_lifespan or hmac.compare_digest(header, expected_header):
             await app(scope, receive, send)
             return
         message = (

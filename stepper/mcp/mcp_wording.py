@@ -32,7 +32,7 @@ ARGUMENT = "|".join(
 # The commands that tools replace.
 VERBS = (
     "confirm|context|eval|interrupt|kernels wait|list|new|output|plan|report|restart"
-    "|restore|run|shutdown|status|use|verify"
+    "|restore|run|shutdown|status|undo|use|verify"
 )
 PROGRAM = r"(?<![\w.-])(?:[^\s`'\"]*/)?stepper "
 COMMAND = re.compile(
@@ -151,7 +151,10 @@ class ToolCall(NamedTuple):
 
 
 def translate(text: str, for_user: bool = False) -> str:
-    """Translate a text of the daemon for an agent, or for the user if `for_user`."""
+    """Return a text of the daemon for an agent, or for the user if `for_user` is true.
+
+    Quoted lines are not translated.
+    """
     lines = []
     for line in text.split("\n"):
         is_quoted = line.startswith(QUOTE_PREFIX)
@@ -161,7 +164,10 @@ def translate(text: str, for_user: bool = False) -> str:
 
 
 def translate_data(value: Any) -> Any:
-    """Return a copy of data with translated texts."""
+    """Return a copy of data in which the texts of the daemon are translated.
+
+    These are the values of the keys in TEXT_KEYS, at all levels.
+    """
     if isinstance(value, Mapping):
         text_keys: Sequence[str] = TEXT_KEYS
         if "text" in value:
@@ -181,7 +187,7 @@ def translate_data(value: Any) -> Any:
 
 
 def _translate_texts(value: Any) -> Any:
-    """Return a translated text, or a list of translated texts."""
+    """Return a translated text, a list of translated texts, or translated data."""
     if isinstance(value, str):
         return translate(value)
     if isinstance(value, list | tuple):
@@ -190,7 +196,10 @@ def _translate_texts(value: Any) -> Any:
 
 
 def format_question(text: str) -> str:
-    """Return the text of a stop for the form that the user sees."""
+    """Return the text of a stop for the form that the user sees.
+
+    The commands that resume the notebook are left out.
+    """
     return translate(text.partition("\nTo resume:")[0], for_user=True)
 
 
@@ -249,7 +258,10 @@ def _format_lift_stop(notebook: str | None) -> str:
 
 
 def _replace_command(match: re.Match[str]) -> str:
-    """Return the replacement of a shell command: the call of a tool."""
+    """Return the replacement of a shell command: the call of a tool.
+
+    A command that no tool replaces is returned unchanged.
+    """
     verb = match["quoted_verb"] or match["verb"]
     if match["verb"] == "plan" and SUBCOMMAND.match(match.string, match.end()):
         return match[0]  # no tool replaces `plan reopen`
@@ -281,9 +293,10 @@ def _format_tool_call(tool_call: ToolCall) -> str:
 
 
 def _find_tool(verb: str, words: Sequence[str]) -> ToolCall:
-    """Return the tool call that replaces a command.
+    """Return the tool call that replaces a command, without the notebook.
 
-    `verb` is the command, and `words` are its arguments.
+    `verb` is the command, and `words` are its arguments. The name of the call is empty
+    if no tool replaces the command.
     """
     match verb:
         case "run":
@@ -336,7 +349,10 @@ def _format_cells(words: Sequence[str]) -> list[str]:
 
 
 def _format_cell(words: Sequence[str]) -> list[str]:
-    """Return a list with the argument for the cell of an `undo` command, as above."""
+    """Return a list with the argument for the cell of an `undo` command.
+
+    The list is empty if the command names no cell.
+    """
     cell = _find_cell(words)
     return [f"cell: {cell}"] if cell else []
 

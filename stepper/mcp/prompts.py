@@ -108,7 +108,7 @@ NAME_LIMIT = 100  # characters of an unknown name in an error
 
 
 def list_prompts() -> list[Prompt]:
-    """Return the prompts."""
+    """Return all prompts with their arguments, without their texts."""
     prompts = []
     for name, template in PROMPTS.items():
         arguments = []

@@ -100,7 +100,7 @@ class ProjectServer:
     async def list_tools(
         self, ctx: Context, params: PaginatedRequestParams | None
     ) -> ListToolsResult:
-        """Return the tools."""
+        """Return all tools with their schemas and hints."""
         return ListToolsResult(
             tools=[
                 Tool(
@@ -134,7 +134,8 @@ class ProjectServer:
     ) -> ListResourcesResult:
         """Return the available resources.
 
-        Older clients are also subscribed to changes of the list.
+        Over standard I/O, this also subscribes a client with a protocol version until
+        2025 to changes of the list.
         """
         try:
             result = await resources.list_resources(self.get_daemon(ctx))
@@ -177,13 +178,13 @@ class ProjectServer:
     async def list_prompts(
         self, ctx: Context, params: PaginatedRequestParams | None
     ) -> ListPromptsResult:
-        """Return the prompts."""
+        """Return all prompts, without their texts."""
         return ListPromptsResult(prompts=prompts.list_prompts())
 
     async def get_prompt(
         self, ctx: Context, params: GetPromptRequestParams
     ) -> GetPromptResult:
-        """Return a prompt."""
+        """Return the text of a prompt as a message of the user."""
         daemon = self.get_daemon(ctx)
         try:
             return await prompts.get_prompt(daemon, params.name, params.arguments or {})
@@ -213,10 +214,14 @@ class ProjectServer:
 
 
 def serve(project: str) -> None:
-    """Serve a client on standard input and output until the client closes them."""
+    """Serve a client on standard input and output until the client closes them.
+
+    This changes the working directory of the process to the project.
+    """
     os.chdir(project)
 
     async def main() -> None:
+        """Run the server until standard input is closed."""
         server = ProjectServer(project).create_server()
         async with stdio_server() as (read_stream, write_stream):
             options = server.create_initialization_options(

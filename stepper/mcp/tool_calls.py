@@ -67,6 +67,7 @@ class ToolCall:
         started = time.monotonic()
 
         async def report_progress() -> None:
+            """Send the elapsed seconds and the last progress line every second."""
             while True:
                 await asyncio.sleep(PROGRESS_SECONDS)
                 seconds = round(time.monotonic() - started, 1)
@@ -87,7 +88,7 @@ class ToolCall:
 
 
 async def call(daemon: Daemon, ctx: Context, params: CallToolRequestParams) -> Result:
-    """Call a tool; return its result. Errors are returned as results.
+    """Call a tool; return its result, with undelivered reports. Errors are results.
 
     Raises:
         MCPError: The tool is unknown.
@@ -95,15 +96,14 @@ async def call(daemon: Daemon, ctx: Context, params: CallToolRequestParams) -> R
     tool = TOOLS.get(params.name)
     if tool is None:
         return _suggest_tool(params.name)
-    arguments = params.arguments or {}
-    arguments = argument_coercion.coerce_arguments(tool.schema, arguments)
-    params = params.model_copy(update={"arguments": arguments})
+    arguments = argument_coercion.coerce_arguments(tool.schema, params.arguments or {})
     problems = find_problems(tool, arguments)
     if problems:
         message = f"{tool.name} was not called: {'; '.join(problems)}"
         return tool_results.create_text_result(message, is_error=True)
     tool_call = ToolCall(daemon, ctx, tool, arguments)
-    result = await _call_tool(tool_call, params)
+    coerced_params = params.model_copy(update={"arguments": arguments})
+    result = await _call_tool(tool_call, coerced_params)
     if tool.name in DELIVERING_TOOLS or not isinstance(result, CallToolResult):
         return result
     return await _add_undelivered(tool_call, result)
@@ -146,6 +146,9 @@ async def _call_tool(tool_call: ToolCall, params: CallToolRequestParams) -> Resu
 async def _run_handler(tool_call: ToolCall) -> CallToolResult:
     """Run the handler of a tool, a second time if the daemon exits during a read.
 
+    If the client continues during a long call, a tool that can wait for a cell waits
+    for up to MAX_WAIT_SECONDS by default.
+
     Raises:
         StepperError: The command failed.
     """
@@ -154,7 +157,7 @@ async def _run_handler(tool_call: ToolCall) -> CallToolResult:
     if can_wait and _runs_in_background(tool_call.ctx):
         arguments = {"wait_seconds": MAX_WAIT_SECONDS, **tool_call.arguments}
         tool_call = replace(tool_call, arguments=arguments)
-    handler = HANDLERS.get(tool.name, _run_cells)
+    handler = HANDLERS[tool.name]
     try:
         return await handler(tool_call)
     except DaemonExitedError:
@@ -184,7 +187,11 @@ def _runs_in_background(ctx: Context) -> bool:
 
 
 def find_problems(tool: Tool, arguments: Values) -> list[str]:
-    """Validate arguments with the tool's schema; return a list of problems."""
+    """Validate arguments with the tool's schema; return a list of problems.
+
+    The list contains at most MAX_PROBLEMS problems. If an argument is unknown, the last
+    item names the arguments of the tool.
+    """
     from jsonschema import Draft202012Validator  # slow: imported by the first call
 
     validator = Draft202012Validator(tool.schema)
@@ -226,19 +233,22 @@ async def _run_cells(tool_call: ToolCall) -> CallToolResult:
 
 
 async def _run_notebook(tool_call: ToolCall) -> CallToolResult:
+    """Run existing cells of the notebook."""
     # Not repeated if the daemon exits, because this would run the cells again.
     response = await tool_call.send_arguments()
     return tool_results.create_run_result(response)
 
 
 async def _verify_notebook(tool_call: ToolCall) -> CallToolResult:
-    """Replay the notebook; return the verdict and the cells, limited to MAX_ROWS."""
+    """Replay the notebook; return the verdict and the cells, limited to MAX_ROWS.
+
+    If there are too many cells, cells with the same outputs are left out first.
+    """
     response = await tool_call.send_arguments()
-    # If there are too many cells, leave out cells with the same outputs.
     cells = response["cells"]
-    changed = [cell for cell in cells if cell["verdict"] != "same"]
-    same = [cell for cell in cells if cell["verdict"] == "same"]
-    rows = data_rendering.limit_rows([*changed, *same])
+    different_cells = [cell for cell in cells if cell["verdict"] != "same"]
+    same_cells = [cell for cell in cells if cell["verdict"] == "same"]
+    rows = data_rendering.limit_rows([*different_cells, *same_cells])
     rows.sort(key=lambda cell: cell["number"])
     files = data_rendering.limit_rows(response["files"])
     data = {**response, "cells": rows, "files": files}
@@ -304,7 +314,11 @@ def _filter_notebooks(
 
 
 async def _create_notebook(tool_call: ToolCall) -> CallToolResult:
-    """Create a notebook; run its first cells if the call contains cells."""
+    """Create a notebook; run its first cells if the call contains cells.
+
+    Raises:
+        DaemonExitedError: The daemon exited; the notebook may have been created.
+    """
     try:
         response = await tool_call.send_arguments()
     except DaemonExitedError as error:
@@ -327,6 +341,7 @@ async def _create_notebook(tool_call: ToolCall) -> CallToolResult:
 
 
 async def _read_notebook(tool_call: ToolCall) -> CallToolResult:
+    """Return a page of cells."""
     page = await tool_call.send_arguments()
     return tool_results.create_data_result(page, page["text"])
 
@@ -368,8 +383,7 @@ def _check_action_arguments(tool_call: ToolCall) -> None:
     arguments = tool_call.arguments
     action = arguments.get(ACTION, tool.default_action)
     call_text = f"`{tool.name}` with `{ACTION}: {action}`"
-    required = tool.list_action_arguments(action, is_required=True)
-    for name in required:
+    for name in tool.list_action_arguments(action, required_only=True):
         if name not in arguments:
             raise UsageError(f"{call_text} requires `{name}`")
     accepted = tool.list_action_arguments(action)
@@ -379,13 +393,15 @@ def _check_action_arguments(tool_call: ToolCall) -> None:
 
 
 async def _control_kernel(tool_call: ToolCall) -> CallToolResult:
-    """Start, interrupt, undo, restart or shut down a kernel, maybe in another place."""
+    """Start, interrupt, undo, restart or shut down the kernel of a notebook.
+
+    If the call has a `place`, first select this kernel backend for the notebook.
+    """
     _check_action_arguments(tool_call)
     status = await tool_call.daemon.ask(
         "status", {**tool_call.notebook_argument, "unread": True}
     )
     notebook = status["notebook"]
-    state = status["kernel"]["state"]
     if notebook is None:
         raise UsageError("there is no current notebook", "`create_notebook`")
     action = tool_call.arguments[ACTION]
@@ -393,8 +409,9 @@ async def _control_kernel(tool_call: ToolCall) -> CallToolResult:
     needs_restart = False
     if place:
         values = {"notebook": notebook, "kernel": place}
-        use = await tool_call.daemon.ask("use", values)
-        needs_restart = bool(use.get("elsewhere"))
+        response = await tool_call.daemon.ask("use", values)
+        needs_restart = bool(response.get("elsewhere"))
+    state = status["kernel"]["state"]
     if action == "start" and state not in ("none", "dead"):
         text = f"The kernel of {notebook} is already running ({state})."
         if needs_restart:
@@ -493,6 +510,8 @@ HANDLERS: dict[str, Handler] = {
     "list_notebooks": _list_notebooks,
     "create_notebook": _create_notebook,
     "read_notebook": _read_notebook,
+    "run_cell": _run_cells,
+    "add_cells": _run_cells,
     "change_cells": _change_cells,
     "run_notebook": _run_notebook,
     "verify": _verify_notebook,

@@ -56,7 +56,10 @@ def create_text_result(
 def create_translated_result(
     text: str, figures: Sequence[str] = (), is_error: bool = False
 ) -> CallToolResult:
-    """Return a result with a text that is already translated, and figures."""
+    """Return a result with a text that is already translated, and figures.
+
+    Figures that can't be read are left out; an error result has no figures.
+    """
     content: list[ContentBlock] = [TextContent(text=truncate(text))]
     if is_error:
         return CallToolResult(content=content, is_error=True)
@@ -170,13 +173,13 @@ def add_undelivered(result: CallToolResult, text: str) -> CallToolResult:
 
 def create_error_result(error: StepperError) -> CallToolResult:
     """Convert an error to an error result with its message and hint."""
-    lines = [f"stepper: {error.message}"]
+    lines = [translate(f"stepper: {error.message}")]
     hint = translate(error.hint)
     if hint.startswith("`"):  # the hint is only the name of a tool
         hint = f"To fix this, call {hint}"
     if hint:
         lines.append(hint)
-    return create_text_result("\n".join(lines), is_error=True)
+    return create_translated_result("\n".join(lines), is_error=True)
 
 
 def translate_and_truncate(text: str, limit: int = MAX_CHARACTERS) -> str:
@@ -203,20 +206,31 @@ def load_image(path: str) -> ImageContent | None:
             mime_type = "image/jpeg"
             content = _compress(content)
     except (OSError, ValueError):
-        # The file was deleted or is not an image. The report contains its path.
+        # The file was deleted, is not an image, or is too large. The report contains
+        # its path.
         return None
     data = base64.b64encode(content).decode()
     return ImageContent(data=data, mime_type=mime_type)
 
 
 def _compress(content: bytes) -> bytes:
-    """Return an image as a JPEG of at most MAX_IMAGE_SIZE bytes."""
+    """Return an image as a JPEG of at most MAX_IMAGE_SIZE bytes.
+
+    The image is shrunk if a lower quality is not enough.
+
+    Raises:
+        OSError: The content is not an image.
+        ValueError: The image has too many pixels.
+    """
     import io
 
     from PIL import Image
 
     stream = io.BytesIO(content)
-    image = Image.open(stream).convert("RGBA")
+    try:
+        image = Image.open(stream).convert("RGBA")
+    except Image.DecompressionBombError as error:
+        raise ValueError("the image has too many pixels") from error
     opaque = Image.new("RGB", image.size, "white")
     alpha = image.getchannel("A")
     opaque.paste(image, mask=alpha)

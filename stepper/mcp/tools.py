@@ -221,7 +221,7 @@ class Tool:
         descriptions = []
         for action in self.actions:
             names = self.list_action_arguments(action)
-            required = self.list_action_arguments(action, is_required=True)
+            required = self.list_action_arguments(action, required_only=True)
             parts = [name if name in required else f"{name}?" for name in names]
             descriptions.append(f"{action}({', '.join(parts)})")
         schema: Schema = {"type": "string", "enum": [*self.actions]}
@@ -234,18 +234,18 @@ class Tool:
         return schema
 
     def list_action_arguments(
-        self, action: str, is_required: bool = False
+        self, action: str, required_only: bool = False
     ) -> list[str]:
         """Return the names of an action's arguments, without `notebook`.
 
-        If `is_required` is true, optional arguments are left out.
+        If `required_only` is true, optional arguments are left out.
         """
         names = []
         for command in self.actions[action]:
             for argument in fields(ALL_COMMANDS[command].arguments):
                 name = get_tool_name(argument)
                 has_default = get_tool_default(argument) is not MISSING
-                if name == "notebook" or (is_required and has_default):
+                if name == "notebook" or (required_only and has_default):
                     continue
                 if name not in names:
                     names.append(name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from stepper.common.text import one_line
@@ -39,6 +39,29 @@ MEANWHILE = (
 QUEUE_HINT = "With `queue: true` in .stepper/config.yaml, code cells are queued."
 
 
+@dataclass(frozen=True, kw_only=True)
+class BackgroundCell:
+    """A running cell that continues in the background, for its interim report."""
+
+    cell: Cell
+    plan: Plan
+    step: Step | None  # of the plan, if the cell belongs to a step
+    seconds: float  # since the start of the cell
+    deadline: str  # the text from `format_deadline`
+    last_line: str  # the last printed line; may be empty
+    outputs: Sequence[dict[str, Any]] | None  # so far; None if they are incomplete
+    matched_line: str  # the line that matches the `wake=` pattern; may be empty
+    kernel: str  # the location of a remote kernel; empty for a local kernel
+    notes: Sequence[str]
+
+    @property
+    def step_name(self) -> str:
+        """The name of the step, or an empty string."""
+        if self.step is None:
+            return ""
+        return format_step(self.plan, self.step)
+
+
 def _format_stop_hint(commands: CommandLines) -> str:
     """Return sentences on how to stop a background cell, without the last period."""
     return (
@@ -55,7 +78,8 @@ def _format_recipient(is_own: bool) -> str:
 def format_deadline(timeout: float, left: float | None) -> str:
     """Return a text with the deadline of a run and the estimated remaining time.
 
-    `timeout` and `left` are in seconds. `left` is None if there is no estimate.
+    `timeout` is the deadline and `left` the remaining time, both in seconds. `left` is
+    None if there is no estimate.
     """
     text = f"deadline {format_span(timeout)}"
     if left is None:
@@ -64,56 +88,43 @@ def format_deadline(timeout: float, left: float | None) -> str:
 
 
 def format_still_running(
-    name: str,
-    commands: CommandLines,
-    cell: Cell,
-    seconds: float,
-    deadline: str,
-    plan: Plan,
-    step: Step | None,
-    last_line: str,
-    outputs: Sequence[dict[str, Any]] | None,
-    queue: bool,
-    matched: str,
-    kernel: str,
-    notes: Sequence[str],
+    name: str, commands: CommandLines, running: BackgroundCell, *, queue: bool
 ) -> Report:
     """Return the interim report on a cell that continues in the background.
 
-    `seconds` is the elapsed time and `deadline` the text from `format_deadline`.
-    `outputs` are the outputs so far, or None if they are incomplete. `queue` says
-    whether new code cells are queued. `matched` is the printed line that matches the
-    cell's `wake=` pattern, `kernel` the location of a remote kernel; both may be empty.
+    `queue` says whether new code cells are queued.
     """
-    took = format_seconds(seconds)
-    step_name = ""
-    if step:
-        step_name = format_step(plan, step)
-    details = f"{step_name}, {deadline}" if step_name else deadline
-    parts = [
-        f"stepper: {capitalize_first(cell.label)} is still running after {took}"
-        f" ({details})."
-    ]
-    if matched:
-        parts.append(_format_match(matched))
-    parts += [f"Note: {note}." for note in notes]
-    parts += format_kernel(kernel)
-    if outputs is not None:
-        printed = format_outputs(outputs, OUTPUT_LIMIT, "Last lines")
-        parts += printed or ["The cell has printed nothing yet."]
+    label = capitalize_first(running.cell.label)
+    elapsed = format_seconds(running.seconds)
+    details = ", ".join(filter(None, [running.step_name, running.deadline]))
+    parts = [f"stepper: {label} is still running after {elapsed} ({details})."]
+    if running.matched_line:
+        parts.append(_format_match(running.matched_line))
+    parts += [f"Note: {note}." for note in running.notes]
+    parts += format_kernel(running.kernel)
+    if running.outputs is not None:
+        output = format_outputs(running.outputs, OUTPUT_LIMIT, "Last lines")
+        parts += output or ["The cell has printed nothing yet."]
     parts.append(
         f"The cell keeps running in the background: {NOTIFIED}, so you can finish this"
         f" turn. {MEANWHILE} {_format_blocked(name, queue)}"
         f" {_format_stop_hint(commands)}; Esc does not stop it."
     )
-    status = " · ".join(filter(None, [deadline, kernel]))
+    return Report(limit_report("\n".join(parts)), _format_running_line(running))
+
+
+def _format_running_line(running: BackgroundCell) -> str:
+    """Return the user's line on a cell that continues in the background."""
+    name = running.step_name or running.cell.label
+    elapsed = format_seconds(running.seconds)
+    status = " · ".join(filter(None, [running.deadline, running.kernel]))
     line = (
-        f"{RUNNING_MARK} {step_name or cell.label} · still running after {took} ·"
-        f" {status} · runs in the background; to stop it, type `stop the cell`"
+        f"{RUNNING_MARK} {name} · still running after {elapsed} · {status} · runs in"
+        " the background; to stop it, type `stop the cell`"
     )
-    if last_line:
-        line += f" | {last_line}"
-    return Report(limit_report("\n".join(parts)), line)
+    if running.last_line:
+        return f"{line} | {running.last_line}"
+    return line
 
 
 def format_session_start(
@@ -127,7 +138,8 @@ def format_session_start(
 ) -> str:
     """Return the text on a background cell for a new agent session.
 
-    `running` names the cell and `deadline` is the text from `format_deadline`.
+    `running` names the cell, `seconds` is the elapsed time, and `deadline` is the text
+    from `format_deadline`. `last_line` is the last printed line; it may be empty.
     `is_notified` says whether the new session is notified when the cell finishes.
     """
     printed = ""
@@ -196,7 +208,11 @@ def format_queued(
 
 
 def format_still_queued(name: str, reason: str, until: str, is_notified: bool) -> str:
-    """Return the text for a new session on a cell whose kernel is queued."""
+    """Return the text for a new agent session on a cell that waits for its kernel.
+
+    `reason` and `until` are those of `format_queue_state`. `is_notified` says whether
+    the new session is notified when the cell finishes.
+    """
     state = format_queue_state(reason, until)
     notified = _format_recipient(is_notified)
     return f"stepper: a cell of {one_line(name)}: {state}: {notified}."
@@ -205,7 +221,11 @@ def format_still_queued(name: str, reason: str, until: str, is_notified: bool) -
 def format_refused_queued(
     name: str, commands: CommandLines, reason: str, is_notified: bool
 ) -> str:
-    """Return the message on a refused code cell while another cell waits to run."""
+    """Return the message on a code cell that is refused while another cell waits.
+
+    `reason` says why the other cell waits. `is_notified` says whether the agent's
+    session is notified when that cell finishes.
+    """
     return (
         f"This code cell was NOT written: a cell of {one_line(name)} waits for its"
         f" kernel ({one_line(reason, QUEUE_LIMIT)}); {_format_recipient(is_notified)}."
@@ -224,7 +244,9 @@ def format_refused(
 ) -> str:
     """Return the message on a code cell that is refused while another cell is running.
 
-    `running` names the running cell, and `deadline` is the text from `format_deadline`.
+    `running` names the running cell, `seconds` is the elapsed time, and `deadline` is
+    the text from `format_deadline`. `is_notified` says whether the agent's session is
+    notified when that cell finishes.
     """
     return (
         f"This code cell was NOT written: {running} of {one_line(name)} is still"
@@ -235,7 +257,7 @@ def format_refused(
 
 
 def format_finished(name: str, report: Report) -> Report:
-    """Return the notification that a background cell finished."""
+    """Return the notification that a background cell finished, with its report."""
     text = f"stepper: the background cell in {one_line(name)} finished.\n{report.text}"
     return replace(report, text=text)
 
@@ -243,7 +265,10 @@ def format_finished(name: str, report: Report) -> Report:
 def format_matched(
     name: str, commands: CommandLines, running: str, line: str
 ) -> Report:
-    """Return the notification of a line that matches the cell's `wake=` pattern."""
+    """Return the notification of a line that matches the cell's `wake=` pattern.
+
+    `running` names the running cell, `line` is the line.
+    """
     text = (
         f"stepper: {running} of {one_line(name)} is still running."
         f" {_format_match(line)}\nWhen the cell finishes, you are notified again or"
@@ -263,7 +288,10 @@ def _format_match(line: str) -> str:
 
 
 def format_finished_meanwhile(name: str, text: str) -> str:
-    """Return the late report on a background cell, if no client was notified."""
+    """Return the late report on a background cell; no client was notified of it.
+
+    `text` is the text of the report.
+    """
     return (
         f"stepper: the background cell in {one_line(name)} finished in the meantime."
         f"\n{text}"

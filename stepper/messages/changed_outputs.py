@@ -12,17 +12,17 @@ MAX_QUOTED_CELLS = 5  # cells with quoted lines
 MAX_NAMED_CELLS = 20  # further cells, named by number
 
 
-def format_changed_outputs(changed: Sequence[ChangedOutput]) -> list[str]:
+def format_changed_outputs(changes: Sequence[ChangedOutput]) -> list[str]:
     """Return the lines on changed outputs; the list is empty if no output changed."""
-    if not changed:
+    if not changes:
         return []
-    cells = format_count(len(changed), "cell")
+    cells = format_count(len(changes), "cell")
     lines = [f"The outputs of {cells} differ from those recorded before:"]
-    for cell in changed[:MAX_QUOTED_CELLS]:
-        colon = ":" if cell.lines else ""
-        lines.append(f"cell {cell.cell}: {one_line(cell.difference, 200)}{colon}")
-        lines += [f"| {clean(line)}" for line in cell.lines]
-    numbers = [str(cell.cell) for cell in changed[MAX_QUOTED_CELLS:]]
+    for change in changes[:MAX_QUOTED_CELLS]:
+        colon = ":" if change.lines else ""
+        lines.append(f"cell {change.cell}: {one_line(change.difference, 200)}{colon}")
+        lines += [f"| {clean(line)}" for line in change.lines]
+    numbers = [str(change.cell) for change in changes[MAX_QUOTED_CELLS:]]
     if numbers:
         shown = numbers[:MAX_NAMED_CELLS]
         if len(numbers) > MAX_NAMED_CELLS:

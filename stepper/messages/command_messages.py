@@ -124,13 +124,13 @@ def format_open_cells(state: State) -> str:
 
     Cells outside the plan come last.
     """
-    planned = [cell for cell in state.open_cells if cell.is_planned]
-    others = [cell for cell in state.open_cells if not cell.is_planned]
+    plan_cells = [cell for cell in state.open_cells if cell.is_planned]
+    other_cells = [cell for cell in state.open_cells if not cell.is_planned]
     sentences = []
-    if planned:
-        sentences.append(f"{capitalize_first(_list_open_cells(planned))}.")
-    if others:
-        sentences.append(f"Outside the plan: {_list_open_cells(others)}.")
+    if plan_cells:
+        sentences.append(f"{capitalize_first(_list_open_cells(plan_cells))}.")
+    if other_cells:
+        sentences.append(f"Outside the plan: {_list_open_cells(other_cells)}.")
     stale_count = sum(cell.status == STALE for cell in state.open_cells)
     if stale_count:
         target = "it" if stale_count == 1 else "them"
@@ -153,7 +153,11 @@ def _list_open_cells(cells: Sequence[OpenCell]) -> str:
 
 
 def format_next(state: State) -> str:
-    """Return the line on the next step, or on open cells if no step is left."""
+    """Return the line on the next step.
+
+    If no step is left or there is no plan, the line says so. If no step is left, the
+    line also names the open cells.
+    """
     if not state.plan.steps:
         return "There is no plan; add the next cell at the end."
     if not state.open_steps:
@@ -206,8 +210,8 @@ def format_largest(before: Namespace, after: Namespace) -> list[str]:
     """Return a list with a clause on the largest variables, or an empty list.
 
     `before` and `after` are the names in the kernel before and after a run. `after` is
-    empty if the kernel could not report its names. Variables with less than LARGE_BYTES
-    are not listed.
+    false if the kernel could not report its names; then the clause uses `before`.
+    Variables with less than LARGE_BYTES are not listed.
     """
     namespace = after or before
     sizes = {name: variable.bytes for name, variable in namespace.variables.items()}
@@ -228,7 +232,8 @@ def format_largest(before: Namespace, after: Namespace) -> list[str]:
 def _format_growth(name: str, before: Namespace, after: Namespace) -> str:
     """Return a note on a new variable or on the former size, or an empty string.
 
-    There is no note if `before` is empty or the size changed by less than LARGE_BYTES.
+    There is no note if `before` is unknown (false) or the size changed by less than
+    LARGE_BYTES.
     """
     if not before:
         return ""
@@ -333,11 +338,12 @@ def format_death_stop(
     """Return the texts on a stop because the kernel died while no cell was running.
 
     `reason` says how the kernel died, `rebuild` is the clause from `format_rebuild`,
-    and `stderr` is the end of the kernel's error output.
+    which must not be empty, and `stderr` is the end of the kernel's error output.
     """
     message = f"{reason}: all variables are lost; {rebuild}"
-    if stderr.strip():
-        last_line = one_line(stderr.splitlines()[-1], 200)
+    error_output = stderr.strip()
+    if error_output:
+        last_line = one_line(error_output.splitlines()[-1], 200)
         message += f"; the kernel's last message: {last_line}"
     message = one_line(message)
     restore = commands.terminal("restore")
@@ -735,7 +741,10 @@ def format_fix(
 
 
 def format_skip(name: str, state: State, key: Key | None, reason: str) -> str:
-    """Return the response of `skip`: the skipped step and the next one."""
+    """Return the response of `skip`: the skipped step or cell, and the next step.
+
+    `key` identifies the skipped step or cell; None means that nothing was skipped.
+    """
     if key is None:
         return f"stepper: there is nothing to skip in {one_line(name)}."
     because = ""
@@ -749,13 +758,13 @@ def format_skip(name: str, state: State, key: Key | None, reason: str) -> str:
 
 
 def format_reopen(name: str, state: State, key: Key) -> str:
-    """Return the response of `continue` on a skipped step."""
+    """Return the response of `continue` on a skipped step or cell."""
     target = _format_target(state, key)
     return f"stepper: {target} in {one_line(name)} is open again. {format_next(state)}"
 
 
 def format_confirm(name: str, state: State, key: Key, reason: str) -> str:
-    """Return the response of `confirm`: the step that is done, and the reason."""
+    """Return the response of `confirm`: the step, the reason, and the next step."""
     target = _format_target(state, key)
     return (
         f"stepper: {target} in {one_line(name)} is done ({one_line(reason, 200)})."
@@ -787,7 +796,7 @@ def _format_target(state: State, key: Key) -> str:
 def format_completion(
     name: str, state: State, figures: int, order: str = "", verifies: bool = False
 ) -> list[str]:
-    """Return the lines after the report that completed the notebook.
+    """Return the lines at the end of the report on the run that completed a notebook.
 
     `figures` is the number of figures in the notebook. `order` is the text from
     `stale_cells.format_order`, or an empty string. `verifies` says whether a replay
@@ -839,9 +848,9 @@ def format_completion_line(state: State) -> str:
 
 
 def format_late_outputs(state: State, cells: Sequence[Cell]) -> list[str]:
-    """Return a list with a clause on the late outputs of each cell.
+    """Return a clause for each cell with late outputs.
 
-    Late outputs arrived after the cell's run.
+    Late outputs arrived after the cell's run. `cells` are the cells of the notebook.
     """
     labels = {cell.id: cell.label for cell in cells}
     clauses = []
@@ -852,7 +861,7 @@ def format_late_outputs(state: State, cells: Sequence[Cell]) -> list[str]:
 
 
 def _format_late_output(label: str, outputs: LateOutputSummary) -> str:
-    """Return the clause on the late outputs of the cell with a label."""
+    """Return the clause on the late outputs of the cell that `label` names."""
     parts = []
     if outputs.characters:
         parts.append(format_count(outputs.characters, "character"))

@@ -12,28 +12,32 @@ MAX_CELLS = 6  # cells that are named with their ids
 
 
 def format_changed(
-    name: str, changed: Sequence[Cell], new: Sequence[Cell], stale: Sequence[Cell]
+    name: str,
+    changed_cells: Sequence[Cell],
+    new_cells: Sequence[Cell],
+    outdated_cells: Sequence[Cell],
 ) -> str:
     """Return the message on cells that were changed outside the edit tools.
 
-    `changed` are cells that ran with another source, and `new` are cells that never
-    ran. `stale` are cells with outputs of another source.
+    `changed_cells` ran with another source, and `new_cells` never ran; at least one of
+    the two is not empty. `outdated_cells` are the changed cells that still show the
+    outputs of their earlier source.
     """
     command = CommandLines(name).shell("run")
     # Nobody may have changed the file: its cells may only be new to stepper.
-    if not changed:
-        verb = "was" if len(new) == 1 else "were"
-        cells = format_cells(new)
+    if not changed_cells:
+        verb = "was" if len(new_cells) == 1 else "were"
+        cells = format_cells(new_cells)
         return (
             f"stepper: {one_line(name)}: {cells} {verb} NOT run by stepper."
             f" To run the cells that have not run: {command}"
         )
-    parts = [f"{format_cells(changed)} changed"]
-    if new:
-        parts.append(f"{format_cells(new)} never ran")
+    parts = [f"{format_cells(changed_cells)} changed"]
+    if new_cells:
+        parts.append(f"{format_cells(new_cells)} never ran")
     outputs = ""
-    if stale:
-        outputs = f"; the outputs of {format_cells(stale)} are stale"
+    if outdated_cells:
+        outputs = f"; the outputs of {format_cells(outdated_cells)} are stale"
     return (
         f"stepper: {one_line(name)} was changed outside the notebook tools:"
         f" {', '.join(parts)}. stepper did NOT run these cells{outputs}."
@@ -65,10 +69,11 @@ def format_maybe_renamed(name: str, former: str, has_kernel: bool) -> str:
 def format_renamed(
     name: str, former: str, has_kernel: bool, is_stopped: bool, folder: str
 ) -> str:
-    """Return a message on a renamed notebook and its kernel, plan and history.
+    """Return a message on a renamed notebook, whose plan and history are kept.
 
-    `folder` is the kernel's working directory if the rename changed the directory of
-    the notebook, or an empty string.
+    The kernel and the stop are kept, too, if the notebook has them. `folder` is the
+    kernel's working directory if the rename changed the directory of the notebook, or
+    an empty string.
     """
     parts = ["plan", "history"]
     if has_kernel:
@@ -97,7 +102,7 @@ def format_rename_failed(name: str, reason: str) -> str:
 
 
 def format_renamed_outside(name: str, former: str) -> str:
-    """Return a message on a notebook that seems to be renamed and is not included.
+    """Return a message on a notebook that seems to have been renamed to `name`.
 
     `notebooks:` in the configuration does not include the new name.
     """
@@ -127,7 +132,7 @@ def format_unreadable(name: str, reason: str) -> str:
 
 
 def format_cells(cells: Sequence[Cell]) -> str:
-    """Return a phrase that names cells by number and id.
+    """Return a phrase that names one or more cells by number and id.
 
     For more than MAX_CELLS cells, the phrase contains only the first and the last
     number.

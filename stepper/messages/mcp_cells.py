@@ -306,7 +306,10 @@ def split_pages(
 
 
 def shorten_head(lines: Sequence[str]) -> str:
-    """Return the lines on a notebook, without the middle of a long text."""
+    """Return the lines on a notebook as text.
+
+    Lines in the middle of a text with more than HEAD_SIZE characters are left out.
+    """
     text = "\n".join(lines)
     if len(text) <= HEAD_SIZE:
         return text

@@ -12,7 +12,11 @@ MAX_MODULES = 5  # in one line, and lines of warnings
 
 
 def format_module_changes(changes: ModuleChanges, notebook: str) -> list[str]:
-    """Return lines on reloaded modules and warnings on modules with outdated code."""
+    """Return lines on reloaded modules, and warnings on outdated code and names.
+
+    Code is outdated if its module was not reloaded. A name is outdated if the reloaded
+    module no longer defines it.
+    """
     lines = []
     if changes.reloaded:
         verb = "it was" if len(changes.reloaded) == 1 else "they were"
@@ -40,8 +44,8 @@ def format_module_changes(changes: ModuleChanges, notebook: str) -> list[str]:
         verb = "was" if hidden == 1 else "were"
         lines.append(f"Warning: {modules} {verb} not reloaded.")
     # The kernel sent these lists, which may be invalid.
-    pairs = [pair for pair in changes.lost if len(pair) == 2]
-    for name, module_name in pairs[:MAX_MODULES]:
+    lost_names = [pair for pair in changes.lost if len(pair) == 2]
+    for name, module_name in lost_names[:MAX_MODULES]:
         shown = one_line(name, 60)
         lines.append(
             f"Warning: {one_line(module_name, 100)} no longer defines `{shown}`; the"

@@ -33,6 +33,8 @@ TAIL_SHARE = 0.35  # of a shortened text that comes from its end
 # as many as are shown.
 RENDERED_CHARACTERS = 4000
 RENDERED_SHARE = 4
+# A text with more than this many times `max_lines` lines is not quoted as a whole.
+LONG_TEXT_FACTOR = 4
 MAX_EQUAL_LINES = 4  # equal lines in a row that are shown
 
 
@@ -81,17 +83,17 @@ def quote(
     rendered = _render_text(text).strip("\n")
     text_lines = rendered.split("\n")
     lines: list[_QuotedLine] = []
-    if max_lines is not None and len(text_lines) > 4 * max_lines:
+    if max_lines is not None and len(text_lines) > LONG_TEXT_FACTOR * max_lines:
         lines = _quote_first_and_last(text_lines, max_lines)
-    lines = lines or _quote_lines(text_lines, completeness)
+    if not lines:
+        lines = _quote_lines(text_lines, completeness)
     texts = [line.text for line in lines]
     sizes = [len(text) - 1 for text in texts]
     has_few_lines = max_lines is None or len(lines) <= max_lines
     if has_few_lines and sum(sizes) <= limit:
         return "\n".join(texts)
     head_count = _count_fitting_lines(sizes, limit * HEAD_SHARE)
-    sizes.reverse()
-    tail_count = _count_fitting_lines(sizes, limit * TAIL_SHARE)
+    tail_count = _count_fitting_lines(sizes[::-1], limit * TAIL_SHARE)
     if max_lines is not None:
         max_head = int(max_lines * HEAD_SHARE)
         max_tail = int(max_lines * TAIL_SHARE)
@@ -108,19 +110,19 @@ def quote(
 def _quote_first_and_last(lines: Sequence[str], count: int) -> list[_QuotedLine]:
     """Return the first and the last `count` lines quoted, with one item between them.
 
-    The item counts the other lines. This is faster than quoting all lines. Return an
-    empty list if equal lines in a row were combined, because more lines than these may
-    then be shown.
+    The item has no text and counts the other lines. This is faster than quoting all
+    lines. Return an empty list if equal lines in a row were combined: the caller then
+    needs more than `count` lines.
     """
     first = _quote_lines(lines[:count])
     last = _quote_lines(lines[-count:])
-    shortest = min(len(first), len(last))
-    if shortest < count:
+    has_combined_lines = len(first) < count or len(last) < count
+    if has_combined_lines:
         return []
     middle = lines[count:-count]
-    characters = sum(map(len, middle))
     line_count = len(middle)
-    item = _QuotedLine("", line_count, characters + line_count)
+    character_count = sum(map(len, middle)) + line_count
+    item = _QuotedLine("", line_count, character_count)
     return [*first, item, *last]
 
 
@@ -160,7 +162,10 @@ def quote_ends(
 def _select_lines(
     text: str, limit: float, max_lines: int, from_end: bool = False
 ) -> list[_QuotedLine]:
-    """Return the quoted lines at one end of a text that fit into `limit` characters."""
+    """Return the quoted lines at one end of a text that fit into `limit` characters.
+
+    These are at most `max_lines` lines at the beginning, or with `from_end` at the end.
+    """
     rendered = _render_text(text).strip("\n")
     lines = _quote_lines(rendered.split("\n"))
     if from_end:
@@ -217,9 +222,9 @@ def _quote_lines(
 ) -> list[_QuotedLine]:
     """Return quoted lines.
 
-    Long lines are shortened. Of equal lines in a row, the first MAX_EQUAL_LINES are
-    shown and the others counted. If parts of the text are missing, the count says "at
-    least" or "in the notebook".
+    Long lines are shortened. Of more than MAX_EQUAL_LINES + 1 equal lines in a row, the
+    first MAX_EQUAL_LINES are shown and the others counted. If parts of the text are
+    missing, the count says "at least" or "in the notebook".
     """
     is_part = completeness is Completeness.PART
     has_gap = any(line.endswith(TRUNCATED) for line in lines)
@@ -308,7 +313,7 @@ def _format_error(output: Mapping[str, Any]) -> str:
 
 
 def _get_text(output: Mapping[str, Any]) -> str:
-    """Return the text of an output.
+    """Return the text of a stream, or the plain text of other data with a line break.
 
     Return an empty string for images, errors and outputs without text.
     """
@@ -322,7 +327,11 @@ def _get_text(output: Mapping[str, Any]) -> str:
 
 
 def _join_text(value: Any, separator: str = "") -> str:
-    """Return a multi-line string of nbformat, which may be stored as a list."""
+    """Return a multi-line string of nbformat, which may be stored as a list.
+
+    The items of a list are joined with `separator`. Return an empty string for a value
+    of another type.
+    """
     if isinstance(value, list):
         return separator.join(map(str, value))
     if isinstance(value, str):

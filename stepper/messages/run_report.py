@@ -192,8 +192,8 @@ def format_stop_block(summary: RunSummary, retries: int, suggestion: str = "") -
     """Return the lines that report a stop.
 
     The user sees the lines immediately, and the agent sees them with the next prompt.
-    `retries` is the number of attempted fixes. `suggestion` is shown to the user; if it
-    is empty, the error determines the suggestion.
+    `retries` is the number of attempted fixes. If `suggestion` is empty, the error
+    determines the suggestion.
     """
     run = summary.run
     name, message = get_error(summary)
@@ -228,10 +228,11 @@ def format_question(summary: RunSummary) -> str:
 
 
 def join_reports(reports: Sequence[Report]) -> Report:
-    """Join the reports on successive runs.
+    """Return the reports on successive runs as one report.
 
-    The verdict and the stop are taken from the last report. The user's lines are joined
-    in reverse order: the line of the last report comes first.
+    The texts are joined in order. The verdict and the stop are taken from the last
+    report. The user's lines are joined in reverse order: the line of the last report
+    comes first.
     """
     lines = [report.line for report in reversed(reports) if report.line]
     text = limit_report("\n".join(report.text for report in reports))
@@ -274,12 +275,14 @@ def _format_failing_lines(
 ) -> list[str]:
     """Return listings of the failing line and of the frame that raised the error.
 
-    `source` is the cell's source. `origins` maps execution counts to cell labels.
+    A listing is left out if its line is unknown or not in the source. If both are the
+    same line, there is only one listing. `source` is the cell's source. `origins` maps
+    execution counts to cell labels.
     """
     parts = []
-    # In a SyntaxError that the cell created, `lineno` may have any type.
-    if isinstance(fault.line, int):
-        lines = source.split("\n")
+    lines = source.split("\n")
+    # In a SyntaxError that the cell created, `lineno` may have any type and value.
+    if isinstance(fault.line, int) and 1 <= fault.line <= len(lines):
         first = max(1, fault.line - CONTEXT_LINES)
         last = min(len(lines), fault.line + CONTEXT_LINES)
         context = [(number, lines[number - 1]) for number in range(first, last + 1)]
@@ -378,7 +381,10 @@ def format_run(summary: RunSummary) -> Report:
 
 
 def _format_preflight(summary: RunSummary) -> list[str]:
-    """Return a list with the effect of a failed preflight check, or an empty list."""
+    """Return a list with the effect of a failed preflight check on the attempts.
+
+    The list is empty if the preflight check did not fail.
+    """
     if not summary.preflight_failed:
         return []
     count = "This does not count as an attempt."
@@ -503,11 +509,11 @@ def limit_report(text: str, limit: int = REPORT_LIMIT) -> str:
 def format_line(
     summary: RunSummary, prefix: str = "", warnings: Sequence[str] = ()
 ) -> str:
-    """Return the user's line: step or cell, outcome, duration and warnings.
+    """Return the user's line: step or cell, outcome and duration.
 
-    After a success, the line ends with a line of the cell's output, after `| ` as in
-    reports. `prefix` precedes the name of the step or cell. `warnings` are warnings of
-    earlier cells.
+    After a success, the line also contains the first warning and the first figure, and
+    ends with a line of the cell's output, after `| ` as in reports. `prefix` precedes
+    the name of the step or cell. `warnings` are warnings of earlier cells.
     """
     run = summary.run
     is_fine = run.verdict is Verdict.FINE
@@ -529,13 +535,7 @@ def format_line(
         parts.append(summary.where)
     output = ""
     if is_fine:
-        all_warnings = [*warnings, *summary.warnings]
-        if all_warnings:
-            warning = one_line(all_warnings[0], LINE_PART_LIMIT)
-            other_count = len(all_warnings) - 1
-            if other_count:
-                warning += f" (and {other_count} more)"
-            parts.append(f"warning: {warning}")
+        parts += _summarize_warnings([*warnings, *summary.warnings])
         parts += [one_line(line, LINE_PART_LIMIT) for line in summary.figures[:1]]
         output = _find_output_line(summary.outputs)
     if summary.completion:
@@ -544,6 +544,20 @@ def format_line(
     if output:
         return f"{line} | {output}"
     return line
+
+
+def _summarize_warnings(warnings: Sequence[str]) -> list[str]:
+    """Return a list with the first warning and the number of others.
+
+    The list is empty if there are no warnings.
+    """
+    if not warnings:
+        return []
+    text = f"warning: {one_line(warnings[0], LINE_PART_LIMIT)}"
+    other_count = len(warnings) - 1
+    if other_count:
+        text += f" (and {other_count} more)"
+    return [text]
 
 
 def _find_output_line(outputs: Sequence[Mapping[str, Any]]) -> str:
@@ -607,7 +621,8 @@ def format_runs(
 ) -> Report:
     """Return the report on cells that ran in order, with the last run in full.
 
-    `planned` is the number of cells to run. `noun` is a plural noun for these cells.
+    `runs` contains at least one run. `planned` is the number of cells that should run,
+    and `noun` is a plural noun for these cells.
     """
     last = format_run(runs[-1])
     if planned == 1:

@@ -83,7 +83,10 @@ class _CellGroup(NamedTuple):
 
 
 def join_words(words: Sequence[str], limit: int) -> str:
-    """Return at most `limit` words as an enumeration, such as `a, b and 3 more`."""
+    """Return an enumeration such as `a, b and 3 more`.
+
+    The enumeration has at most `limit` items. There must be at least one word.
+    """
     shown = [*words]
     if len(words) > limit:
         shown = [*words[: limit - 1], f"{len(words) - limit + 1} more"]
@@ -190,14 +193,14 @@ def format_marks(marked: Sequence[MarkedCell], state: str) -> list[Mark]:
 
 
 def _explain(causes: Sequence[Cause]) -> str:
-    """Return the predicates of a cell for all causes."""
+    """Return the predicates of a cell for its causes, with at most MAX_GROUPS named."""
     clauses = [_explain_cause(names, origin) for names, origin in _group_names(causes)]
     return _join_clauses(clauses)
 
 
 def _explain_cause(names: str, origin: _Origin) -> str:
     """Return the predicate of a cell for one cause, such as "read `x` from cell 3"."""
-    if not origin.where:
+    if not origin.where:  # the usual cause: a cell that still exists changed the name
         return f"read {names}, which cell {origin.number} has changed since"
     if origin.where == MODULE:
         return f"used {names}, which has changed since"
@@ -247,7 +250,7 @@ def _describe_changer(origin: _Origin) -> str:
 
 
 def _group_names(causes: Sequence[Cause]) -> list[tuple[str, _Origin]]:
-    """Return an enumeration of names for each origin."""
+    """Return each origin with an enumeration of the names that come from it."""
     groups: dict[_Origin, list[str]] = {}
     for cause in causes:
         origin = _Origin(cause.number, cause.where, cause.binder)
@@ -301,13 +304,7 @@ def format_order(
     cell reads, but that no cell binds. `has_hidden_state` says that the last run of a
     cell used hidden state.
     """
-    stale = ""
-    if stale_count:
-        verb = "is" if stale_count == 1 else "are"
-        count = format_count(stale_count, "cell")
-        run_stale = commands.shell("run --stale")
-        target = "it" if stale_count == 1 else "them"
-        stale = f" {count} {verb} stale; to run {target}: `{run_stale}`."
+    stale = _format_stale_count(stale_count, commands)
     if unresolved:
         clauses = []
         for entry in unresolved:
@@ -335,3 +332,17 @@ def format_order(
     return (
         f"Running the cells from top to bottom should reproduce these results.{stale}"
     )
+
+
+def _format_stale_count(count: int, commands: CommandLines) -> str:
+    """Return a sentence with the number of stale cells, after a space.
+
+    Return an empty string if there are no stale cells.
+    """
+    if not count:
+        return ""
+    cells = format_count(count, "cell")
+    verb = "is" if count == 1 else "are"
+    target = "it" if count == 1 else "them"
+    run_stale = commands.shell("run --stale")
+    return f" {cells} {verb} stale; to run {target}: `{run_stale}`."

@@ -151,8 +151,8 @@ def limit_lines(lines: list[str], noun: str, max_rows: int) -> list[str]:
 def format_status(status: Document, max_rows: int = NO_LIMIT) -> str:
     """Return the text of `stepper status`, with at most `max_rows` rows in a list.
 
-    The text shows the progress, the stop, the last verification, the kernel and the
-    daemon.
+    The text shows the progress, the stop, the last verification, Jupyter, a renamed
+    file, the kernel, the reach of undo, the daemon and undelivered reports.
     """
     if status["notebook"] is None:
         return format_no_notebook()
@@ -215,10 +215,10 @@ def format_running_cell(running: Document) -> str:
 
 def list_marked_cells(status: Document) -> list[Document]:
     """Return the marks of a status: of stale cells, and of cells with hidden state."""
-    marked = []
+    marks = []
     for kind in ("stale", "hidden", "indirect"):
-        marked += status[kind]
-    return marked
+        marks += status[kind]
+    return marks
 
 
 def _list_other_marked_cells(status: Document) -> list[str]:

@@ -82,7 +82,12 @@ def _format_shape(shape: tuple[int | str, ...]) -> str:
 
 
 def _format_progress(state: State, running: str, clock: str, queued: str) -> _Progress:
-    """Return the mark and the text on the progress."""
+    """Return the mark and the text on the progress.
+
+    The text is on the queue, the running cell, the stop, the completion, the open cells
+    or the failed step: the first of these that exists. Otherwise it is on the next
+    step. Texts may be empty.
+    """
     if queued:
         reason = one_line(queued, MESSAGE_LIMIT)
         return _Progress(WAITING_MARK, [_format_next(state), reason])

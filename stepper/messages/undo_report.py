@@ -34,7 +34,8 @@ def format_next_start(
 
     `facts` are the facts on a run that failed or was interrupted after `seconds`.
     `has_files` says that the report names files that the cell changed, which are not
-    restored. `comment` starts a comment. The list is empty if the run changed nothing.
+    restored. `comment` starts a comment. The list is empty if the run changed nothing
+    but files.
     """
     restorable: list[str] = []
     removable: list[str] = []
@@ -46,9 +47,10 @@ def format_next_start(
     exceptions = [
         _format_unprotected(name, value) for name, value in facts.unprotected.items()
     ]
-    shown = _limit(exceptions)
+    unrestored = _limit(exceptions)
     if has_files:
-        shown.append("files")
+        unrestored.append("files")
+    unrestored_text = ", ".join(unrestored)
     actions = []
     if restorable:
         actions.append(f"{_join_names(restorable)} will be restored")
@@ -61,15 +63,16 @@ def format_next_start(
                 f" `{comment} stepper: keep`)"
             )
         actions.append(removal)
-    unrestored = ", ".join(shown)
     if actions:
         text = "the next version starts from the state before this cell ran: "
         text += ", ".join(actions)
-        if shown:
-            text = f"{text}; not restored: {unrestored}"
+        if unrestored:
+            text += f"; not restored: {unrestored_text}"
         return [text]
     if exceptions:
-        return [f"not restored before the next version of this cell runs: {unrestored}"]
+        return [
+            f"not restored before the next version of this cell runs: {unrestored_text}"
+        ]
     return []
 
 
@@ -161,12 +164,15 @@ def _format_subject(numbers: Sequence[int]) -> str:
 
 
 def _is_failure(result: RestoreResult) -> bool:
-    """Return whether nothing of what should be restored was restored."""
+    """Return whether something had to be restored, and nothing was."""
     return bool(result.not_restored) and not result.restored and not result.removed
 
 
 def _describe_result(result: RestoreResult) -> str:
-    """Return a clause on what was restored, removed and not restored."""
+    """Return a clause on what was restored, removed and not restored.
+
+    Return an empty string if nothing had to be restored.
+    """
     clauses = []
     if result.restored:
         verb = _choose_verb(result.restored)
@@ -184,7 +190,10 @@ def _describe_result(result: RestoreResult) -> str:
 
 
 def _choose_verb(names: Collection[str]) -> str:
-    """Return the verb for names. Some global states are plural, such as settings."""
+    """Return "was" or "were" after names.
+
+    The name of a global state may be plural, such as `warning filters`.
+    """
     name = next(iter(names))
     is_plural = len(names) > 1 or (not _is_variable(name) and name.endswith("s"))
     return "were" if is_plural else "was"

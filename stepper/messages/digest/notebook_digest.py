@@ -106,7 +106,11 @@ class Digest:
 
 @dataclass(frozen=True)
 class DigestPart:
-    """Consecutive lines of a digest; `start` is the number of the first one."""
+    """Consecutive lines of a digest.
+
+    `start` is the number of the first line, from 1. `count` is the number of lines in
+    `text`, and `total` that of the whole digest.
+    """
 
     text: str
     start: int
@@ -146,7 +150,7 @@ def format_digest(
 
 
 def _have_mostly_not_run(cells: Sequence[DigestCell]) -> bool:
-    """Return whether most code cells have not run in this kernel."""
+    """Return whether at least three and most code cells have not run in this kernel."""
     not_run = [cell for cell in cells if cell.state == NOT_RUN]
     code_cells = [cell for cell in cells if cell.state]
     return len(not_run) > max(2, len(code_cells) // 2)
@@ -241,7 +245,10 @@ def quote_source(source: str) -> list[str]:
 
 
 def _fold(block: DigestBlock, commands: CommandLines) -> DigestBlock:
-    """Return a block with only the heading of its Markdown source."""
+    """Return a block with only the heading of its Markdown source.
+
+    The block of another cell, or of less than three lines, is returned unchanged.
+    """
     if block.cell.type != "markdown" or len(block.source) < 3:
         return block
     texts = [line for line in block.source if line.strip("| ")]
@@ -385,7 +392,11 @@ def format_changes(
     added: Sequence[Cell],
     deleted_count: int,
 ) -> str:
-    """Return the line on the changes since the agent last read the notebook."""
+    """Return the line on the changes since the agent last read the notebook.
+
+    `edited`, `ran` and `added` are cells; `deleted_count` is the number of deleted
+    ones.
+    """
     parts = []
     for verb, cells in (("edited", edited), ("new", added), ("ran", ran)):
         if not cells:

@@ -60,7 +60,11 @@ def format_cells(result: VerifyResult, is_installed: bool) -> list[str]:
 
 
 def _format_differing(all_cells: Sequence[CellVerdict]) -> list[Entry]:
-    """Return the lines on the cells whose outputs differ."""
+    """Return the lines on the cells whose outputs differ.
+
+    Lines of outputs are quoted as long as they are at most MAX_QUOTED_LINES together.
+    The cells after the first MAX_ROWS are named by number, in one line per verdict.
+    """
     cells = [cell for cell in all_cells if cell.verdict in REPLAY_MARKS]
     limit = _choose_limit(len(cells))
     entries = []
@@ -74,12 +78,12 @@ def _format_differing(all_cells: Sequence[CellVerdict]) -> list[Entry]:
         else:
             unquoted_count += 1
         entries.append(Entry(cell.number, lines))
-    others: dict[ReplayVerdict, list[CellVerdict]] = {}
+    groups: dict[ReplayVerdict, list[CellVerdict]] = {}
     for cell in cells[MAX_ROWS:]:
-        others.setdefault(cell.verdict, []).append(cell)
+        groups.setdefault(cell.verdict, []).append(cell)
         if cell.lines:
             unquoted_count += 1
-    for verdict, group in others.items():
+    for verdict, group in groups.items():
         name = verdict.replace("_", " ")
         entry = _create_entry(REPLAY_MARKS[verdict], group, f" {name}")
         entries.append(entry)

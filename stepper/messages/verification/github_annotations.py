@@ -102,9 +102,9 @@ def _format_error(properties: Mapping[str, str], message: str) -> str:
     for name, value in properties.items():
         escaped_value = _escape(value, PROPERTY_ESCAPES)
         pairs.append(f"{name}={escaped_value}")
-    listed_pairs = ",".join(pairs)
+    property_list = ",".join(pairs)
     escaped_message = _escape(message, DATA_ESCAPES)
-    return _break_prefix(f"::error {listed_pairs}::{escaped_message}")
+    return _break_prefix(f"::error {property_list}::{escaped_message}")
 
 
 def _escape(text: str, escapes: Sequence[tuple[str, str]]) -> str:

@@ -85,20 +85,20 @@ def format_backgrounded(session: Session, call: BackgroundCall) -> Report:
     notes = command_messages.format_walltime_note(
         running.timeout, description.location, walltime_at_start
     )
-    return background_runs.format_still_running(
-        session.name,
-        state.commands,
-        cell,
-        seconds=progress.seconds,
-        deadline=_format_deadline(progress),
+    background_cell = background_runs.BackgroundCell(
+        cell=cell,
         plan=state.plan,
         step=state.plan.find_step(progress.step),
+        seconds=progress.seconds,
+        deadline=_format_deadline(progress),
         last_line=progress.line,
         outputs=_get_partial_outputs(session),
-        queue=may_queue,
-        matched=get_matched_line(session, call),
+        matched_line=get_matched_line(session, call),
         kernel=location,
         notes=notes,
+    )
+    return background_runs.format_still_running(
+        session.name, state.commands, background_cell, queue=may_queue
     )
 
 
