@@ -166,7 +166,7 @@ def translate(text: str, for_user: bool = False) -> str:
 def translate_data(value: Any) -> Any:
     """Return a copy of data in which the texts of the daemon are translated.
 
-    These are the values of the keys in TEXT_KEYS, at all levels.
+    These are the values of the keys in TEXT_KEYS, also in nested objects.
     """
     if isinstance(value, Mapping):
         text_keys: Sequence[str] = TEXT_KEYS
