@@ -454,6 +454,10 @@ FRAME = "import pandas as pd\ndf = pd.DataFrame({'price': ['1,2', '3'], 'qty': [
         ),
         (FRAME + "df.prices", "closest attributes: price"),
         (
+            "class Outer:\n    class Inner:\n        n = 1\nOuter.n",
+            r"`Outer\.Inner` has `n`",
+        ),
+        (
             FRAME + "means = df.groupby('qty').sum()\nmeans['qty']",
             r"has 1 column: 'price'; 'qty' is the name of the index",
         ),

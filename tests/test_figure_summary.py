@@ -756,7 +756,9 @@ def test_figure_line() -> None:
     (line,) = figure_summary.format_images(
         [SavedImage("/p  q/1.png", 3, 4, True, key=6)], [{"key": 5}]
     )
-    assert line == 'Figure 1: "/p  q/1.png" (3 × 4): a single color: nothing is visible.'
+    assert (
+        line == 'Figure 1: "/p  q/1.png" (3 × 4): a single color: nothing is visible.'
+    )
 
 
 HOSTILE = [

@@ -123,12 +123,12 @@ def find_function(node: Any, user_frame: UserFrame) -> Any:
     """
     if not isinstance(node, ast.Attribute):
         return user_frame.values[node]
-    owner = user_frame.values[node.value]
-    if is_a(owner, types.ModuleType):
+    value = user_frame.values[node.value]
+    if is_a(value, types.ModuleType):
         return user_frame.values[node]
-    if is_a(owner, type):
-        return find_stored_attribute(owner, node.attr)
-    function = find_stored_attribute(type(owner), node.attr)
+    if is_a(value, type):
+        return find_stored_attribute(value, node.attr)
+    function = find_stored_attribute(type(value), node.attr)
     if type(function) is types.FunctionType:
-        return types.MethodType(function, owner)
+        return types.MethodType(function, value)
     return function

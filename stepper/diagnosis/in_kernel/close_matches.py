@@ -9,7 +9,7 @@ import difflib
 import re
 from collections.abc import Iterable, Sequence
 
-MAX_LIST = 160
+MAX_LIST = 160  # characters
 MIN_PART = 3  # letters of a name that may be contained in another
 
 

@@ -105,7 +105,7 @@ class CriterionValues(Values):
         self.compared: dict[str, str] = {}  # expression → value, both as text
 
     def __getitem__(self, node: Any) -> Any:
-        """Return the value of an expression; convert numbers of libraries to Python.
+        """Return the value of an expression, converted by `to_python_value`.
 
         Raise CannotEval if the expression could run the user's code.
         """
@@ -117,10 +117,10 @@ class CriterionValues(Values):
         if isinstance(node, ast.Compare):
             return self.compare(node)
         if isinstance(node, ast.Subscript):
-            owner = self[node.value]
-            if is_a(owner, dict):
+            container = self[node.value]
+            if is_a(container, dict):
                 # The search for a key would call `__eq__` of the user's own keys.
-                of_standard_types(owner, check_dict_values=False, deep=True)
+                of_standard_types(container, check_dict_values=False, deep=True)
         value = super().__getitem__(node)
         return to_python_value(value)
 
@@ -138,7 +138,10 @@ class CriterionValues(Values):
         return Evaluator.__getitem__(self, node)
 
     def compare(self, node: ast.Compare) -> Any:
-        """Return the result of a comparison, and record the compared values."""
+        """Return the result of a comparison, and record the compared values.
+
+        Raise CannotEval if the comparison could run the user's code.
+        """
         for side in (node.left, *node.comparators):
             value = self[side]
             if isinstance(side, LITERALS) or not is_shown(value):
@@ -173,8 +176,8 @@ class CriterionValues(Values):
         if isinstance(node.func, ast.Attribute):
             if node.args:
                 raise CannotEval
-            owner = self[node.func.value]
-            return self.call_method(owner, node.func.attr)
+            instance = self[node.func.value]
+            return self.call_method(instance, node.func.attr)
         function = self[node.func]
         arguments = [self[argument] for argument in node.args]
         is_known_function = is_one_of(function, FUNCTIONS.values())
@@ -182,17 +185,17 @@ class CriterionValues(Values):
             return call_with_array(function, arguments[0])
         return Evaluator.__getitem__(self, node)
 
-    def call_method(self, owner: Any, name: str) -> Any:
+    def call_method(self, instance: Any, name: str) -> Any:
         """Return the result of a method of an array, a column or a data frame.
 
         Raise CannotEval if the method is not safe to call.
         """
-        is_allowed = name in REDUCTIONS and is_numeric(owner)
+        is_allowed = name in REDUCTIONS and is_numeric(instance)
         if name in MISSING_VALUE_METHODS:
-            is_allowed = is_pandas_object(owner) and is_small(owner)
+            is_allowed = is_pandas_object(instance) and is_small(instance)
         if not is_allowed:
             raise CannotEval
-        method = getattr(owner, name)
+        method = getattr(instance, name)
         return method()
 
 
@@ -226,7 +229,7 @@ def is_shown(value: Any) -> bool:
         return True
     if not is_one_of(kind, (tuple, list)):
         return False
-    if len(value) >= MAX_SHOWN_ITEMS:
+    if len(value) > MAX_SHOWN_ITEMS:
         return False
     is_plain = is_standard_types(value, **CHECK_ALL_ITEMS)
     return bool(is_plain)

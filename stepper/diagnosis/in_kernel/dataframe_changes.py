@@ -182,14 +182,16 @@ class Assignment(NamedTuple):
     """An assignment to a variable, or to columns of the data frame in a variable."""
 
     name: str  # of the variable
-    columns: list[str]  # empty for an assignment to the variable itself
+    # Empty for an assignment to the variable itself. An unknown column is "".
+    columns: list[str]
     value: str  # source of the assigned expression
     in_loop: bool
 
 
 def iterate_assignments(
     body: list[ast.stmt],
-    in_loop: bool = False,
+    *,
+    in_loop: bool,
 ) -> Iterator[Assignment]:
     """Yield the assignments in statements, except in functions and classes, in order.
 
@@ -202,14 +204,17 @@ def iterate_assignments(
             yield from _split_assignment(statement, in_loop)
         is_loop = isinstance(statement, LOOPS)
         for block in list_blocks(statement):
-            yield from iterate_assignments(block, in_loop or is_loop)
+            yield from iterate_assignments(block, in_loop=in_loop or is_loop)
 
 
 def _split_assignment(
     statement: ast.Assign | ast.AnnAssign | ast.AugAssign,
     in_loop: bool,
 ) -> Iterator[Assignment]:
-    """Yield an assignment for each name that a statement assigns."""
+    """Yield an assignment for each name or column that a statement assigns.
+
+    `in_loop` is whether the statement is part of a loop.
+    """
     if statement.value is None:
         return
     value = ast.unparse(statement.value)
@@ -306,8 +311,8 @@ def format_row_counts(row_counts: dict[str, int]) -> str:
 def describe_empty_frame(name: str, row_counts: dict[str, int]) -> str:
     """Return a sentence on an empty frame.
 
-    `row_counts` are the numbers of rows of the frames from which it was computed, and
-    of the frame itself before the run.
+    `row_counts` are the numbers of rows of the frames from which the frame was
+    computed, and of the frame itself before the run.
     """
     short_name = shorten_name(name)
     if list(row_counts) == [name]:
@@ -356,7 +361,7 @@ class FrameComparison:
         self.source = "\n".join(map(ast.unparse, trees))
         self.assignments: list[Assignment] = []
         for tree in trees:
-            self.assignments += iterate_assignments(tree.body)
+            self.assignments += iterate_assignments(tree.body, in_loop=False)
 
     def list_bindings(self, name: str) -> list[Assignment]:
         """Return the assignments to a name itself, not to its columns."""
@@ -407,8 +412,8 @@ class FrameComparison:
         is_assigned_before = self.assignments.index(bindings[0]) < index
         if operand == target and is_assigned_before:
             return None
-        states_then = self.after if is_assigned_before else self.before
-        state = states_then.get(operand)
+        states_at_assignment = self.after if is_assigned_before else self.before
+        state = states_at_assignment.get(operand)
         if state is None:
             return None
         return state.rows
@@ -440,7 +445,7 @@ class FrameComparison:
         if "cross" in kinds:
             return None
         if state.rows == math.prod(counts):
-            return None
+            return None  # a cross product, which is probably intended
         limit = max(counts) if kinds == {"inner"} else sum(counts)
         if state.rows <= limit:
             return None

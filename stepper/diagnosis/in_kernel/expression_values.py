@@ -75,52 +75,52 @@ class Values(Evaluator):
             raise CannotEval
         value = missing
         if isinstance(node, ast.Attribute):
-            owner = self[node.value]
-            value = get_attribute(owner, node.attr)
+            container = self[node.value]
+            value = get_attribute(container, node.attr)
         elif isinstance(node, ast.Subscript):
-            owner = self[node.value]
-            if is_a(owner, dict) or is_library_object(owner):
+            container = self[node.value]
+            if is_a(container, dict) or is_library_object(container):
                 key = self[node.slice]
-                value = get_item(owner, key)
+                value = get_item(container, key)
         if value is missing:
             return super().__getitem__(node)
         return value
 
 
-def get_attribute(owner: Any, name: str) -> Any:
+def get_attribute(value: Any, name: str) -> Any:
     """Return a property of a library's object, or a column of a data frame.
 
     Return `missing` if the object has neither, or if the property copies too much data.
     """
-    if is_library_object(owner) and name in PROPERTIES:
-        if name in COPYING_PROPERTIES and is_large(owner):
+    if is_library_object(value) and name in PROPERTIES:
+        if name in COPYING_PROPERTIES and is_large(value):
             return missing
-        return getattr(owner, name, missing)
-    labels = get_columns(owner)
+        return getattr(value, name, missing)
+    labels = get_columns(value)
     if labels is not None and name in labels:
-        return owner[name]
+        return value[name]
     return missing
 
 
-def get_item(owner: Any, key: Any) -> Any:
+def get_item(container: Any, key: Any) -> Any:
     """Return an item of a dict, or of a library's object at a label or position.
 
     Return `missing` if the key of a dict is not a scalar. Raise CannotEval if the item
     does not exist or cannot be looked up safely. A dict's `__missing__` is not called.
     """
-    if is_a(owner, dict):
+    if is_a(container, dict):
         if not is_one_of(type(key), SCALARS):
             return missing
-        if key in dict.keys(owner):
-            return dict.get(owner, key)
+        if key in dict.keys(container):
+            return dict.get(container, key)
         raise CannotEval
     if not is_one_of(type(key), KEY_TYPES):
         raise CannotEval
-    if type(key) is list and is_large(owner):
+    if type(key) is list and is_large(container):
         raise CannotEval
-    check_labels(owner)
+    check_labels(container)
     try:
-        return owner[key]
+        return container[key]
     except Exception as error:  # the library has no such label
         raise CannotEval from error
 

@@ -292,10 +292,10 @@ def describe_row(row: Row) -> str:
 def describe_row_with_sources(row: Row) -> Finding:
     """Return a finding on a value and the values that its last assignment used."""
     text = describe_row(row)
-    bound, assigned = find_assignment(row.node, row.user_frame, row.caller)
-    if assigned is None:
-        assigned = row.node
-    sources = describe_sources(assigned, row.user_frame, row.text)
+    bound, assigned_value = find_assignment(row.node, row.user_frame, row.caller)
+    if assigned_value is None:
+        assigned_value = row.node
+    sources = describe_sources(assigned_value, row.user_frame, row.text)
     if sources:
         text += f"; with {sources}"
     return make_finding(text, bound)

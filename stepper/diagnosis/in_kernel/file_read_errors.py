@@ -168,15 +168,15 @@ def get_path(value: Any) -> str:
     Return an empty string for any other value.
     """
     kind = type(value)
-    if is_one_of(kind, STREAMS):
-        value = value.name
-    elif is_one_of(kind, PATHS):
+    if is_one_of(kind, PATHS):
         return str(value)
-    elif kind is str:
-        # A string with a line break is the content of a file rather than its path.
-        is_no_path = "\n" in value or "\0" in value
-        return "" if is_no_path else str(value)
-    if type(value) is not str:
+    if is_one_of(kind, STREAMS):
+        name = value.name  # a file descriptor is an integer
+        return name if type(name) is str else ""
+    if kind is not str:
+        return ""
+    # A string with a line break is the content of a file rather than its path.
+    if "\n" in value or "\0" in value:
         return ""
     return str(value)
 

@@ -118,7 +118,8 @@ def uninstall() -> None:
 def start_run(raw: str) -> None:
     """Reset the records for a new cell.
 
-    The existing threads and tasks are stored, because they belong to earlier cells.
+    The existing threads and tasks are stored, because they belong to earlier cells. The
+    source of the cell, `raw`, is not used.
     """
     earlier.clear()
     for path in list(records):

@@ -108,10 +108,10 @@ def explain_import_error(
         searched_names,
         imported_names,
     )
-    owner = format_name(module_name)
+    module_text = format_name(module_name)
     kind = "module " if is_module else ""
     short_name = shorten(str(missing_name), NAME_LIMIT)
-    intro = f"`{owner}` has no {kind}`{short_name}`"
+    intro = f"`{module_text}` has no {kind}`{short_name}`"
     text = "; ".join([intro, *sentences])
     return make_finding(text)
 
@@ -219,7 +219,7 @@ def find_loaded_modules(module_name: str, name: str) -> list[str]:
     of a returned module are left out.
     """
     package, _, _ = module_name.partition(".")
-    defining = []
+    defining_modules = []
     for dotted_name in list(sys.modules):
         if type(dotted_name) is not str or "._" in dotted_name:
             continue
@@ -227,19 +227,19 @@ def find_loaded_modules(module_name: str, name: str) -> list[str]:
             continue
         module = sys.modules.get(dotted_name)
         if name in get_own_attributes(module):
-            defining.append(dotted_name)
+            defining_modules.append(dotted_name)
 
     def sort_key(dotted_name: str) -> tuple[int, int]:
         depth = dotted_name.count(".")
         return depth, len(dotted_name)
 
-    defining.sort(key=sort_key)
-    prefixes = tuple(f"{dotted_name}." for dotted_name in defining)
-    outermost = []
-    for dotted_name in defining:
+    defining_modules.sort(key=sort_key)
+    prefixes = tuple(f"{dotted_name}." for dotted_name in defining_modules)
+    outermost_modules = []
+    for dotted_name in defining_modules:
         if not dotted_name.startswith(prefixes):
-            outermost.append(dotted_name)
-    return outermost[:MAX_MODULES]
+            outermost_modules.append(dotted_name)
+    return outermost_modules[:MAX_MODULES]
 
 
 def explain_changed_file(module_name: str, name: str) -> str:
@@ -304,19 +304,19 @@ def search_sources(package: str, name: str, known_names: set[str]) -> SourceName
     """
     deadline = clock() + SECONDS
     pattern = compile_definition(name)
-    defining: dict[str, None] = {}
+    defining_modules: dict[str, None] = {}
     modules_by_name: dict[str, str] = {}  # name → its module
     for dotted_name, path in iterate_sources(package):
         if clock() > deadline:
             break
         text = read_source(path)
         if name in text and pattern.search(text):
-            defining[dotted_name] = None
+            defining_modules[dotted_name] = None
         for other in ANY_DEFINITION.findall(text):
             if other not in known_names:
                 modules_by_name.setdefault(other, dotted_name)
-    if defining:
-        modules = list(defining)
+    if defining_modules:
+        modules = list(defining_modules)
         return SourceNames(modules[:MAX_MODULES], [])
     close_names = find_close_names(name, modules_by_name, MAX_CLOSE_NAMES)
     similar = [f"{modules_by_name[other]}.{other}" for other in close_names]
@@ -332,9 +332,10 @@ def iterate_sources(package: str) -> Iterator[tuple[str, str]]:
     file_count = 0
     while pending and file_count < MAX_FILES:
         dotted_name, folder = pending.pop(0)
-        if not os.path.isdir(folder):
+        try:
+            entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+        except OSError:  # missing, or not readable
             continue
-        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
         for entry in entries:
             stem, suffix = os.path.splitext(entry.name)
             if stem in IGNORED_NAMES:

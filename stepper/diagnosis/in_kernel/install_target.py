@@ -122,7 +122,8 @@ def find_other_program(program: str, requirements: list[str]) -> str:
 def split_commands(command: str) -> list[list[str]]:
     """Split a command line into simple commands, and return the words of each command.
 
-    Variable assignments and programs such as `sudo` before a command are removed.
+    Variable assignments and programs such as `sudo` before a command are removed. A
+    command with unbalanced quotes is left out.
     """
     commands: list[list[str]] = [[]]
     joined_lines = command.replace("\\\n", " ")

@@ -124,7 +124,7 @@ class Lookup:
         """Return the keys of the object, or None if the object has no lookup by key."""
         if self.in_rows:
             return list_first_labels(self.value.index)
-        return list_labels(self.value, self.by_value)
+        return list_labels(self.value, by_value=self.by_value)
 
 
 def explain_key_error(
@@ -148,12 +148,12 @@ def explain_key_error(
         caller: UserFrame | None,
     ) -> Finding | None:
         """Return a finding if the value of an expression lacks the key."""
-        owner = find_owner(node, key)
+        looked_up = find_lookup_object(node, key)
         lookup = Lookup(
-            value=user_frame.values[owner.node],
+            value=user_frame.values[looked_up.node],
             key=key,
-            expression=ast.unparse(owner.node),
-            in_rows=owner.in_rows,
+            expression=ast.unparse(looked_up.node),
+            in_rows=looked_up.in_rows,
             by_value=by_value,
         )
         return explain_lookup(lookup)
@@ -220,8 +220,8 @@ def list_call_nodes(call: ast.Call) -> list[Any]:
     return nodes
 
 
-class Owner(NamedTuple):
-    """The expression of an object that may lack a key.
+class LookupObject(NamedTuple):
+    """The expression of an object in which a key was looked up.
 
     `in_rows` is whether the key was looked up in the rows of a DataFrame.
     """
@@ -230,24 +230,25 @@ class Owner(NamedTuple):
     in_rows: bool = False
 
 
-def find_owner(node: Any, key: Any) -> Owner:
+def find_lookup_object(node: Any, key: Any) -> LookupObject:
     """Return the expression of the object in which a key was looked up.
 
-    For `df.loc[…]` and `df.drop(…)`, the object is `df`, and its rows were searched.
+    `node` is a result of `list_lookup_nodes`. For `df.loc[…]` and `df.drop(…)`, the
+    object is `df`, whose rows were searched unless the key selects columns.
     """
     parent: Any = getattr(node, "parent", None)  # set by `executing`
     is_subscripted = isinstance(parent, ast.Subscript)
     if is_subscripted and get_attribute_name(node) in PANDAS_ROWS:
         in_columns = is_column_key(parent.slice, key)
-        return Owner(node.value, not in_columns)
+        return LookupObject(node.value, not in_columns)
     method = get_attribute_name(parent)
     if method not in PANDAS_ROW_METHODS:
-        return Owner(node)
+        return LookupObject(node)
     call = getattr(parent, "parent", None)
     if not isinstance(call, ast.Call):
-        return Owner(node)
+        return LookupObject(node)
     in_columns = selects_columns(call)
-    return Owner(node, not in_columns)
+    return LookupObject(node, not in_columns)
 
 
 def get_attribute_name(node: Any) -> str:
@@ -318,12 +319,12 @@ def describe_lost_label(
     lost: dict[str, Any],
 ) -> Finding:
     """Return a finding on a DataFrame that lost the searched column in a run."""
-    owner = describe_owner(lookup)
+    subject = describe_object(lookup)
     count = count_labels(lookup, labels)
     all_labels = list(map(format_label, labels))
     shown = join_items(all_labels, LIST_LIMIT)
     notes = "; ".join([shown, *describe_axis_names(lookup)])
-    finding = make_finding(f"{owner} has {count}: {notes}")
+    finding = make_finding(f"{subject} has {count}: {notes}")
     finding["lost"] = lost
     return finding
 
@@ -337,17 +338,17 @@ def describe_missing_key(
 
     If no key is similar, the finding lists the keys of the object.
     """
-    owner = describe_owner(lookup)
+    subject = describe_object(lookup)
     count = count_labels(lookup, labels)
     if similar:
         similar_text = ", ".join(similar)
-        text = f"{owner} has {count}; most similar: {similar_text}"
+        text = f"{subject} has {count}; most similar: {similar_text}"
     elif labels:
         descriptions = describe_labels(lookup.value, labels)
         shown = join_items(descriptions, LIST_LIMIT)
-        text = f"{owner} has {count}: {shown}"
+        text = f"{subject} has {count}: {shown}"
     else:
-        text = f"{owner} is empty"
+        text = f"{subject} is empty"
     sentences = [text, *describe_axis_names(lookup)]
     other_axis = describe_other_axis(lookup)
     if other_axis:
@@ -372,7 +373,7 @@ def format_key(lookup: Lookup) -> str:
     return format_label(lookup.key)
 
 
-def describe_owner(lookup: Lookup) -> str:
+def describe_object(lookup: Lookup) -> str:
     """Return the expression and the class of a lookup's object, for a message."""
     value = lookup.value
     kind = get_class_name(value)
@@ -526,7 +527,7 @@ def count_labels(lookup: Lookup, labels: list[Any]) -> str:
     return f"{count:,} {noun}{plural}"
 
 
-def list_labels(value: Any, by_value: bool = False) -> list[Any] | None:
+def list_labels(value: Any, *, by_value: bool) -> list[Any] | None:
     """Return the keys of an object, or None if the object has no lookup by key.
 
     If `by_value` is true, the keys of an Enum are the values of its members, as in
@@ -540,9 +541,9 @@ def list_labels(value: Any, by_value: bool = False) -> list[Any] | None:
     if axis is not None:
         return list_first_labels(axis)
     if is_pandas(value, "BaseGroupBy"):
-        return list_labels(value.obj, by_value)
+        return list_labels(value.obj, by_value=by_value)
     if is_a(value, type):
-        return list_members(value, by_value)
+        return list_members(value, by_value=by_value)
     if is_a(value, dict):
         return list(dict.keys(value))[:MAX_LABELS]
     kind = type(value)
@@ -551,7 +552,7 @@ def list_labels(value: Any, by_value: bool = False) -> list[Any] | None:
     return None
 
 
-def list_members(kind: Any, by_value: bool) -> list[Any] | None:
+def list_members(kind: Any, *, by_value: bool) -> list[Any] | None:
     """Return the names or values of an Enum's members, or None for other classes."""
     attributes = get_class_dict(kind)
     members = attributes.get("_member_map_")
@@ -593,27 +594,27 @@ def explain_attribute_error(
         caller: UserFrame | None,
     ) -> Finding | None:
         """Return a finding on the object that lacks the attribute, or None."""
-        owner = None if node is None else node.value
+        object_node = None if node is None else node.value
         value = peek(error, "obj", missing)  # since Python 3.10
         if value is missing:
-            if owner is None:
+            if object_node is None:
                 return None
-            value = user_frame.values[owner]
-        return explain_owner(value, name, owner, user_frame, caller)
+            value = user_frame.values[object_node]
+        return explain_missing_attribute(value, name, object_node, user_frame, caller)
 
     return find_first_finding(select_nodes, user_frames, explain)
 
 
-def explain_owner(
+def explain_missing_attribute(
     value: Any,
     name: str,
-    owner: Any,
+    object_node: Any,
     user_frame: UserFrame,
     caller: UserFrame | None,
 ) -> Finding | None:
     """Return a finding on an object that lacks an attribute, or None.
 
-    `owner` is the expression of the object, or None if the failing line does not
+    `object_node` is the expression of the object, or None if the failing line does not
     contain the expression.
     """
     lost = find_lost_label(value, [name])
@@ -625,10 +626,10 @@ def explain_owner(
     if value is None:
         return None  # the description of the failing line's values covers None
     bound = None
-    assigned = None
-    if isinstance(owner, (ast.Name, ast.Attribute)):
-        bound, assigned = find_assignment(owner, user_frame, caller)
-    alternatives = describe_other_owners(value, name)
+    assigned_value = None
+    if isinstance(object_node, (ast.Name, ast.Attribute)):
+        bound, assigned_value = find_assignment(object_node, user_frame, caller)
+    alternatives = describe_objects_with_attribute(value, name)
     alternatives += describe_similar_attributes(value, name)
     if not alternatives and not bound and not is_a(value, CALLABLE):
         return None
@@ -637,31 +638,32 @@ def explain_owner(
     else:
         description = describe_value(value) + describe_missing_call(value)
     parts = [description, *alternatives]
-    if bound and assigned is not None and not alternatives:
-        expression = shorten(ast.unparse(owner), NAME_LIMIT)
-        sources = describe_sources(assigned, user_frame, expression)
+    if bound and assigned_value is not None and not alternatives:
+        expression = shorten(ast.unparse(object_node), NAME_LIMIT)
+        sources = describe_sources(assigned_value, user_frame, expression)
         if sources:
             parts.append(f"`{expression}` comes from {sources}")
     text = "; ".join(parts)
     return make_finding(text, bound)
 
 
-def describe_other_owners(value: Any, name: str) -> list[str]:
+def describe_objects_with_attribute(value: Any, name: str) -> list[str]:
     """Return sentences on objects with the attribute that a module or class lacks.
 
     The attribute may be in a newer version of the module's file, in another module, or
-    in a class of the module.
+    in a class inside the module or class.
     """
     if not is_a(value, (types.ModuleType, type)):
         return []
-    owner_name = get_name(value)
+    own_name = get_name(value)
+    module_name = own_name
     if is_a(value, type):
-        owner_name = str(get_module(value))
+        module_name = str(get_module(value))
     sentences = []
-    changed_file = explain_changed_file(owner_name, name)
+    changed_file = explain_changed_file(module_name, name)
     if changed_file:
         sentences.append(changed_file)
-    modules = find_loaded_modules(owner_name, name)
+    modules = find_loaded_modules(module_name, name)
     if modules:
         module_names = " and ".join(modules)
         sentences.append(f"`{name}` is in {module_names}")
@@ -670,7 +672,7 @@ def describe_other_owners(value: Any, name: str) -> list[str]:
             continue
         if find_stored_attribute(member, name) is not None:
             short_name = shorten(attribute, NAME_LIMIT)
-            sentences.append(f"`{owner_name}.{short_name}` has `{name}`")
+            sentences.append(f"`{own_name}.{short_name}` has `{name}`")
             break
     return sentences
 

@@ -95,6 +95,7 @@ def install() -> None:
 
     @functools.wraps(original)
     def format(*args: Any, **kwargs: Any) -> Any:  # noqa: A001  # IPython's name
+        """Format a value as IPython does, and record a figure."""
         result = original(*args, **kwargs)
         value = args[0] if args else kwargs.get("obj")
         call_or_interrupt(record_figure, value, result)
@@ -228,8 +229,8 @@ def get_color_bar_label(axes: Any) -> str:
 def select_axes(descriptions: list[AxesDescription]) -> Iterator[Fact]:
     """Yield the descriptions of axes, except of axes that are empty on purpose.
 
-    Axes are empty on purpose if they are switched off, or if they have the same
-    position as other axes, like twin axes.
+    Axes are empty on purpose if they are switched off, or if other axes with data have
+    the same position, as with twin axes.
     """
     positions = []
     for axes, fact in descriptions:

@@ -90,12 +90,12 @@ class ObservedRun:
 active_runs: list[ObservedRun] = []
 
 
-class TreeReader(ast.NodeTransformer):
+class TreeRecorder(ast.NodeTransformer):
     """Receives the tree of the cell, and the trees that its magics run, from IPython.
 
-    The reader is the last transformer in IPython's list. It removes itself immediately,
-    so that cells cannot see it and IPython does not visit the tree a second time. It
-    stays in the list during a cell magic.
+    The recorder is the last transformer in IPython's list. It removes itself
+    immediately, so that cells cannot see it and IPython does not visit the tree a
+    second time. It stays in the list during a cell magic.
     """
 
     def visit(self, tree: Any) -> Any:
@@ -104,7 +104,7 @@ class TreeReader(ast.NodeTransformer):
         return tree
 
 
-reader = TreeReader()
+tree_recorder = TreeRecorder()
 
 
 def install() -> None:
@@ -124,7 +124,7 @@ def start_run(raw: str) -> None:
         run.frames = call_safely(capture_frames, raw, deadline) or {}
     # Only the checks of data frames and of swallowed errors need the cell's tree.
     if has_pandas or "except" in raw or "pandas" in raw:
-        shell.ast_transformers.append(reader)
+        shell.ast_transformers.append(tree_recorder)
     original = unwrap_showwarning(warnings.showwarning)
     run.showwarning = wrap_showwarning(original, run)
     active_runs[:] = [run]
@@ -140,7 +140,7 @@ def finish_run(raw: str, is_successful: bool) -> list[Fact]:
     if not active_runs or raw != active_runs[0].raw:
         return []
     run = active_runs.pop()
-    remove_reader()
+    remove_tree_recorder()
     if warnings.showwarning is run.showwarning:  # the user may have set another one
         original = unwrap_showwarning(run.showwarning)
         vars(warnings)["showwarning"] = original
@@ -211,10 +211,10 @@ def format_error(name: str, message: str) -> str:
     return f"{name}: {message}"
 
 
-def remove_reader() -> None:
-    """Remove the reader from IPython's list of transformers."""
-    if reader in shell.ast_transformers:
-        shell.ast_transformers.remove(reader)
+def remove_tree_recorder() -> None:
+    """Remove the recorder from IPython's list of transformers."""
+    if tree_recorder in shell.ast_transformers:
+        shell.ast_transformers.remove(tree_recorder)
 
 
 def record_tree(tree: ast.Module) -> None:
@@ -223,7 +223,7 @@ def record_tree(tree: ast.Module) -> None:
     run.trees.append(tree)
     is_cell_magic = run.raw.lstrip().startswith("%%")
     if len(run.trees) > 1 or not is_cell_magic or "timeit" in run.raw:
-        remove_reader()
+        remove_tree_recorder()
     if "except" in run.raw:
         add_calls(tree, run.raw)
 

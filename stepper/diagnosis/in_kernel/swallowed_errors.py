@@ -343,10 +343,10 @@ def is_broad(kind: ast.expr | None) -> bool:
 
 
 def uses_error(handler: ast.ExceptHandler, node: ast.Try) -> bool:
-    """Return whether a handler does not ignore the error.
+    """Return whether a handler does something with the error.
 
-    The handler raises, asserts, stores the error or passes it on, or is part of a
-    predicate.
+    For example, the handler raises, asserts, stores the error or passes it to a
+    function. A handler that is part of a predicate counts, too.
     """
     for part in walk_fields(handler, "body"):
         if isinstance(part, (ast.Raise, ast.Assert)):

@@ -11,6 +11,7 @@ import datetime
 import decimal
 import fractions
 import io
+import math
 import os
 import pathlib
 import re
@@ -308,10 +309,10 @@ def is_method(value: Any) -> bool:
         return False
     if not is_a(value, types.BuiltinFunctionType):
         return True
-    owner = peek(value, "__self__")
-    if owner is None:
+    bound_object = peek(value, "__self__")
+    if bound_object is None:
         return False
-    return not is_a(owner, types.ModuleType)
+    return not is_a(bound_object, types.ModuleType)
 
 
 def get_name(value: Any) -> str:
@@ -394,7 +395,7 @@ def add_item_parts(items: Any, parts: list[str]) -> None:
 
 
 def add_array_parts(value: Any, parts: list[str]) -> None:
-    """Add the shape, dtype and contents of an array or table to its description.
+    """Add the shape, dtype or columns, and contents of an array or table to `parts`.
 
     The first of the `parts` is the name of the class; it gets the shape, or the value
     of a scalar.
@@ -405,17 +406,12 @@ def add_array_parts(value: Any, parts: list[str]) -> None:
             text = shorten(str(value), MAX_VALUE)
             parts[0] = f"{text} ({parts[0]})"
         return
-    is_frame = is_pandas(value, "DataFrame")
-    dtype = None
-    if not is_frame:  # `dtype` of a DataFrame would be a column with this name
-        dtype = getattr(value, "dtype", None)
-    cell_count = 1
-    for length in shape:
-        cell_count *= int(length)
-    shape_text = str(shape)
-    if is_frame:
-        shape_text = " × ".join(map(str, shape))
-    parts[0] += f" {shape_text}"
+    if is_pandas(value, "DataFrame"):
+        # `dtype` of a DataFrame would be a column with this name.
+        add_frame_parts(value, parts)
+        return
+    parts[0] += f" {shape}"
+    dtype = getattr(value, "dtype", None)
     dtype_text = ""
     if dtype is not None:
         if not is_library_object(dtype):
@@ -423,12 +419,8 @@ def add_array_parts(value: Any, parts: list[str]) -> None:
         dtype_text = str(dtype)
         short_dtype = shorten(dtype_text, MAX_LONG_TEXT)
         parts.append(short_dtype)
+    cell_count = math.prod(map(int, shape))
     if cell_count > MAX_CELLS:
-        return
-    if is_frame:
-        if shape[1] <= MAX_COLUMNS:
-            columns = join_items(describe_columns(value), 2 * MAX_LIST)
-            parts.append(f"columns {columns}")
         return
     is_index = is_pandas(value, "Index")
     is_text = dtype_text in TEXT_DTYPES
@@ -439,6 +431,19 @@ def add_array_parts(value: Any, parts: list[str]) -> None:
     if dtype_kind == "f" and not is_index:
         missing_count = format_missing_count(value)
         parts.append(missing_count)
+
+
+def add_frame_parts(frame: Any, parts: list[str]) -> None:
+    """Add the shape and columns of a DataFrame to its description.
+
+    The columns of a large DataFrame are left out.
+    """
+    row_count, column_count = frame.shape
+    parts[0] += f" {row_count} × {column_count}"
+    cell_count = row_count * column_count
+    if cell_count <= MAX_CELLS and column_count <= MAX_COLUMNS:
+        columns = join_items(describe_columns(frame), 2 * MAX_LIST)
+        parts.append(f"columns {columns}")
 
 
 def format_missing_count(values: Any) -> str:

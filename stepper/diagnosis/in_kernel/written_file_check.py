@@ -107,8 +107,7 @@ def find_open_files() -> dict[str, bool]:
         is_new = older is not None and process not in older
         is_own = is_new and not is_unclear
         for path in list_open_files(process):
-            is_known_own = paths.get(path, False)
-            paths[path] = is_known_own or is_own
+            paths[path] = is_own or paths.get(path, False)
     return paths
 
 
