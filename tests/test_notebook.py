@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import nbformat
 import pytest
@@ -22,6 +23,7 @@ from stepper.notebooks import (
     new_notebook,
     notebook_document,
     notebook_json,
+    widget_state,
 )
 from stepper.notebooks import notebook_file as notebook
 from stepper.policy.execution_result import CellVersion, Execution, WidgetState
@@ -606,3 +608,33 @@ def test_hint_for_an_invalid_notebook(raw: dict[str, object], hint: str) -> None
     with pytest.raises(NotebookError) as caught:
         notebook_document.validate_notebook(raw, "a b.ipynb")
     assert caught.value.hint.startswith(hint)
+
+
+VIEW = "application/vnd.jupyter.widget-view+json"
+STATE = "application/vnd.jupyter.widget-state+json"
+
+
+def make_view(model_id: str) -> dict[str, Any]:
+    return {"outputs": [{"data": {VIEW: {"model_id": model_id}}}]}
+
+
+@pytest.mark.parametrize("order", [("large", "small"), ("small", "large")])
+def test_widget_model_that_is_too_large_takes_no_room(order: tuple[str, str]) -> None:
+    old_states = {"large": {"state": {"value": "x" * 2000}}, "small": {"state": {}}}
+    metadata = {"widgets": {STATE: {"state": old_states}}}
+    cells = list(map(make_view, order))
+    models = WidgetState({"new": {"model_name": "A", "state": {}}}, limit=1000)
+    result = widget_state.update_metadata(metadata, cells, models)
+    assert set(result["widgets"][STATE]["state"]) == {"new", "small"}
+
+
+@pytest.mark.parametrize(
+    "widgets", [{STATE: None}, {STATE: {"state": []}}, [], {STATE: {"state": {"a": 1}}}]
+)
+def test_invalid_widget_state_in_a_notebook_is_ignored(widgets: Any) -> None:
+    cells = [{"outputs": [{"data": [1]}, {"data": {VIEW: 1}}]}]
+    states = {"a": {"model_name": None, "state": {}}, "b": {"model_name": "B"}}
+    result = widget_state.update_metadata(
+        {"widgets": widgets}, cells, WidgetState(states, limit=1000)
+    )
+    assert set(result["widgets"][STATE]["state"]) == {"b"}

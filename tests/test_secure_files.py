@@ -404,3 +404,13 @@ def test_runtime_folder_does_not_depend_on_the_environment(
     for name in ("HOME", "TMPDIR", "XDG_RUNTIME_DIR"):
         monkeypatch.setenv(name, "/nowhere")
     assert Paths(str(tmp_path)).runtime == before
+
+
+def test_file_that_is_deleted_during_the_listing_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a").touch()
+    (tmp_path / "b").touch()
+    listdir = os.listdir
+    monkeypatch.setattr(os, "listdir", lambda handle: ["gone", *listdir(handle)])
+    assert sorted(secure_files.list_names(str(tmp_path))) == ["a", "b"]

@@ -1049,7 +1049,10 @@ def test_viewer_does_not_keep_the_daemon_alive(fresh_project: Project) -> None:
         poll_count = 0
         while daemon.poll() is None:  # like an open page
             snapshot = other.request_snapshot(
-                str(notebook.path.relative_to(fresh_project.folder)), 0, 0, True
+                str(notebook.path.relative_to(fresh_project.folder)),
+                0,
+                0,
+                marks=True,
             )
             poll_count += snapshot is not None
             assert poll_count < 400, "polling prevents the daemon's exit"
@@ -1057,7 +1060,7 @@ def test_viewer_does_not_keep_the_daemon_alive(fresh_project: Project) -> None:
         # The daemon exited, although a view of another version was connected.
         assert poll_count > 5 and daemon.returncode == 0
         assert other.request_snapshot(
-            "a.ipynb", 0, 0, False
+            "a.ipynb", 0, 0, marks=False
         ) is None and other.error.startswith("No daemon is running")
     assert not [*Path(fresh_project.paths.kernels).rglob("*.json")]
 

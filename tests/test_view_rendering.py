@@ -465,3 +465,39 @@ def test_histogram_counts_all_values() -> None:
 def test_json_for_the_page_has_no_nan() -> None:
     value = {"a": math.nan, "b": [math.inf, 1.5], "c": "NaN"}
     assert encode_json(value) == b'{"a":null,"b":[null,1.5],"c":"NaN"}'
+
+
+def test_long_json_and_latex_are_complete_on_request() -> None:
+    values = [*range(20_000)]
+    for data, text in (
+        ({"application/json": values}, json.dumps(values, indent=1)),
+        ({"text/latex": "$x$\n" * 10_000}, "$x$\n" * 10_000),
+        ({"text/plain": "x\n" * 10_000, "text/latex": "$y$"}, "x\n" * 10_000),
+    ):
+        output = {"output_type": "display_data", "data": data}
+        assert render_one(output)["left"] > 0
+        full_output = get_full_output([output], 0)
+        assert full_output is not None
+        assert full_output.data.decode() == text
+
+
+def test_plotly_points_without_x_value_are_not_drawn() -> None:
+    trace = {"type": "scatter", "x": [1, None, 3], "y": [1, 2, 3]}
+    svg = render_svg({"data": [trace]})
+    assert svg.count("<circle") == 2
+    assert "nan" not in svg
+
+
+def test_ticks_of_tiny_values_differ() -> None:
+    trace = {"type": "scatter", "x": [0, 1], "y": [0, 5e-15]}
+    svg = render_svg({"data": [trace]})
+    assert ">2e-15</text>" in svg and ">4e-15</text>" in svg
+
+
+def test_plotly_figure_with_too_many_categories_is_not_drawn() -> None:
+    names = [f"n{index}" for index in range(201)]
+    numbers = [*range(201)]
+    trace = {"type": "bar", "x": names, "y": numbers}
+    assert render_svg({"data": [trace]}) == ""
+    trace = {"type": "bar", "x": names[:200], "y": numbers[:200]}
+    assert render_svg({"data": [trace]})

@@ -67,6 +67,7 @@ def _build_dataclass_decoder(cls: Any) -> Decoder:
             required.add(field.name)
 
     def decode_object(value: Any) -> Any:
+        """Return an instance with the values in a JSON object."""
         data = _require_type(dict, value)
         arguments = {}
         for name, decoder in decoders.items():
@@ -127,6 +128,7 @@ def _build_tuple_decoder(arguments: tuple[Any, ...]) -> Decoder:
 
 
 def _decode_tuple(decoder: Decoder, value: Any) -> tuple[Any, ...]:
+    """Decode a list of any length into a tuple, all items with the same decoder."""
     items = _require_type((list, tuple), value)
     return tuple(map(decoder, items))
 
@@ -136,7 +138,10 @@ def _decode_record(
     decoders: list[Decoder],
     value: Any,
 ) -> Any:
-    """Decode a list of fixed length, each item with its own decoder."""
+    """Decode a list of fixed length, each item with its own decoder.
+
+    `make` gets the list of decoded items. Raise ValueError for another length.
+    """
     items = _require_type((list, tuple), value)
     decoded_items = []
     for decoder, item in zip(decoders, items, strict=True):
@@ -150,14 +155,17 @@ def _decode_list(decoder: Decoder, value: Any) -> list[Any]:
 
 
 def _decode_mapping(decoder: Decoder, value: Any) -> dict[str, Any]:
+    """Decode the values of a JSON object, all with the same decoder."""
     mapping = _require_type(dict, value)
-    decoded = {}
-    for name, item in mapping.items():
-        decoded[str(name)] = decoder(item)
-    return decoded
+    return {str(name): decoder(item) for name, item in mapping.items()}
 
 
 def _decode_union(options: list[tuple[Any, Decoder]], value: Any) -> Any:
+    """Decode a value with the first option that accepts its class.
+
+    `options` are pairs of the accepted classes and a decoder. Raise TypeError if no
+    option accepts the value.
+    """
     for json_type, decoder in options:
         if isinstance(value, json_type):
             return decoder(value)
@@ -173,7 +181,10 @@ def _get_json_type(hint: Any) -> Any:
 
 
 def _require_type(json_type: Any, value: Any) -> Any:
-    """Return the value if it has the given type; otherwise, raise TypeError."""
+    """Return a value of a class or of one of several classes.
+
+    Raise TypeError if the value has another class.
+    """
     if not isinstance(value, json_type):
         raise TypeError(f"unexpected value: {value!r:.100}")
     return value

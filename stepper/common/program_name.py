@@ -24,8 +24,8 @@ def find_program(
 
     This is `stepper` if `search_path`, the shell's PATH, contains stepper. Otherwise,
     it is the path of the program in the project's environment. The path is relative if
-    `folder`, the shell's working folder, is in the project. If the program does not
-    exist, return `stepper`.
+    `folder`, the shell's working folder, is in the project. If this program does not
+    exist, return `stepper`, too.
     """
     program = shutil.which(NAME, path=search_path)
     if program is not None and _is_our_script(program):
@@ -33,10 +33,10 @@ def find_program(
     env_program = os.path.join(paths.environment_checkout, ENV_PROGRAM)
     if not os.path.exists(env_program):
         return NAME
-    folder = os.path.realpath(folder)
-    is_in_project = os.path.commonpath([folder, paths.project]) == paths.project
+    real_folder = os.path.realpath(folder)
+    is_in_project = os.path.commonpath([real_folder, paths.project]) == paths.project
     if is_in_project:
-        env_program = os.path.relpath(env_program, folder)
+        env_program = os.path.relpath(env_program, real_folder)
     return shlex.quote(env_program)
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 # Limits of one walk. Callers also use SECONDS for the work that they do on its files.
 ENTRIES = 20_000
 SECONDS = 0.25
-TURN = 500  # entries of a folder that are read before it is the next folder's turn
+TURN = 500  # entries of a folder that are read before those of the next folder
 SKIPPED = frozenset({"__pycache__", "node_modules", "site-packages"})
 # A folder that contains one of these is a Python environment.
 ENVIRONMENT_MARKERS = ("pyvenv.cfg", "conda-meta")

@@ -129,7 +129,8 @@ def _remove_others(status: os.stat_result) -> int:
 def open_regular(path: str, flags: int) -> int:
     """Open a regular file that has a single name, and return its descriptor.
 
-    Raise UnsafeFileError for links and special files. Opening never blocks.
+    Raise UnsafeFileError for links, special files and files with several names, and
+    another OSError if the file cannot be opened. Opening never blocks.
     """
     with open_parent(path) as (folder, name):
         return _open_in_folder(path, flags, folder, name)
@@ -139,7 +140,9 @@ def open_private(path: str, flags: int) -> int:
     """Open one of stepper's own files and return its descriptor.
 
     With O_CREAT, the file is created with mode 0600 and missing folders with 0700.
-    Raise UnsafeFileError if the file or its folder belongs to another user.
+    Group and others lose their permissions on an existing file and its folder. Raise
+    UnsafeFileError if the file or its folder belongs to another user, or for the
+    reasons of `open_regular`.
     """
     create = bool(flags & os.O_CREAT)
     with _open_private_parent(path, create) as (folder, name):
@@ -147,9 +150,10 @@ def open_private(path: str, flags: int) -> int:
 
 
 def create_folder(folder: str) -> None:
-    """Create one of stepper's own folders with mode 0700.
+    """Create one of stepper's own folders and its missing parents with mode 0700.
 
-    Raise OSError if the folder cannot be created or belongs to another user.
+    Group and others lose their permissions on an existing folder. Raise OSError if the
+    folder cannot be created or belongs to another user.
     """
     with _open_private_parent(os.path.join(folder, "."), create=True):
         pass
@@ -169,9 +173,9 @@ def read(path: str) -> bytes:
 
 
 def replace(path: str, data: bytes) -> None:
-    """Replace one of stepper's own files atomically.
+    """Replace one of stepper's own files atomically, or create it with mode 0600.
 
-    Raise OSError if the file cannot be written.
+    Missing folders are created. Raise OSError if the file cannot be written.
     """
     with _open_private_parent(path, create=True) as (folder, name):
         # The name is always the same, so the next write removes the temporary file of
@@ -225,7 +229,8 @@ def list_names(folder: str) -> list[str]:
 def list_files(folder: str) -> list[NamedStatus]:
     """Return the names in one of stepper's own folders, each with a status.
 
-    Raise OSError if the folder cannot be read.
+    A file that is deleted meanwhile is left out. Raise OSError if the folder cannot be
+    read.
     """
     path = os.path.join(folder, ".")
     with _open_private_parent(path) as (parent, name):
@@ -234,8 +239,9 @@ def list_files(folder: str) -> list[NamedStatus]:
     try:
         files = []
         for file_name in os.listdir(handle):
-            status = _lstat(file_name, handle)
-            files.append(NamedStatus(file_name, status))
+            with contextlib.suppress(FileNotFoundError):
+                status = _lstat(file_name, handle)
+                files.append(NamedStatus(file_name, status))
         return files
     finally:
         os.close(handle)

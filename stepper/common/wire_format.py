@@ -110,7 +110,7 @@ def get_peer_uid_bsd(descriptor: int, library: str | None = None) -> int:
     """Return the user id of a Unix socket's peer on macOS and BSD.
 
     These systems have no SO_PEERCRED. `library` is the path of the C library, or None
-    for the library of this process. Raises OSError if the system cannot determine the
+    for the library of this process. Raise OSError if the system cannot determine the
     user id.
     """
     import ctypes

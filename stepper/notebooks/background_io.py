@@ -7,7 +7,6 @@ first. Syncing a file to disk can delay writes to other files.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 from collections import deque
 from collections.abc import Callable
@@ -28,6 +27,7 @@ def run_later(function: Callable[[int], None], handle: int) -> Future[None]:
     future = Future[None]()
 
     def run_job() -> None:
+        """Call the function, and set the result of the future."""
         try:
             function(duplicate)
         except Exception as error:  # noqa: BLE001  # the future passes it on
@@ -49,6 +49,9 @@ def run_later(function: Callable[[int], None], handle: int) -> Future[None]:
 
 def start_pending_jobs() -> None:
     """Immediately start all jobs that are still waiting for the delay."""
-    with contextlib.suppress(IndexError):
-        while True:
-            EXECUTOR.submit(_pending_jobs.popleft())
+    while True:
+        try:
+            job = _pending_jobs.popleft()
+        except IndexError:  # another thread may have started the last job
+            return
+        EXECUTOR.submit(job)

@@ -60,7 +60,8 @@ class JournalFile:
     def load(self) -> tuple[list[Event], str]:
         """Return all events, and a message about lines that could not be read.
 
-        The message is empty if all lines could be read.
+        The message is empty if all lines could be read. A file that cannot be read is
+        renamed.
         """
         try:
             data = secure_files.read(self.path)
@@ -89,7 +90,7 @@ class JournalFile:
         sync: SyncMode = SyncMode.WAIT,
         keep: bool = True,
     ) -> None:
-        """Write an event after all pending events.
+        """Write all pending events, followed by this event.
 
         Raise OSError if the event cannot be written. In this case, the event stays
         pending if `keep` is true; otherwise it is discarded.

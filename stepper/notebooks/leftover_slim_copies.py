@@ -21,19 +21,20 @@ from stepper.common.paths import Paths
 def list_notebooks(paths: Paths, min_age: float = 0) -> list[str]:
     """Return the notebooks in `.stepper/reads`, relative to the project.
 
-    A notebook is missing if a copy took its place less than `min_age` seconds ago. A
-    notebook without a valid record has the name of the file in `.stepper/reads`.
+    A notebook is left out if a copy took its place less than `min_age` seconds ago. For
+    a notebook without a valid record, the path of the file in `.stepper/reads` is
+    returned.
     """
     names = []
-    latest = time.time() - min_age
+    max_ctime = time.time() - min_age
     files: Sequence[secure_files.NamedStatus] = ()
     with suppress(OSError):
         files = secure_files.list_files(paths.reads)
     for file_name, status in files:
         file = Path(paths.reads, file_name)
-        if file.suffix == ".ipynb" and status.st_ctime <= latest:
-            unknown = os.path.relpath(file, paths.project)
-            names.append(_read_name(file.with_suffix(".json")) or unknown)
+        if file.suffix == ".ipynb" and status.st_ctime <= max_ctime:
+            name = _read_name(file.with_suffix(".json"))
+            names.append(name or os.path.relpath(file, paths.project))
     return sorted(names)
 
 

@@ -32,7 +32,8 @@ class Document:
     """The contents of a notebook file at one time.
 
     `data` are the bytes of the file, and `raw` is the parsed JSON. `status` is the
-    result of `os.fstat`, or None if the contents do not come from a file.
+    result of `os.fstat`. If the contents do not come from a file, `data` is empty,
+    `status` and `signature` are None, and `mtime_ns` is 0.
     """
 
     def __init__(
@@ -182,6 +183,7 @@ def _get_language(metadata: dict[str, Any]) -> str:
 
 
 def _is_figure(output: dict[str, Any]) -> bool:
+    """Return whether an output contains an image."""
     mime_types = _as_object(output.get("data"))
     return any(mime_type.startswith("image/") for mime_type in mime_types)
 

@@ -152,7 +152,7 @@ class IpynbFile:
         return document
 
     def move(self, path: str) -> None:
-        """Set the new path after the notebook was renamed."""
+        """Set the new path after the notebook was renamed; do not rename the file."""
         self.path = path
         self.name = os.path.basename(path)
 
@@ -266,11 +266,13 @@ class IpynbFile:
                 self._late[target] = late
         return missing_cells
 
-    def pop_dropped_outputs(self) -> dict[CellVersion, Sequence[dict[str, Any]]]:
+    def find_dropped_outputs(self) -> dict[CellVersion, Sequence[dict[str, Any]]]:
         """Return recent late outputs that another program has removed from the file.
 
         This happens if a program read the file before the outputs were written, and
-        saved it afterwards. Raise NotebookError if the file cannot be read.
+        saved it afterwards. Each state of the file is examined only once: the result is
+        empty if the file has not changed since. Raise NotebookError if the file cannot
+        be read.
         """
         now = time.monotonic()
         self._late = {
@@ -502,7 +504,7 @@ class IpynbFile:
                 return document
         raise NotebookError(
             f"{self.name} was not written: another program keeps changing the file",
-            f"lsof {self.path}",
+            f"lsof {shell_quote(self.path)}",
         )
 
     def _write(
@@ -524,7 +526,8 @@ class IpynbFile:
         except FileNotFoundError:
             raise self._make_missing_error() from None
         except OSError as error:
-            default_hint = f"ls -ld {os.path.dirname(self.path)}"
+            folder_path = os.path.dirname(self.path)
+            default_hint = f"ls -ld {shell_quote(folder_path)}"
             hint = getattr(error, "hint", "") or default_hint
             reason = f"{self.name} cannot be written: {error.strerror}"
             raise NotebookError(reason, hint) from error

@@ -81,23 +81,23 @@ def normalize_cell(cell: dict[str, Any]) -> dict[str, Any]:
 
     Texts become lists of lines, and the `trusted` flag of the frontend is removed.
     """
-    normalized = dict(cell)
-    normalized["source"] = _split_lines(cell.get("source", ""))
+    new_cell = dict(cell)
+    new_cell["source"] = _split_lines(cell.get("source", ""))
     metadata = cell.get("metadata")
     if isinstance(metadata, dict):
-        metadata = dict(metadata)
-        metadata.pop("trusted", None)
-        normalized["metadata"] = metadata
+        new_metadata = dict(metadata)
+        new_metadata.pop("trusted", None)
+        new_cell["metadata"] = new_metadata
     attachments = cell.get("attachments")
     if isinstance(attachments, dict):
-        normalized_attachments = {}
+        new_attachments = {}
         for name, bundle in attachments.items():
-            normalized_attachments[name] = _normalize_bundle(bundle)
-        normalized["attachments"] = normalized_attachments
+            new_attachments[name] = _normalize_bundle(bundle)
+        new_cell["attachments"] = new_attachments
     outputs = cell.get("outputs")
     if isinstance(outputs, list):
-        normalized["outputs"] = list(map(_normalize_output, outputs))
-    return normalized
+        new_cell["outputs"] = list(map(_normalize_output, outputs))
+    return new_cell
 
 
 def _normalize_output(output: Any) -> Any:
@@ -118,10 +118,10 @@ def _normalize_bundle(bundle: Any) -> Any:
     """Return a MIME bundle with its texts as lists of lines."""
     if not isinstance(bundle, dict):
         return bundle
-    normalized = {}
+    new_bundle = {}
     for mime_type, data in bundle.items():
-        normalized[mime_type] = _normalize_data(mime_type, data)
-    return normalized
+        new_bundle[mime_type] = _normalize_data(mime_type, data)
+    return new_bundle
 
 
 def _normalize_data(mime_type: str, data: Any) -> Any:
@@ -136,9 +136,9 @@ def _normalize_data(mime_type: str, data: Any) -> Any:
 
 def _split_lines(text: Any) -> Any:
     """Return a text as a list of lines; return other values unchanged."""
-    text = _join_lines(text)
-    if isinstance(text, str):
-        return text.splitlines(keepends=True)
+    joined_text = _join_lines(text)
+    if isinstance(joined_text, str):
+        return joined_text.splitlines(keepends=True)
     return text
 
 
@@ -163,16 +163,16 @@ def apply_changes(
     of a part and returns the new value.
     """
     style = detect_style(data)
-    changed = _change_single_cell(data, style, raw, changes)
-    if changed is None:
+    new_data = _change_single_cell(data, style, raw, changes)
+    if new_data is None:
         try:
-            changed = _change_parts(data, style, changes)
+            new_data = _change_parts(data, style, changes)
         except (ValueError, KeyError):
             # The encoding is not UTF-8, or a name at the top is missing.
-            changed = _change_whole(data, style, changes)
-    if not changed.endswith(b"\n"):
-        changed += style.newline
-    return changed
+            new_data = _change_whole(data, style, changes)
+    if not new_data.endswith(b"\n"):
+        new_data += style.newline
+    return new_data
 
 
 def _change_whole(
@@ -220,10 +220,10 @@ def replace_cells(data: bytes, cells: Sequence[int | dict[str, Any]]) -> bytes:
     # The brackets of the list are kept.
     before = text[: list_start + 1]
     after = text[list_end - 1 :]
-    changed = before + content + after
-    if not changed.endswith("\n"):
-        changed += style.newline.decode()
-    encoded = changed.encode()
+    new_text = before + content + after
+    if not new_text.endswith("\n"):
+        new_text += style.newline.decode()
+    encoded = new_text.encode()
     if data.startswith(BOM):
         encoded = BOM + encoded
     return encoded

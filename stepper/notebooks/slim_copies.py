@@ -56,9 +56,8 @@ SOURCE_MARK = (
 )
 RECORD_SUFFIX = ".json"
 FULL_SUFFIX = ".ipynb"
-KEPT_SUFFIX = (
-    ".kept"  # of a notebook whose outputs are not in the file that replaced it
-)
+# Of a notebook whose outputs are not all in the file that replaced it.
+KEPT_SUFFIX = ".kept"
 KEY_LENGTH = 32  # hexadecimal digits
 CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
 ATTEMPTS = 5
@@ -354,7 +353,10 @@ class SlimCopies:
         return path in self._records
 
     def take_problems(self) -> list[str]:
-        """Remove and return the sentences on notebooks that another program changed."""
+        """Return the sentences on notebooks that could not be restored as they were.
+
+        Each sentence is returned only once.
+        """
         problems = self._problems
         self._problems = []
         return problems
@@ -435,7 +437,8 @@ class SlimCopies:
     def restore(self, path: str) -> bool:
         """Put a notebook back in its place; return whether a copy was there.
 
-        If another program changed the copy, put the outputs back into the changed file.
+        A failure is reported (`take_problems`), and a later call tries again. If
+        another program changed the copy, put the outputs back into the changed file.
         """
         self._documents.pop(path, None)
         if path not in self._records:
@@ -499,7 +502,8 @@ class SlimCopies:
                 return True
             for _ in range(ATTEMPTS):
                 if not _exists(name, folder):
-                    return self._keep_deleted(record, reads, folder, name)
+                    self._restore_deleted(record, reads, folder, name)
+                    return True
                 if _read_state(name, folder) != record.slim:
                     return self._merge(record, reads, folder, name)
                 if not exchange_between(reads, full_name, folder, name):
@@ -511,8 +515,10 @@ class SlimCopies:
                 exchange_between(reads, full_name, folder, name)
         return False
 
-    def _keep_deleted(self, record: Record, reads: int, folder: int, name: str) -> bool:
-        """Restore a notebook whose slim copy was deleted or renamed; return True.
+    def _restore_deleted(
+        self, record: Record, reads: int, folder: int, name: str
+    ) -> None:
+        """Restore a notebook whose slim copy was deleted or renamed.
 
         A renamed copy is replaced under its new name in the same folder. The notebook
         of a deleted copy is put back, because the outputs exist nowhere else.
@@ -523,7 +529,7 @@ class SlimCopies:
         if new_name:
             exchange_between(reads, full_name, folder, new_name)
             self._remove(key, reads)
-            return True
+            return
         # `link` fails if another program creates the file now; `rename` would not.
         os.link(full_name, name, src_dir_fd=reads, dst_dir_fd=folder)
         self._remove(key, reads)
@@ -532,7 +538,6 @@ class SlimCopies:
             "another program deleted or moved the notebook while the agent read it, and"
             " stepper put the notebook back",
         )
-        return True
 
     def _merge(self, record: Record, reads: int, folder: int, name: str) -> bool:
         """Put the outputs into a copy that another program changed.

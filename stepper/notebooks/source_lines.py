@@ -36,7 +36,7 @@ def _find_lines(text: str) -> dict[int, int]:
         cell_type, _ = DECODER.raw_decode(cell, spans["cell_type"].start)
         if cell_type != "code":
             continue
-        source = spans.get("source", Span(0, 0))
+        source = spans.get("source", Span(0, 0))  # default: the start of the cell
         source_position = start + source.start
         line += text.count("\n", last_position, source_position)
         last_position = source_position

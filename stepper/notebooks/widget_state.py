@@ -26,28 +26,28 @@ def update_metadata(
 ) -> dict[str, Any]:
     """Return a notebook's metadata with the states of a kernel's widget models.
 
-    Models of earlier kernels are kept if a cell shows them and they are within the size
-    limit. Return the metadata unchanged if there are no models.
+    Models of earlier kernels are kept if a cell shows them, or if a kept model refers
+    to them, and if they are within the size limit. Return the metadata unchanged if
+    there are no models.
     """
-    widgets = metadata.get("widgets")
-    if not isinstance(widgets, dict):
-        widgets = {}
-    old_states = widgets.get(STATE, {}).get("state", {})
+    widgets = _as_object(metadata.get("widgets"))
+    old_states = _as_object(_as_object(widgets.get(STATE)).get("state"))
     states = _merge_updates(models.states, old_states)
     used_bytes = sum(map(_get_size, states.values()))
     free_bytes = models.limit - used_bytes
-    visited = set[str]()
-    pending = list(_iterate_views(cells))
-    while pending:
-        name = pending.pop()
-        if name in visited:
+    visited_ids = set[str]()
+    pending_ids = list(_iterate_views(cells))
+    while pending_ids:
+        model_id = pending_ids.pop()
+        if model_id in visited_ids:
             continue
-        visited.add(name)
-        if name not in states and name in old_states:
-            free_bytes -= _get_size(old_states[name])
-            if free_bytes >= 0:
-                states[name] = old_states[name]
-        pending += _iterate_references(states.get(name))
+        visited_ids.add(model_id)
+        if model_id not in states and model_id in old_states:
+            size = _get_size(old_states[model_id])
+            if size <= free_bytes:
+                free_bytes -= size
+                states[model_id] = old_states[model_id]
+        pending_ids += _iterate_references(states.get(model_id))
     if not states:
         return metadata
     state = {"state": states, "version_major": 2, "version_minor": 0}
@@ -61,17 +61,18 @@ def _merge_updates(
     """Return the models of a kernel, completed with the states in the notebook.
 
     A model without a name was created before the daemon started. The daemon has
-    received only updates of its state, and takes the rest from the notebook.
+    received only updates of its state, and takes the rest from the notebook. The model
+    is left out if the notebook does not contain it.
     """
     states = dict(new_states)
-    for name, model in new_states.items():
+    for model_id, model in new_states.items():
         if model["model_name"] is not None:
             continue
-        del states[name]
-        old_model = old_states.get(name)
-        if old_model is not None:
-            state = {**old_model["state"], **model["state"]}
-            states[name] = {**old_model, "state": state}
+        del states[model_id]
+        old_model = old_states.get(model_id)
+        if isinstance(old_model, dict):
+            state = {**_as_object(old_model.get("state")), **model["state"]}
+            states[model_id] = {**old_model, "state": state}
     return states
 
 
@@ -81,10 +82,7 @@ def _iterate_views(cells: Iterable[Mapping[str, Any]]) -> Iterator[str]:
         for output in cell.get("outputs") or ():
             if not isinstance(output, dict):
                 continue
-            data = output.get("data") or {}
-            view = data.get(VIEW)
-            if not isinstance(view, dict):
-                continue
+            view = _as_object(_as_object(output.get("data")).get(VIEW))
             model_id = view.get("model_id")
             if isinstance(model_id, str):
                 yield model_id
@@ -103,5 +101,16 @@ def _iterate_references(value: Any) -> Iterator[str]:
             yield from _iterate_references(item)
 
 
+def _as_object(value: Any) -> dict[str, Any]:
+    """Return a value if it is a JSON object, otherwise an empty object.
+
+    An untrusted notebook may contain any value.
+    """
+    if isinstance(value, dict):
+        return value
+    return {}
+
+
 def _get_size(model: Model) -> int:
+    """Return the number of bytes of a model in the notebook."""
     return len(dump_json(model, STATE_DEPTH))

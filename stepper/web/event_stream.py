@@ -60,7 +60,7 @@ class EventsHandler(ViewHandler):
             await self.finish()
 
     async def _send_hello(self) -> None:
-        """Send the first event of the stream, with what stays the same in the page."""
+        """Send the first event of the stream: the time, the project and fixed texts."""
         hello = {
             "now": round(1000 * time.time()),
             "project": self.server.paths.project,
@@ -73,7 +73,7 @@ class EventsHandler(ViewHandler):
         await self._send("hello", encode_json(hello))
 
     async def _send_changes(self) -> None:
-        """Send the changed parts of the page and the new runs."""
+        """Send the new runs and the changed parts of the page."""
         self._choose_view()
         parts: dict[str, object] = {"project": self._get_project()}
         view = self.view

@@ -79,6 +79,7 @@ class TableParser(HTMLParser):
             self.open_tags.append(tag)
 
     def _start_table(self) -> None:
+        """Start a table. Raise NotATableError if it is inside another table."""
         if "table" in self.open_tags:
             raise NotATableError
         self.tables.append({"head": [], "body": [], "foot": "", "left": 0})
@@ -93,10 +94,13 @@ class TableParser(HTMLParser):
             self._get_rows().append([])
 
     def _start_cell(self, tag: str, attributes: dict[str, str | None]) -> None:
-        """Start a cell of the last row, with its spans."""
+        """Start a cell of the last row, with its spans.
+
+        Do nothing if no row is open, or if the cells of the row are not parsed.
+        """
         rows = self._get_rows()
         if not rows or self.tables[-1]["left"]:
-            return  # no row is open, or its cells are not parsed
+            return
         self.cell_count += 1
         cell: Cell = {"text": ""}
         if tag == "th":

@@ -168,7 +168,7 @@ class RunHistory:
         self.positions[kind, run] = LinePosition(self.read_bytes, len(line))
 
     def read_run(self, run: int) -> dict[str, Any]:
-        """Return the source and the report of a run. Unknown values are None."""
+        """Return the `source` and the `report` of a run. Unknown values are None."""
         start = self._read_event(journal_events.RunStarted.kind, run)
         report = self._read_event(journal_events.RunReported.kind, run)
         return {"source": start.get("source"), "report": report.get("text")}

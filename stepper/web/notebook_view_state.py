@@ -146,7 +146,7 @@ class NotebookView:
         return has_events or time.monotonic() > self.requested_at + interval
 
     def _get_page_data_version(self, current: str) -> tuple[object, ...]:
-        """Return a version that changes whenever the parts must be created again."""
+        """Return a value that changes whenever the parts must be created again."""
         return (
             self.last_change_count,
             id(self.document),
@@ -181,7 +181,7 @@ class NotebookView:
             self.name,
             self.snapshot["run"],
             self.snapshot["changes"],
-            requests_marks,
+            marks=requests_marks,
         )
         self.requested_at = time.monotonic()
         if snapshot is None:
@@ -209,7 +209,10 @@ class NotebookView:
     # --- parts of the page
 
     def build_status(self, current: str) -> Row:
-        """Return the plan, the state, the stop and the errors of the notebook."""
+        """Return the plan, the state, the stop and the errors of the notebook.
+
+        This also updates the state: its commands, and which cells have changed.
+        """
         self._update_changed_cells()
         state = self.history.state
         state.commands = self.get_commands(self.name, current)
@@ -438,13 +441,14 @@ class NotebookView:
 
 
 def _format_run_name(running: RunStarted) -> str:
+    """Return the name of the step or cell that is running, such as `step 2`."""
     if isinstance(running.key, int):
         return f"step {running.key}"
     return f"cell {running.number}"
 
 
 def _make_journal_rows(last_runs: Mapping[str, PastRun]) -> list[Row]:
-    """Return the cells in the journal, in the order of their first runs."""
+    """Return the cells in the journal, numbered in the order of their first runs."""
     return [
         {"id": cell_id, "number": number, "type": "code", "mark": str(run.run)}
         for number, (cell_id, run) in enumerate(last_runs.items(), 1)

@@ -70,8 +70,8 @@ class NotebookList:
     def get_view(self, name: str) -> NotebookView | None:
         """Return the view of a notebook; `name` may be a former name.
 
-        Return None if the notebook has neither a file nor a journal, or if its path is
-        not valid.
+        Return None if the notebook has neither a file nor a journal. Also return None,
+        and set `error`, if its path is not valid.
         """
         name = self.follow_rename(name)
         if name in self._views:
@@ -116,11 +116,16 @@ class NotebookList:
         return len({*self._names, *self._views}) > 1
 
     def _get_journal(self, path: str) -> str:
+        """Return the path of the journal of the notebook at `path`."""
         journal_name = self.notebook_paths.get_store(path) + ".jsonl"
         return os.path.join(self.paths.journals, journal_name)
 
     def refresh_rows(self) -> list[Row]:
-        """Search for notebooks, and return their progress, latest change first."""
+        """Search for notebooks, and return their progress, latest change first.
+
+        If the search fails, set `error`, and return the progress of the notebooks that
+        the last search found. A notebook whose file can't be accessed is left out.
+        """
         try:
             self._names = self.notebook_paths.list_notebooks()
             self.error = ""
@@ -173,10 +178,10 @@ class NotebookList:
         else:
             path = os.path.join(self.paths.project, name)
             try:
-                resolved = self.notebook_paths.resolve(path)
+                real_path = self.notebook_paths.resolve(path)
             except UsageError:
                 return None
-            history = RunHistory(partial(self._get_journal, resolved))
+            history = RunHistory(partial(self._get_journal, real_path))
             self._histories[name] = history
         history.refresh()
         return history

@@ -156,6 +156,7 @@ def _render_image(data: Data, index: int) -> RenderedOutput | None:
 
 
 def _find_raster_type(data: Data) -> str | None:
+    """Return the MIME type of the bitmap image in a bundle, or None."""
     for mime_type in RASTER_TYPES:
         if data.get(mime_type):
             return mime_type
@@ -224,26 +225,37 @@ def _render_plain(
     index: int,
     share: float,
 ) -> RenderedOutput:
-    """Return the description of the first supported text in a MIME bundle.
+    """Return the description of the text in a MIME bundle, preferably Markdown.
 
-    Return a note if there is no such text.
+    Return a note if the bundle contains none of TEXT_TYPES.
     """
-    mime_type = next(filter(data.__contains__, TEXT_TYPES), None)
-    if mime_type is None:
-        mime_types = ", ".join(map(str, data))[:MAX_TYPES_CHARACTERS]
-        if not mime_types:
-            return _make_note("an output without data")
-        return _make_note(f"an output of a type that the page can't show: {mime_types}")
-    if mime_type == MARKDOWN:
-        text = _join(data[mime_type])
+    if MARKDOWN in data:
+        text = _join(data[MARKDOWN])
         limit = HEAD_CHARACTERS + TAIL_CHARACTERS
         return {"kind": "markdown", "text": text[:limit]}
-    text = _join(data.get(PLAIN))
-    if not text and mime_type == JSON:
-        text = json.dumps(data[mime_type], indent=1)
-    elif not text:
-        text = _join(data[mime_type])
-    return _render_text(text, index, "result", share)
+    if any(mime_type in data for mime_type in TEXT_TYPES):
+        return _render_text(_get_text(data), index, "result", share)
+    mime_types = ", ".join(map(str, data))[:MAX_TYPES_CHARACTERS]
+    if not mime_types:
+        return _make_note("an output without data")
+    return _make_note(f"an output of a type that the page can't show: {mime_types}")
+
+
+def _get_text(data: Data) -> str:
+    """Return the plain text of a MIME bundle, or else the first of TEXT_TYPES.
+
+    Return an empty string if the bundle contains no text.
+    """
+    plain_text = _join(data.get(PLAIN))
+    if plain_text:
+        return plain_text
+    for mime_type in TEXT_TYPES:
+        if mime_type not in data:
+            continue
+        if mime_type == JSON:
+            return json.dumps(data[JSON], indent=1)
+        return _join(data[mime_type])
+    return ""
 
 
 def _render_text(
@@ -292,7 +304,10 @@ def _format_traceback(output: Mapping[str, Any]) -> str:
 
 
 def get_full_output(outputs: Sequence[Any], index: int) -> FullOutput | None:
-    """Return the complete output at an index, or None if it does not exist."""
+    """Return the complete output at an index, or None if it does not exist.
+
+    Of a MIME bundle, this is the type that `render_outputs` describes.
+    """
     if not 0 <= index < len(outputs):
         return None
     output = outputs[index]
@@ -316,7 +331,7 @@ def get_full_output(outputs: Sequence[Any], index: int) -> FullOutput | None:
         return FullOutput(SVG, render_svg(figure).encode())
     if data.get(HTML):
         return FullOutput(HTML_RESPONSE, _encode(FRAME_STYLE + _join(data[HTML])))
-    return _make_text_output(_join(data.get(PLAIN)))
+    return _make_text_output(_get_text(data))
 
 
 def _make_text_output(text: str) -> FullOutput:
@@ -431,6 +446,7 @@ def _join(value: Any) -> str:
 
 
 def _decode_base64(value: Any) -> bytes:
+    """Return base64 data as bytes, or no bytes if the data are not valid."""
     try:
         return base64.b64decode(_join(value))
     except (binascii.Error, ValueError):

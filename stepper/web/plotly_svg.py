@@ -31,7 +31,7 @@ PLOT_HEIGHT = HEIGHT - TOP - BOTTOM
 AXIS_Y = HEIGHT - BOTTOM
 MAX_TRACES = 40
 MAX_POINTS = 20_000  # a trace with more points is not drawn
-MAX_CATEGORIES = 200
+MAX_CATEGORIES = 200  # a figure with more categories is not drawn
 MAX_CATEGORY_LABELS = 10
 MAX_LEGEND_ENTRIES = 8
 LEGEND_CHARACTERS = 24
@@ -257,7 +257,10 @@ def _to_number(value: Any) -> float:
 
 
 def _make_axes(traces: Sequence[Trace]) -> Axes:
-    """Return axes that include all points, and zero if there are bars."""
+    """Return axes that include all points, and zero if there are bars.
+
+    Raise ValueError if there are more than MAX_CATEGORIES categories.
+    """
     x_values = [x for trace in traces for x in trace.x]
     y_values = [y for trace in traces for y in trace.y]
     if any(trace.kind == "bar" for trace in traces):
@@ -266,8 +269,9 @@ def _make_axes(traces: Sequence[Trace]) -> Axes:
     numbers = list(map(_to_number, x_values))
     if not x_values or any(map(math.isfinite, numbers)):
         return Axes([], _get_range(numbers, RANGE_MARGIN), y_range)
-    names = dict.fromkeys(map(str, x_values))
-    categories = [*names][:MAX_CATEGORIES]
+    categories = [*dict.fromkeys(map(str, x_values))]
+    if len(categories) > MAX_CATEGORIES:
+        raise ValueError("too many categories")
     # Category n is at the position n, with half a unit of space on both sides.
     x_range = Range(-0.5, len(categories) - 0.5)
     return Axes(categories, x_range, y_range)
@@ -343,12 +347,14 @@ def _draw_line(
 
 
 def _get_points(trace: Trace, axes: Axes) -> list[tuple[float, float]]:
-    """Return the positions of a trace's points, without missing values."""
-    return [
-        (axes.get_x(x), axes.get_y(y))
-        for x, y in zip(trace.x, trace.y, strict=False)
-        if math.isfinite(y)
-    ]
+    """Return the positions of a trace's points, without points with missing values."""
+    points = []
+    for x_value, y_value in zip(trace.x, trace.y, strict=False):
+        x = axes.get_x(x_value)
+        y = axes.get_y(y_value)
+        if math.isfinite(x) and math.isfinite(y):
+            points.append((x, y))
+    return points
 
 
 def _draw_legend(traces: Sequence[Trace]) -> list[str]:
@@ -445,7 +451,7 @@ def _get_ticks(limits: Range) -> list[float]:
     # The small number compensates for rounding errors.
     last_multiple = math.floor(limits.high / step + 1e-9)
     multiples = range(first_multiple, last_multiple + 1)
-    return [round(multiple * step, 12) for multiple in multiples]
+    return [float(f"{multiple * step:.12g}") for multiple in multiples]
 
 
 def _get_title(item: Any) -> str:

@@ -151,7 +151,7 @@ def _render_report(view: NotebookView, run: int) -> Panel:
         command = view.history.state.commands.terminal("report")
         omitted_lines = format_count(omitted, "more line")
         note = f"… {omitted_lines}. To see the whole report, run: {command}"
-        lines[REPORT_LINES:] = [note]
+        lines = [*lines[:REPORT_LINES], note]
     return Panel(
         Text("\n".join(lines)),
         title="last report",
@@ -210,6 +210,7 @@ def render_plan(steps: Sequence[Row], limit: int) -> list[Text]:
 
 
 def _render_step(step: Row) -> Text:
+    """Return the line of a step with a colored mark; a running step is bold."""
     status = step["status"]
     line = Text(format_step(step), no_wrap=True, overflow="ellipsis")
     line.stylize(COLORS.get(status, "dim"), MARK_COLUMN, MARK_COLUMN + 1)
@@ -219,7 +220,10 @@ def _render_step(step: Row) -> Text:
 
 
 def render_running_cell(cell: Row, outputs: Sequence[Mapping[str, Any]]) -> Panel:
-    """Return a panel with the running cell's duration and last output lines."""
+    """Return a panel with the running cell's duration and last output lines.
+
+    Without output, the panel shows the last printed line that the daemon knows.
+    """
     started_at = cell["at"] / 1000
     duration = max(0.0, time.time() - started_at)
     timeout = cell["timeout"]

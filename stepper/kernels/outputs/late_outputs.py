@@ -54,7 +54,7 @@ class LateOutputs:
         Written outputs that another program has removed are also collected. Raise
         NotebookError if the notebook cannot be read.
         """
-        self.dropped |= self.file.pop_dropped_outputs()
+        self.dropped |= self.file.find_dropped_outputs()
         return bool(self.pending or self.dropped)
 
     def add_message(
