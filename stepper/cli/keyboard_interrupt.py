@@ -55,18 +55,19 @@ class InterruptHandler:
     def add_connection(self, connection: Any) -> None:
         """Add the connection of a request, before the request is sent.
 
-        Raise StepperError after a Ctrl-C. With several requests, the handler may run
-        while another thread opens a connection.
+        Raise StepperError if Ctrl-C was pressed, so that no request is sent. With
+        several requests, the handler may run while another thread opens a connection.
         """
         self.connections.append(connection)
         if self.interrupted or self.is_stopped:
             raise StepperError(NOT_SENT)
 
     def handle_signal(self, *_: object) -> None:
-        """Interrupt the cell. On the second call, raise KeyboardInterrupt.
+        """Interrupt the cell at the first Ctrl-C. Called for the signal SIGINT.
 
-        The second call also ends the threads that wait for responses: the program
-        exits only when they have ended.
+        At the second Ctrl-C, or if there is no connection yet, raise KeyboardInterrupt.
+        This also ends the threads that wait for responses: the program exits only when
+        they have ended.
         """
         if self.interrupted or not self.connections:
             self.is_stopped = True
@@ -78,6 +79,7 @@ class InterruptHandler:
         self._shut_down_connections(SHUT_WR)
 
     def _shut_down_connections(self, direction: int) -> None:
+        """Shut down one or both directions of all connections, such as SHUT_WR."""
         for connection in self.connections:
             with contextlib.suppress(OSError):  # the daemon has closed the connection
                 connection.shutdown(direction)

@@ -254,8 +254,10 @@ def run_command(
 ) -> None:
     """Run a command and print its response.
 
-    `values` are the values of the command's arguments. Exit with 1 if the command
-    failed, and with INTERRUPTED if the user interrupted its cell with Ctrl-C.
+    `values` are the values of the command's arguments, and `plan` is a file with
+    further steps for `new`. Exit with 1 if the command failed, and with INTERRUPTED if
+    the user interrupted its cell with Ctrl-C. A command of SEPARATE_COMMANDS prints its
+    results and returns the exit code.
     """
     for argument in list_cli_arguments(command.arguments):
         value = values[argument.name]
@@ -293,9 +295,13 @@ def run_command(
 
 
 def _convert_value(argument: Field[Any], value: Any) -> Any:
-    """Return the value of an argument in the format of a request."""
-    is_text = bool(argument.metadata.get("many"))  # whose words are separate arguments
+    """Return the value of an argument in the format of a request.
+
+    The words of a text, which are separate arguments of the shell, are joined. If the
+    argument accepts standard input, it replaces the value `-`.
+    """
     if isinstance(value, tuple):
+        is_text = bool(argument.metadata.get("many"))
         value = " ".join(value) if is_text else list(value)
     if value == "-" and argument.metadata.get("stdin"):
         return sys.stdin.read()
@@ -324,42 +330,64 @@ def import_object(name: str) -> Any:
 
 def make_parameter(argument: Field[Any]) -> click.Parameter:
     """Return the click parameter for an argument of a command."""
+    if is_positional(argument):
+        return _make_positional(argument)
+    return _make_option(argument)
+
+
+def _make_positional(argument: Field[Any]) -> click.Argument:
+    """Return the click parameter for a positional argument.
+
+    `many` means a text of several words, and `several` a list of values.
+    """
+    metadata = argument.metadata
+    settings = _get_value_settings(argument)
+    metavar = metadata.get("metavar")
+    if metadata.get("several"):
+        settings["type"] = str
+        metavar = f"[{metavar}]..."
+    if metadata.get("many") or metadata.get("several"):
+        settings["nargs"] = -1
+    else:
+        settings["required"] = argument.default is MISSING
+    return click.Argument([argument.name], metavar=metavar, **settings)
+
+
+def _make_option(argument: Field[Any]) -> click.Option:
+    """Return the click parameter for an option: a flag, a list or a single value."""
     metadata = argument.metadata
     value_type = get_type(argument)
-    required = argument.default is MISSING
-    options: dict[str, Any] = {"type": value_type}
-    if "choice" in metadata:
-        options["type"] = click.Choice(metadata["choice"])
-    if argument.name in COMPLETIONS:
-        completion = COMPLETIONS[argument.name]
-        options["shell_complete"] = functools.partial(complete_argument, completion)
-    if is_positional(argument):
-        if metadata.get("several"):
-            options["type"] = str
-        if metadata.get("many") or metadata.get("several"):
-            options["nargs"] = -1
-        else:
-            options["required"] = required
-        metavar = metadata.get("metavar")
-        if metadata.get("several"):
-            metavar = f"[{metavar}]..."
-        return click.Argument([argument.name], metavar=metavar, **options)
+    is_required = argument.default is MISSING
+    settings: dict[str, Any]
     if value_type is bool:
-        options = {"is_flag": True}
+        settings = {"is_flag": True}
     elif value_type is list:
-        options = {"multiple": True}
-    elif not required:
-        options["default"] = argument.default
+        settings = {"multiple": True}
+    else:
+        settings = _get_value_settings(argument)
+        if not is_required:
+            settings["default"] = argument.default
     flags = [format_option(argument), argument.name]
     if "short" in metadata:
         flags.insert(0, metadata["short"])
     return click.Option(
         flags,
         help=metadata[HELP],
-        required=required,
+        required=is_required,
         metavar=metadata.get("metavar"),
-        **options,
+        **settings,
     )
+
+
+def _get_value_settings(argument: Field[Any]) -> dict[str, Any]:
+    """Return click's settings for the type and the completion of a value."""
+    settings: dict[str, Any] = {"type": get_type(argument)}
+    if "choice" in argument.metadata:
+        settings["type"] = click.Choice(argument.metadata["choice"])
+    if argument.name in COMPLETIONS:
+        completion = COMPLETIONS[argument.name]
+        settings["shell_complete"] = functools.partial(complete_argument, completion)
+    return settings
 
 
 def complete_argument(

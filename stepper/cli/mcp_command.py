@@ -24,7 +24,8 @@ def mcp(
     `config` is the name of a client to configure. In this case, return the client's
     configuration entry, and write the entry to the client's configuration if `install`
     is true. Otherwise, return None. Raise StepperError if the MCP extra is not
-    installed or the client can't be configured.
+    installed or the client can't be configured, and UsageError for `install` without
+    `config`.
     """
     if config is not None:
         configure = import_object("stepper.install.mcp_client_config:configure_client")

@@ -38,7 +38,7 @@ def pytest_collect_file(
 
 
 class NotebookFile(pytest.File):
-    """A notebook."""
+    """A notebook, with a test for each code cell."""
 
     verdicts: dict[str, CellVerdict] | None = None  # by the name of the test
 
@@ -56,7 +56,11 @@ class NotebookFile(pytest.File):
             yield CellTest.from_parent(self, name=f"cell {cell.number}")
 
     def get_verdict(self, name: str) -> CellVerdict | None:
-        """Return the verdict on a cell; replay the notebook at the first call."""
+        """Return the verdict on a cell; replay the notebook at the first call.
+
+        `name` is the name of the test. If the replay fails, the first call raises
+        StepperError, and later calls return None.
+        """
         if self.verdicts is None:
             from stepper.daemon.replay.standalone import replay_once
 
@@ -70,7 +74,11 @@ class CellTest(pytest.Item):
     """The test of a code cell."""
 
     def runtest(self) -> None:
-        """Raise DoesNotReproduceError if the cell does not reproduce."""
+        """Raise DoesNotReproduceError if the cell does not reproduce.
+
+        Skip the test if the cell has no verdict. Raise StepperError if the notebook
+        can't be replayed.
+        """
         from stepper.messages.verification import notebook_outcome
 
         assert isinstance(self.parent, NotebookFile)

@@ -140,7 +140,10 @@ def _format_wait(response: Response) -> str:
 
 
 def _format_kernels(backends: list[Response]) -> str:
-    """Return the backends, each with its details in indented lines."""
+    """Return the backends, each with its details in indented lines.
+
+    There is at least one backend, the local one.
+    """
     lines = list[str]()
     width = max(len(backend["name"]) for backend in backends)
     indent = " " * (width + 4)
@@ -295,6 +298,7 @@ def _format_run(response: Response) -> str:
 
 
 def _remove_text(response: Response) -> Response:
+    """Return a response without its text, which other values contain."""
     return {name: value for name, value in response.items() if name != "text"}
 
 
@@ -341,7 +345,10 @@ def _format_shutdown(response: Response | None) -> str:
 
 
 def _format_checks(checks: list[Any]) -> str:
-    """Return a line for each check of doctor, and a line on how to fix a problem."""
+    """Return a line for each check of `stepper doctor`.
+
+    The line on a problem is followed by a line on how to fix it.
+    """
     from stepper.messages.error_hint import format_hint
 
     lines = []
@@ -358,6 +365,7 @@ def _remove_null_values(response: Response) -> Response:
 
 
 def _get_created_notebook(response: Response) -> Response:
+    """Return the documented keys of the response of `new`."""
     return {name: response[name] for name in ("notebook", "steps")}
 
 
@@ -366,6 +374,7 @@ def _has_live_kernel(response: Response) -> bool:
 
 
 def _get_optional_text(response: Response | None) -> str:
+    """Return the text of a response, or an empty string if there is no response."""
     if response:
         return str(response["text"])
     return ""

@@ -37,24 +37,27 @@ def make_script(_: Paths, shell: str) -> dict[str, str]:
 def complete_notebooks(_: Any, incomplete: str) -> list[CompletionItem]:
     """Return the notebooks whose names start with `incomplete`.
 
-    A notebook is completed by its name, or by its path from the current folder.
+    A notebook is completed by its name, or else by its path from the current folder.
     """
     paths = _get_paths()
     if paths is None:
         return []
     notebooks = _list_notebooks(paths)
     folder = get_current_folder()
-    names = list(notebooks)
-    for path in notebooks.values():
-        names.append(os.path.relpath(path, folder))
-    matches = [name for name in names if name.startswith(incomplete)]
-    # If `incomplete` is empty, each notebook is listed only once, by its name.
-    matches = matches[: len(notebooks)]
-    return [CompletionItem(_escape(name)) for name in matches]
+    items = []
+    for name, path in notebooks.items():
+        for candidate in (name, os.path.relpath(path, folder)):
+            if candidate.startswith(incomplete):
+                items.append(CompletionItem(_escape(candidate)))
+                break
+    return items
 
 
 def complete_cells(ctx: Any, incomplete: str) -> list[CompletionItem]:
-    """Return the numbers and ids of code cells that start with `incomplete`."""
+    """Return the code cells whose numbers or ids start with `incomplete`.
+
+    A cell is completed by its number, or else by its id.
+    """
     paths = _get_paths()
     if paths is None:
         return []
@@ -65,13 +68,11 @@ def complete_cells(ctx: Any, incomplete: str) -> list[CompletionItem]:
         return []
     items = []
     for number, cell in enumerate(cells, 1):
-        items.append(CompletionItem(str(number), help=cell.first_line))
-    for cell in cells:
-        name = _escape(cell.id)
-        items.append(CompletionItem(name, help=cell.first_line))
-    matches = [item for item in items if item.value.startswith(incomplete)]
-    # If `incomplete` is empty, each cell is listed only once, by its number.
-    return matches[: len(cells)]
+        for candidate in (str(number), _escape(cell.id)):
+            if candidate.startswith(incomplete):
+                items.append(CompletionItem(candidate, help=cell.first_line))
+                break
+    return items
 
 
 class CodeCell(NamedTuple):
@@ -82,7 +83,10 @@ class CodeCell(NamedTuple):
 
 
 def _read_code_cells(path: str) -> list[CodeCell]:
-    """Return the code cells of a notebook file."""
+    """Return the code cells of a notebook file.
+
+    Raise OSError, ValueError, KeyError or TypeError if the file is not a notebook.
+    """
     notebook = json.loads(Path(path).read_bytes())
     cells = []
     for cell in notebook["cells"]:
@@ -106,6 +110,7 @@ def _escape(word: str) -> str:
 
 
 def _get_paths() -> Paths | None:
+    """Return the paths of the current project, or None if there is no project."""
     project = resolve_project(get_current_folder(), sys.prefix)
     return Paths(project) if project else None
 

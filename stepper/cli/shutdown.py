@@ -34,7 +34,12 @@ RECORD_ERRORS = (OSError, ValueError, KeyError, TypeError, AttributeError)
 def shutdown(paths: Paths, notebook: str | None = None) -> Any:
     """Stop a notebook's kernel or, without a notebook, all kernels and the daemon.
 
-    Return the daemon's response, or None if nothing was running.
+    If the daemon does not stop them, kill the daemon and the local kernels. Return the
+    daemon's response, a response with the number of stopped kernels, or None if nothing
+    was running.
+
+    Raises:
+        StepperError: The kernel of the notebook could not be stopped.
     """
     try:
         response = _request_shutdown(paths, notebook)
@@ -72,7 +77,7 @@ def _request_shutdown(paths: Paths, notebook: str | None) -> Any:
 
 
 def _wait_for_daemon_exit(paths: Paths) -> None:
-    """Wait until the daemon's process has exited, which releases its lock."""
+    """Wait up to EXIT_SECONDS for the exit of the daemon, which releases its lock."""
     flags = os.O_CREAT | os.O_RDWR
     handle = secure_files.open_private(paths.daemon_lock, flags)
     with open(handle) as lock:
@@ -147,7 +152,7 @@ def _remove_runtime_files(paths: Paths) -> None:
     """Remove the files that the daemon and its kernels would remove on exit."""
     connection_files = Path(paths.runtime).glob("k*")
     for path in (paths.socket, paths.daemon_json, *map(str, connection_files)):
-        if os.path.exists(path):
+        with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
 
 

@@ -79,7 +79,8 @@ def write_text(
 def wants_color(stream: Any) -> bool:
     """Return whether to use colors on a stream.
 
-    Terminals get colors, unless NO_COLOR, FORCE_COLOR or TERM override this.
+    Terminals get colors, unless NO_COLOR is set or TERM is `dumb`. With FORCE_COLOR,
+    other streams get colors, too.
     """
     if os.environ.get("NO_COLOR"):
         return False
@@ -95,6 +96,7 @@ def color_marks(text: str) -> str:
 
 
 def _color_mark(match: re.Match[str]) -> str:
+    """Return an indented mark in its color."""
     indent, mark = match.groups()
     return indent + click.style(mark, fg=MARK_COLORS[mark])
 

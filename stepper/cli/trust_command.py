@@ -81,7 +81,7 @@ def _describe_interpreter(paths: Paths, offer: Offer) -> list[str]:
 def _describe_environment(paths: Paths, offer: Offer) -> list[str]:
     """Return the lines on stepper's environment.
 
-    They name the executed files of an environment that install.sh did not create.
+    The lines name the executed files of an environment that install.sh did not create.
     """
     files = "created by install.sh"
     if offer.env == paths.env_link:
@@ -111,4 +111,5 @@ def _format_path(paths: Paths, path: str) -> str:
 
 
 def _format_note(is_new: bool) -> str:
+    """Return the note on an item that the user accepted before, or an empty string."""
     return "" if is_new else "  (accepted before)"

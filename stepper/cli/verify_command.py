@@ -88,9 +88,9 @@ class VerifyCall:
         self._add(index, outcome)
 
     def add_error(self, index: int, error: StepperError) -> None:
-        """Add the reason why a notebook was not verified.
+        """Add the reason why a notebook was not verified, and print it.
 
-        Raise it if it is the error of the command.
+        Raise the error instead if it is the error of the command.
         """
         if self.is_single:
             raise error
@@ -104,7 +104,11 @@ class VerifyCall:
         self._add(index, outcome)
 
     def _add(self, index: int, outcome: NotebookOutcome) -> None:
-        """Keep the outcome of a notebook; report it if the format allows this now."""
+        """Keep the outcome of a notebook, and print its report.
+
+        The formats `json` and `junit` print one document at the end. For `junit`, the
+        report is printed to standard error.
+        """
         self.outcomes[index] = outcome
         if self.output_format == "text":
             print_text(format_outcome(outcome))
@@ -143,19 +147,17 @@ class VerifyCall:
 def verify(as_json: bool, **options: Any) -> int:
     """Replay notebooks, print the results and return the exit code.
 
-    `options` are the values of the arguments of the command.
+    `options` are the values of the arguments of the command. Raise UsageError if they
+    can't be combined, and the StepperError of a single notebook.
     """
     parse_arguments(Verify, options)  # raises UsageError for an invalid value
     is_standalone = click.get_current_context().meta.get(STANDALONE, False)
     project = None
     if not is_standalone:
         project = resolve_project(daemon_client.get_current_folder(), sys.prefix)
-    call = VerifyCall(
-        _expand(options.pop("notebooks") or [], project),
-        options,
-        "json" if as_json else options["format"],
-        project,
-    )
+    names = options.pop("notebooks") or []
+    output_format = "json" if as_json else options["format"]
+    call = VerifyCall(_expand(names, project), options, output_format, project)
     if options["from_cell"] and len(call.notebooks) > 1:
         raise UsageError("--from can't be used with several notebooks")
     if options["checkpoint"] and (project is None or not options["from_cell"]):
@@ -299,7 +301,7 @@ def _run_with_daemon(call: VerifyCall, project: str) -> None:
         else:
             # In threads, because each request waits for its response.
             with ThreadPoolExecutor(call.options["jobs"]) as executor:
-                futures = [executor.submit(send, each) for each in call.notebooks]
+                futures = [executor.submit(send, name) for name in call.notebooks]
                 for index, future in enumerate(futures):
                     _record(call, index, future.result, project)
     call.interrupted = interrupt_handler.interrupted
