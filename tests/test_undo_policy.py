@@ -18,7 +18,8 @@ from stepper.policy.dataflow.name_analysis import analyze_source
 from stepper.policy.dataflow.run_history import History
 from stepper.policy.journal_events import RunEnded
 from stepper.policy.model import Cell, Outcome, Verdict
-from stepper.policy.undo import undone_runs
+from stepper.policy.notebook_state import State
+from stepper.policy.undo import requested_undo, undone_runs
 from stepper.policy.undo.recomputation import select_cells
 from stepper.policy.undo_model import (
     CHANGED,
@@ -26,6 +27,7 @@ from stepper.policy.undo_model import (
     REBOUND,
     MentionedNames,
     RestoreRequest,
+    UndoImages,
 )
 
 KERNEL_PART = Path(undo.__file__).parents[2] / "kernels" / "in_kernel" / "undo"
@@ -278,6 +280,26 @@ def test_recomputation_includes_cells_whose_changes_only_the_kernel_sees() -> No
     history.catch_up(runs, sources)
     selected = select_cells(cells, cells[2], {"gen"}, history)
     assert selected == cells[:2]
+
+
+@pytest.mark.parametrize(
+    ("oldest", "unreachable"), [(1, []), (2, [1]), (3, [1, 2]), (0, [1, 2])]
+)
+def test_runs_without_an_image_are_unreachable(
+    oldest: int, unreachable: list[int]
+) -> None:
+    cells = make_cells("x = 1", "y = x")
+    runs = [
+        replace(make_run(number, cell), undo_images=UndoImages(1, 10, 100))
+        for number, cell in enumerate(cells, 1)
+    ]
+    state = State(runs=runs, undo_images=UndoImages(oldest, 10, 100))
+    missing = requested_undo.list_unreachable_runs(runs, state)
+    assert [run.run for run in missing] == unreachable
+    kernel_runs = undone_runs.KernelRuns(runs, "k", ())
+    reach = requested_undo.find_reach(cells, kernel_runs, state)
+    topmost = {1: "a", 2: "b"}.get(oldest)
+    assert (reach.cell_id if reach else None) == topmost
 
 
 def test_undo_settings() -> None:

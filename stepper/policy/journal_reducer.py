@@ -250,7 +250,7 @@ def _apply_run(event: journal_events.RunEnded, state: State) -> None:
     progress.interrupted = event.verdict is Verdict.CANCELLED
     if not progress.interrupted:
         state.last_key = event.key
-        _update_progress(event, state, keeps_reason)
+        _update_progress(event, state, keeps_reason=keeps_reason)
     elif progress.status is StepStatus.PENDING:
         progress.cell_id = event.cell_id
         progress.index = event.index
@@ -343,7 +343,7 @@ def _record_undo_facts(event: journal_events.RunEnded, state: State) -> None:
 
 
 def _update_progress(
-    event: journal_events.RunEnded, state: State, keeps_reason: bool
+    event: journal_events.RunEnded, state: State, *, keeps_reason: bool
 ) -> None:
     """Update the progress of a step or cell after a run that was not interrupted.
 

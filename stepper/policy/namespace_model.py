@@ -69,7 +69,7 @@ class Namespace:
     rebound: Names = ()
     lasting: KernelEnvironment | None = None
 
-    def including(self, names: Collection[str]) -> Namespace:
+    def with_names(self, names: Collection[str]) -> Namespace:
         """Return the namespace with more names, whose values are not known.
 
         A namespace with unknown names is returned as it is.
@@ -78,7 +78,7 @@ class Namespace:
             return self
         return replace(self, names=tuple(dict.fromkeys((*self.names, *names))))
 
-    def without(self, names: Collection[str]) -> Namespace:
+    def without_names(self, names: Collection[str]) -> Namespace:
         """Return the namespace without some names."""
         return replace(
             self,

@@ -39,8 +39,9 @@ def list_run_hashes(state: State) -> dict[str, str]:
 def count_unchanged(cells: Hashes, runs: Hashes) -> int:
     """Return the number of cells that have not changed since their last run.
 
-    `cells` has the hashes of the notebook's cells, `runs` those of the last runs.
-    Return 0 if fewer than half of the cells that ran still exist.
+    `cells` has the current hashes of the notebook's cells, and `runs` the hashes of the
+    sources that ran last. Return 0 if fewer than half of the cells that ran still
+    exist.
     """
     shared_ids = cells.keys() & runs.keys()
     if 2 * len(shared_ids) < len(runs):
@@ -137,8 +138,8 @@ def _is_different_plan(plan: Plan, former: Plan) -> bool:
 def is_different_notebook(cells: Hashes, runs: Hashes) -> bool:
     """Return whether the notebook contains none of the cells that ran.
 
-    `cells` has the hashes of the notebook's cells, `runs` those of the last runs. Only
-    the ids are compared. Return False if no cell ran.
+    `cells` and `runs` have the hashes of the notebook's cells, and of the sources that
+    ran last. Only the ids are compared. Return False if no cell ran.
     """
     if not runs:
         return False

@@ -280,14 +280,15 @@ class State:
             status = ""
             if not is_planned:
                 progress = progress_by_id.get(cell.id)
-                status = self._find_open_status(cell, progress, cell.id in new_ids)
+                is_new = cell.id in new_ids
+                status = self._find_open_status(cell, progress, is_new=is_new)
             status = status or self._find_data_status(cell)
             if status:
                 open_cell = OpenCell(cell.id, cell.number, status, is_planned)
                 self.open_cells.append(open_cell)
 
     def _find_open_status(
-        self, cell: Cell, progress: Progress | None, is_new: bool
+        self, cell: Cell, progress: Progress | None, *, is_new: bool
     ) -> str:
         """Return the status of an open cell, or an empty string if it is not open.
 

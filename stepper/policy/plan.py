@@ -92,6 +92,7 @@ def make_step(
     title: str,
     criterion: str = "",
     kind: str = "step",
+    *,
     long: bool = False,
 ) -> Step:
     """Return a step; white space in its title and criterion is normalized.
@@ -111,6 +112,7 @@ def make_checked_step(
     title: str,
     criterion: str = "",
     kind: str = "step",
+    *,
     long: bool = False,
 ) -> Step:
     """Return a step that was written by the user or the agent.
@@ -118,7 +120,7 @@ def make_checked_step(
     Raise ValueError if the title is empty, the kind is unknown or the criterion is
     mistyped (see `find_criterion_problem`).
     """
-    step = make_step(step_id, title, criterion, kind, long)
+    step = make_step(step_id, title, criterion, kind, long=long)
     problem = find_criterion_problem(step.criterion)
     if problem:
         raise ValueError(f"step {step_id}: {problem}")
@@ -227,7 +229,7 @@ def _step_from_json(item: Mapping[str, Any]) -> Step:
         str(item["title"]),
         str(item.get("criterion", "")),
         item.get("kind", "step"),
-        item.get(LONG) is True,
+        long=item.get(LONG) is True,
     )
 
 
@@ -374,10 +376,12 @@ def edit_step(state: State, step_id: int, text: str) -> Plan:
     parts = _split_step(text)
     is_long = old.long if parts.long is None else parts.long
     if parts.criterion is None:
-        new = make_step(step_id, parts.title, old.criterion, old.kind.value, is_long)
+        new = make_step(
+            step_id, parts.title, old.criterion, old.kind.value, long=is_long
+        )
     else:
         new = make_checked_step(
-            step_id, parts.title, parts.criterion, old.kind.value, is_long
+            step_id, parts.title, parts.criterion, old.kind.value, long=is_long
         )
     steps = tuple(new if step is old else step for step in state.plan.steps)
     return replace(state.plan, steps=steps)

@@ -7,7 +7,6 @@ helper receives an `UndoRequest` as metadata of an execute request, and reports
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, NamedTuple
 
@@ -19,7 +18,6 @@ DELETED = "deleted"
 # The helper reports at most this many changed names of a run.
 MAX_CHANGES = 300
 
-RunsByName = Mapping[str, tuple[int, ...]]
 NamesByName = dict[str, tuple[str, ...]]
 # In a list of names: other names, which the kernel did not find.
 UNKNOWN_NAMES = ""

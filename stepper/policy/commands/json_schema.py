@@ -66,10 +66,10 @@ def make_object_schema(arguments: Iterable[Field[Any]]) -> Schema:
 
 
 def make_argument_schema(argument: Field[Any]) -> Schema:
-    """Return the schema of an argument: type, limits, default and description."""
+    """Return the schema of an argument: type, limits, choices, default, description."""
     metadata = argument.metadata
     is_list = list in list_accepted_types(argument)
-    schema = _make_type_schema(argument, is_list)
+    schema = _make_type_schema(argument, is_list=is_list)
     for key, (value_keyword, list_keyword) in KEYWORDS.items():
         if key in metadata:
             keyword = list_keyword if is_list else value_keyword
@@ -82,7 +82,7 @@ def make_argument_schema(argument: Field[Any]) -> Schema:
     return schema
 
 
-def _make_type_schema(argument: Field[Any], is_list: bool) -> Schema:
+def _make_type_schema(argument: Field[Any], *, is_list: bool) -> Schema:
     """Return the schema of an argument's type, with the schema of the items of a list.
 
     The result is a copy, which the caller may change.

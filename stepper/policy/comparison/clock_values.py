@@ -132,7 +132,7 @@ def restore_recorded_values(
 
 
 def _restore_in_output(recorded: Output, fresh: Output, run: RunTime) -> Output:
-    """Return a fresh output, with recorded values in place of those of the clock."""
+    """Return a fresh output, with recorded times and durations."""
     if recorded.get("output_type") != fresh.get("output_type"):
         return fresh
     restored = dict(fresh)
@@ -149,7 +149,11 @@ def _restore_in_output(recorded: Output, fresh: Output, run: RunTime) -> Output:
 
 
 def _restore_in_text(recorded: Any, fresh: Any, run: RunTime) -> Any:
-    """Return a fresh text with recorded values, or other content as it is."""
+    """Return a fresh text, with recorded times and durations.
+
+    Content that is no text, and a text with another number of lines, is returned as it
+    is.
+    """
     recorded_text = _join_lines(recorded)
     fresh_text = _join_lines(fresh)
     if not isinstance(recorded_text, str) or not isinstance(fresh_text, str):
@@ -168,7 +172,10 @@ def _join_lines(content: Any) -> Any:
 
 
 def _restore_in_line(recorded: str, fresh: str, run: RunTime) -> str:
-    """Return a fresh line, with recorded values in place of those of the clock."""
+    """Return a fresh line, with recorded times and durations.
+
+    The line is returned as it is if it has another number of values.
+    """
     if recorded == fresh:
         return fresh
     before = _list_values(recorded)

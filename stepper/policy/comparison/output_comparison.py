@@ -201,7 +201,7 @@ def _judge_items(
     if further and ignored_differences.differ_by_set_order(removed, added):
         return Difference(ReplayVerdict.UNSTABLE, SET_ORDER)
     has_unconfirmed = len(confirmed) < len(blocks)
-    return _describe_change(removed, added, has_unconfirmed, figures)
+    return _describe_change(removed, added, figures, has_unconfirmed=has_unconfirmed)
 
 
 def _describe_equal(recorded: CellOutputs, fresh: CellOutputs, text: str) -> Difference:
@@ -230,7 +230,7 @@ def _describe_nondeterminism(after: Items, further: Sequence[Items]) -> Differen
 
 
 def _describe_change(
-    removed: Items, added: Items, has_unconfirmed: bool, figures: list[str]
+    removed: Items, added: Items, figures: list[str], *, has_unconfirmed: bool
 ) -> Difference:
     """Return the difference for these removed and added items.
 
@@ -526,9 +526,13 @@ def _reorder_recorded(before: Items, after: Items, further: Items) -> Items:
     between_runs = _find_moved_region(disagreements, further, after)
     blocks = _find_blocks(before, after)
     since_recorded = _find_moved_region(blocks, before, after)
-    if not between_runs or since_recorded.start > between_runs.stop:
+    if not between_runs:
         return before
-    if between_runs.start > since_recorded.stop:
+    are_separate = (
+        since_recorded.start > between_runs.stop
+        or between_runs.start > since_recorded.stop
+    )
+    if are_separate:
         return before
     start = min(between_runs.start, since_recorded.start)
     stop = max(between_runs.stop, since_recorded.stop)

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 PYTHON = "random"
 NUMPY = "numpy"
 TORCH = "torch"
-GENERATORS = (PYTHON, NUMPY, TORCH)
 # Calls that seed a global generator. A call without arguments does not count, because
 # it uses random bytes as the seed.
 SEEDS = {

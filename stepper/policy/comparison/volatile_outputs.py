@@ -23,7 +23,7 @@ from stepper.policy.comparison.output_items import (
 
 DISPLAY_FUNCTIONS = ("print", "display")
 MAGIC_LINE = re.compile(r"^(\s*)[%!].*$", re.MULTILINE)
-# Statements with a body. What they display depends on conditions.
+# Statements with a body. The number of lines that they display is not known.
 COMPOUND = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.Try, ast.Match)
 DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 
@@ -34,13 +34,13 @@ class _VolatileNames:
 
     names: set[str] = field(default_factory=set)
 
-    def update(self, source: str) -> None:
-        """Read the assignments of a cell."""
+    def apply_cell(self, source: str) -> None:
+        """Apply the assignments of a cell, except those in compound statements."""
         for node in _parse_cell(source):
-            self.read_assignment(node)
+            self.apply_assignment(node)
 
-    def read_assignment(self, node: ast.stmt) -> None:
-        """Add or remove the variables of an assignment."""
+    def apply_assignment(self, node: ast.stmt) -> None:
+        """Add or remove the variables of an assignment; ignore other statements."""
         if not isinstance(node, ast.Assign):
             return
         names = {target.id for target in node.targets if isinstance(target, ast.Name)}
@@ -67,9 +67,10 @@ def differ_only_in_volatile_values(
 ) -> bool:
     """Return whether outputs differ only in values of the clock, or in ids.
 
-    Each line of the outputs must belong to a display of such values in the source, and
-    have the same constant text in both outputs. Return False if the cell may display
-    something else.
+    `source` is the source of the cell, and `sources_above` are those of the cells
+    above. Each line of the outputs must belong to a display of such values in the
+    source, and have the same constant text in both outputs. Return False if the cell
+    may display something else.
     """
     patterns = list_line_patterns(source, sources_above)
     if not patterns:
@@ -94,19 +95,20 @@ def list_line_patterns(source: str, sources_above: Iterable[str]) -> list[str]:
     """
     volatile = _VolatileNames()
     for source_above in sources_above:
-        volatile.update(source_above)
+        volatile.apply_cell(source_above)
     statements = _parse_cell(source)
     patterns: list[str] = []
     for statement in statements:
         if isinstance(statement, COMPOUND) and any(_list_displays(statement)):
             return []
-        values = _list_displayed_values(statement, statement is statements[-1])
+        is_last = statement is statements[-1]
+        values = _list_displayed_values(statement, is_last=is_last)
         if values:
             pattern = _create_line_pattern(values, volatile)
             if pattern is None:
                 return []
             patterns.append(pattern)
-        volatile.read_assignment(statement)
+        volatile.apply_assignment(statement)
     return patterns
 
 
@@ -120,6 +122,7 @@ def _parse_cell(source: str) -> list[ast.stmt]:
 
 def _is_volatile_call(call: ast.Call) -> bool:
     """Return whether a call reads the clock or returns an id."""
+    # Some of the patterns contain the parentheses of a call.
     end = "(" if call.args or call.keywords else "()"
     text = ast.unparse(call.func) + end
     return bool(clock_values.CLOCK_FUNCTIONS.search(text) or IDENTITIES.search(text))
@@ -144,7 +147,7 @@ def _is_display(node: ast.AST) -> TypeGuard[ast.Call]:
     )
 
 
-def _list_displayed_values(statement: ast.stmt, is_last: bool) -> list[ast.expr]:
+def _list_displayed_values(statement: ast.stmt, *, is_last: bool) -> list[ast.expr]:
     """Return the expressions that a simple statement displays.
 
     IPython displays the value of the last statement of a cell.
@@ -159,10 +162,16 @@ def _list_displayed_values(statement: ast.stmt, is_last: bool) -> list[ast.expr]
 def _create_line_pattern(
     values: Sequence[ast.expr], volatile: _VolatileNames
 ) -> str | None:
-    """Return a regular expression for a line, or None if a value is not volatile."""
+    """Return a regular expression for the line that shows values.
+
+    Return None if one of the values is neither constant nor volatile.
+    """
     parts: list[str] = []
     for value in values:
-        for part in value.values if isinstance(value, ast.JoinedStr) else [value]:
+        value_parts = [value]
+        if isinstance(value, ast.JoinedStr):
+            value_parts = value.values
+        for part in value_parts:
             if isinstance(part, ast.Constant):
                 parts.append(re.escape(str(part.value).strip()))
             elif volatile.is_volatile(part):

@@ -102,7 +102,7 @@ class BindingTable:
         read_bindings = self._find_read_bindings(resolved, changed)
         for name in changes - binds.keys():
             if succeeded or name in reported:
-                self._apply_change(name, origin, reported, has_report)
+                self._apply_change(name, origin, reported, has_report=has_report)
         for name, kind in binds.items():
             if succeeded or name in reported:
                 fingerprint = reported.get(name, "")
@@ -209,6 +209,7 @@ class BindingTable:
         name: str,
         origin: int,
         reported: Fingerprints,
+        *,
         has_report: bool,
     ) -> None:
         """Update the binding of a name whose object a cell may have changed in place.

@@ -170,7 +170,8 @@ def _reads_nearest_values(record: RunRecord, ordered: Sequence[RunRecord]) -> bo
 def find_dependencies(cells: Cells, history: History) -> Dependencies:
     """Return the stale cells and the cells that used hidden state.
 
-    Cells that were edited since they ran are not included.
+    Cells that were edited since they ran are not included. For `ran_in_order`, the
+    result is also stored in `history.consistent_runs`.
     """
     dependencies = _DependencySearch(cells, history).search()
     history.consistent_runs = _list_consistent_runs(dependencies)
@@ -219,7 +220,10 @@ class _DependencySearch:
         self.changed_in_place: set[str] = set()
 
     def search(self) -> Dependencies:
-        """Apply the cells from top to bottom, and compare each with its last run."""
+        """Apply the cells from top to bottom, and compare each with its last run.
+
+        Return the stale cells and the cells that used hidden state.
+        """
         for index, cell in enumerate(self.cells):
             record = self._find_last_run(index)
             is_current = record is not None and self._is_current(record, index)

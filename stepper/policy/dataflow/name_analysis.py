@@ -91,7 +91,7 @@ def analyze_tree(
     IPython shows. If the tree is nested too deeply, `python` of the result is False.
     """
     visitor = _NameVisitor(source, transform)
-    _record_results(visitor.usage, tree.body, has_last)
+    _record_results(visitor.usage, tree.body, has_last=has_last)
     try:
         visitor.visit_all(tree.body)
     except RecursionError:
@@ -102,7 +102,7 @@ def analyze_tree(
 
 
 def _record_results(
-    usage: NameUsage, statements: list[ast.stmt], has_last: bool
+    usage: NameUsage, statements: list[ast.stmt], *, has_last: bool
 ) -> None:
     """Record the options that shown values depend on, and a new value of `_`.
 

@@ -13,11 +13,7 @@ from dataclasses import dataclass, field
 
 from stepper.policy.changed_cells import select_runnable
 from stepper.policy.dataflow.name_effects import VALUE
-from stepper.policy.dataflow.run_history import (
-    History,
-    RunRecord,
-    get_cell_key,
-)
+from stepper.policy.dataflow.run_history import History, RunRecord, get_cell_key
 from stepper.policy.model import Cell
 
 QUICK_SECONDS = 1.0

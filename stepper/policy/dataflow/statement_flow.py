@@ -123,7 +123,7 @@ def find_affected_names(
         reads = resolved.reads | resolved.outside_reads
         if is_new or not affected.isdisjoint(reads):
             affected |= resolved.changes | resolved.outside_writes
-            affected |= _list_bound_values(resolved, is_new)
+            affected |= _list_bound_values(resolved, is_new=is_new)
             has_affected_change |= bool(resolved.changes)
         else:
             affected -= certain_binds - resolved.changes
@@ -133,7 +133,7 @@ def find_affected_names(
     return affected
 
 
-def _list_bound_values(resolved: ResolvedUsage, is_new: bool) -> set[str]:
+def _list_bound_values(resolved: ResolvedUsage, *, is_new: bool) -> set[str]:
     """Return the names that an affected statement binds to other values.
 
     An import binds the same module as before, unless the statement is new.

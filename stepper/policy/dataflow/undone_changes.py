@@ -105,7 +105,7 @@ class UndoneChanges:
                 for name in self._list_parts(state, runs):
                     self.unrestored.discard(name)
                     self._record_undone(name, runs, event)
-        # Other names already had the values from before the runs.
+        # The kernel reports no result for names that already had the former values.
         undone_names = event.names
         if undone_names is None:
             undone_names = tuple(self.changes)
@@ -173,7 +173,11 @@ class UndoneChanges:
         return False
 
     def _record_undone(self, name: str, runs: Runs, event: RunsUndone) -> None:
-        """Record that changes of a name by some runs are undone."""
+        """Record that changes of a name by some runs are undone.
+
+        `names_by_run` omits the runs of the cell that runs again, unless `stepper undo`
+        undid them.
+        """
         for run in runs:
             self.undone.add((name, run))
             if run not in event.runs or event.by_command:

@@ -11,10 +11,7 @@ from dataclasses import dataclass
 
 from stepper.policy.changed_cells import hash_source, select_runnable
 from stepper.policy.dataflow.binding_table import ResolvedUsage
-from stepper.policy.dataflow.run_history import (
-    History,
-    get_cell_key,
-)
+from stepper.policy.dataflow.run_history import History, get_cell_key
 from stepper.policy.journal_events import RunEnded
 from stepper.policy.model import Cell
 from stepper.policy.undo_model import NEW, REBOUND, MentionedNames, RestoreRequest
@@ -26,7 +23,7 @@ class _Candidate:
 
     cell: Cell
     usage: ResolvedUsage
-    is_current: bool  # it succeeded, and its source has not changed since
+    is_current: bool  # the last run succeeded, with the current source
     changed: frozenset[str]  # the names that the last run bound or changed
 
     def changes(self, name: str) -> bool:

@@ -64,6 +64,8 @@ def list_unreachable_runs(selected: Sequence[RunEnded], state: State) -> list[Ru
     The kernel has no before-image of these runs, or it is not known whether a later
     `stepper undo` has undone them.
     """
+    if not state.undo_images:
+        return [*selected]
     oldest = state.undo_images.oldest
     return [
         run

@@ -28,8 +28,7 @@ from stepper.policy.undo_model import (
 
 # Builtins whose calls may read and change any name.
 DYNAMIC_NAMES = frozenset({"exec", "eval", "globals", "locals", "vars", "get_ipython"})
-# Global state by the name that the kernel uses for it → words of a source that may use
-# this state.
+# The kernel's name of a global state → a pattern for sources that may use this state.
 GLOBAL_STATES: Mapping[str, re.Pattern[str]] = {
     name: re.compile(pattern, re.MULTILINE)
     for name, pattern in {
@@ -156,7 +155,7 @@ def select_restore(
 ) -> RestoreRequest | None:
     """Return the request that undoes runs before a cell runs again, or None.
 
-    The runs are those of the cell, and later runs of deleted cells and cells below it.
+    These are the runs of the cell, and later runs of deleted cells and of cells below.
     Return None if the cell has not run, or if all these runs are undone.
 
     `sources` are the sources of the runs by hash. With `keep`, names that a failed

@@ -322,7 +322,7 @@ async def _run_preflight_check(
     removed, returning = cell_undo.find_expected_changes(
         session, kernel, cells, cell, session.limits()
     )
-    namespace = namespace.without(removed).including(returning)
+    namespace = namespace.without_names(removed).with_names(returning)
     fault = session.language.diagnosis.check_before_run(cell, namespace)
     if fault is None:
         return None
