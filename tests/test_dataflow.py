@@ -956,6 +956,13 @@ def test_same_setter_with_another_key_makes_readers_stale() -> None:
     assert notebook.run("z", "a").list_marks() == {"c<"}
 
 
+def test_import_in_a_function_is_no_binding_of_a_notebook_name() -> None:
+    source = "x = load(path)\ndef f():\n    import m as x"
+    assert "x" not in name_analysis.analyze_source(source).fingerprints
+    notebook = Played(z="path = 1", a=source, c="x").run("z", "a", "c")
+    assert notebook.run("a").format_stale() == "c<x<a"
+
+
 def test_name_in_a_text_that_the_cell_binds_is_not_read() -> None:
     assert "thr" in name_analysis.analyze_source("df.query('x > @thr')").outside_reads
     bound = name_analysis.analyze_source("thr = 3\ndf.query('x > @thr')")

@@ -275,7 +275,10 @@ def _apply_scratch_execution(
 
 
 def _apply_undo(event: journal_events.RunsUndone, state: State) -> None:
-    """Record which runs are undone, and which names could not be restored."""
+    """Record which runs are undone, and which names could not be restored.
+
+    After `stepper undo`, also record which runs the kernel can still undo.
+    """
     state.undone.append(event)
     state.undone_runs.update(event.runs)
     for name in (*event.restored, *event.removed):
@@ -386,7 +389,11 @@ def _find_status(event: journal_events.RunEnded, progress: Progress) -> StepStat
 
 
 def _apply_late_output(event: journal_events.LateOutput, state: State) -> None:
-    """Count output that arrived after its run, until a report includes it."""
+    """Count output that arrived after its run.
+
+    `late_outputs` counts until a report includes the output, `displayed_outputs` until
+    the cell runs again.
+    """
     summary = state.late_outputs.setdefault(event.cell_id, LateOutputSummary())
     summary.characters += event.characters
     summary.outputs += event.shows

@@ -175,9 +175,10 @@ def suggest_setting(patterns: Sequence[str], paths: Iterable[str]) -> str:
 
 
 def suggest_patterns(patterns: Sequence[str], paths: Iterable[str]) -> list[str]:
-    """Return `patterns` and further patterns that also include the given notebooks.
+    """Return `patterns`, and further patterns that include the notebooks at `paths`.
 
-    Return an empty list if all of them are in folders that no pattern can include.
+    Notebooks in folders that no pattern can include are ignored. Return an empty list
+    if no other notebook remains.
     """
     folders = set[str]()
     for path in paths:

@@ -87,7 +87,7 @@ def ran_in_order(cells: Cells, last_cells: Cells, history: History) -> bool:
         return False
     # The cells above ran in another order, but nothing is wrong with their values.
     return all(
-        _adds_values(record, history) and _reads_nearest_values(record, ordered)
+        _only_adds_values(record, history) and _reads_nearest_values(record, ordered)
         for record in records
     )
 
@@ -139,7 +139,7 @@ def _count_equal_items(runs: Sequence[int], others: Sequence[int]) -> int:
     return count
 
 
-def _adds_values(record: RunRecord, history: History) -> bool:
+def _only_adds_values(record: RunRecord, history: History) -> bool:
     """Return whether a run neither changed objects of other cells nor deleted names.
 
     Such a change may matter to a cell that read an equal but older object.
@@ -398,7 +398,9 @@ class _DependencySearch:
 
         This is not possible if the cell put the object into another object, and a cell
         changes the object in place: the change must also be visible in the other
-        object. `provider_run` is the last run of the cell that provides the value.
+        object. This is also not possible if the cell made a value that contains an
+        object from before an undo (see `_keeps_former_object`). `provider_run` is the
+        last run of the cell that provides the value.
         """
         if provider_run is None or read.origin == provider_run.run:
             return True

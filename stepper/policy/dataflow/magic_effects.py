@@ -69,13 +69,7 @@ def analyze_magic(method: str, arguments: Sequence[object]) -> MagicEffects:
     if name == "writefile" and words:
         return MagicEffects(outside_binds={name_file(words[-1]): [cell]})
     if name in ("env", "set_env") and words:
-        key, *values = re.split(r"[\s=]", line.strip(), maxsplit=1)
-        variable = name_part(ENVIRONMENT, key)
-        if not values:  # `%env KEY` shows the value
-            return MagicEffects(outside_reads=[variable])
-        names = _find_expanded_names(line)
-        code = "" if names else line
-        return MagicEffects(reads=names, outside_binds={variable: [code]})
+        return _analyze_env(line)
     if name == "config" and "=" in line:
         configured = CONFIGURED.get(line.partition(".")[0].strip())
         return MagicEffects(outside_binds={configured: [line]} if configured else {})
@@ -99,6 +93,17 @@ def analyze_magic(method: str, arguments: Sequence[object]) -> MagicEffects:
         binds=outputs,
         binds_any=is_line_magic and name in ("run", "pylab"),
     )
+
+
+def _analyze_env(line: str) -> MagicEffects:
+    """Return the effects of `%env KEY`, which shows a variable, or `%env KEY=VALUE`."""
+    key, *values = re.split(r"[\s=]", line.strip(), maxsplit=1)
+    variable = name_part(ENVIRONMENT, key)
+    if not values:
+        return MagicEffects(outside_reads=[variable])
+    names = _find_expanded_names(line)
+    code = "" if names else line  # empty, because the value depends on the names
+    return MagicEffects(reads=names, outside_binds={variable: [code]})
 
 
 def _find_expanded_names(line: str) -> list[str]:

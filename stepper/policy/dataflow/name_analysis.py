@@ -374,9 +374,10 @@ class _NameVisitor(NameRecorder):
             # A cell may write the module's file.
             path = module.partition(":")[0].replace(".", "/")
             self.usage.outside_reads.add(name_file(f"{path}.py"))
-            source = getattr(node, "module", "")
-            imported = alias.name if alias.asname else name
-            self.usage.fingerprints[name] = f"{source}:{imported}"
+            if self.find_scope(name) is None:
+                source = getattr(node, "module", "")
+                imported = alias.name if alias.asname else name
+                self.usage.fingerprints[name] = f"{source}:{imported}"
 
     def visit_declaration(self, node: ast.Global | ast.Nonlocal) -> None:
         """Visit `global x` or `nonlocal x`."""

@@ -67,7 +67,7 @@ class _OverwrittenBindings:
         if flow.record is not None:
             version = flow.record.bound.get(name)
         if version != live.version or version is None:
-            self._add(flow, name, origin, OVERWRITTEN)
+            self._add_cause(flow, name, origin, OVERWRITTEN)
 
     def add_removed_name(self, name: str, index: int) -> None:
         """Add a cause if another cell deleted a name after the cell at an index.
@@ -80,7 +80,7 @@ class _OverwrittenBindings:
             return
         deleter = self.history.records.get(changes[-1].origin)
         if self._is_later(deleter, flow.record):
-            self._add(flow, name, deleter, REMOVED)
+            self._add_cause(flow, name, deleter, REMOVED)
 
     def _is_later(
         self,
@@ -105,7 +105,7 @@ class _OverwrittenBindings:
         """
         return run.needs_retry and run.run in self.last_runs
 
-    def _add(
+    def _add_cause(
         self,
         flow: CellFlow,
         name: str,

@@ -387,14 +387,15 @@ def find_removed_names(
     """Return the names that the kernel will certainly remove, with the undone runs.
 
     These are the names that did not exist before the undone runs. `runs` are all runs
-    in the kernel that are not undone. The result is empty if the kernel reported only a
-    part of the changes.
+    in the kernel that were not undone before the request. The result is empty if the
+    kernel reported only a part of the changes.
     """
     undone = frozenset(request.runs)
+    first_undone = min(undone)
     undone_changes: dict[str, list[RunEnded]] = {}
     overwritten = set[str]()
     for run in reversed(runs):
-        if run.run < min(undone):
+        if run.run < first_undone:
             break
         if len(run.changes) >= MAX_CHANGES:
             return {}
