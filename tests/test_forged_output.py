@@ -504,3 +504,24 @@ kernel.session.send(kernel.iopub_socket, 'stepper_facts', {{'namespace': {namesp
 """
     assert "ran ok" in notebook.insert(forged)[1].text
     assert "ran ok" in notebook.insert("print(sys)")[1].text
+
+
+@pytest.mark.parametrize(
+    "send",
+    [
+        # A message without a signature, a signed message whose parent header is not an
+        # object, and a reply whose payload is not valid.
+        "get_ipython().kernel.iopub_socket.send_multipart([b'<IDS|MSG>'])",
+        """
+kernel = get_ipython().kernel
+frames = [b'{"msg_type": "stream"}', b"[]", b"{}", b"{}"]
+signature = kernel.session.sign(frames)
+kernel.iopub_socket.send_multipart([b"<IDS|MSG>", signature, *frames])
+""",
+        "get_ipython().payload_manager._payload.append(1)",
+    ],
+)
+def test_invalid_message_stops_no_notebook(shared_project: Project, send: str) -> None:
+    notebook = shared_project.new()
+    assert "ran ok" in notebook.insert(send)[1].text
+    assert "ran ok" in notebook.insert("print(1)")[1].text

@@ -6,7 +6,7 @@ import json
 import time
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from stepper.kernels import message_decoding
@@ -151,13 +151,28 @@ def capped(outputs: list[dict], limit: int) -> list[dict]:
 @given(
     st.lists(
         st.sampled_from(
-            ["a", "\\", "\n", '"', "é", "日", "😀", "\x01", "\\u0041", "\ud83d"]
+            [
+                "a",
+                "\\",
+                "\n",
+                '"',
+                "é",
+                "日",
+                "😀",
+                "\x01",
+                "\\u0041",
+                "\ud83d",
+                "\\ud83d",
+            ]
         ),
         max_size=60,
     ),
     st.integers(32, 50),
     st.booleans(),
 )
+# `print(json.dumps("😀"))` prints an escape sequence: its backslash is escaped once more
+# in the message.
+@example(["a", *6 * ["\\ud83d\\ude00"]], 34, True)
 def test_long_text_is_rendered_in_pieces(
     pieces: list[str], piece: int, ascii_only: bool
 ) -> None:

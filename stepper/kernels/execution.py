@@ -336,14 +336,15 @@ class RunningExecution:
         self.is_idle = self.area.add_message(message)
 
     def _handle_reply(self, content: dict[str, Any], message: dict[str, Any]) -> None:
-        """Store the reply, and add the text of a pager to the outputs."""
+        """Store the reply and its error, and add the text of a pager to the outputs."""
         self.area.add_message(message)
-        self.reply = {name: content.get(name) for name in ("status", "payload")}
+        payload = _list_payload(content)
+        self.reply = {"status": content.get("status"), "payload": payload}
         self.replied_at = time.monotonic()
         # The `error` message on iopub may have been lost.
         if content.get("status") == "error":
             self.error = self.error or clean_error(content)
-        for item in content.get("payload") or []:
+        for item in payload:
             if item.get("source") == "page" and isinstance(item.get("data"), dict):
                 # The text of a pager becomes an output, as in JupyterLab.
                 self.area.add_message({"msg_type": "display_data", "content": item})
@@ -467,6 +468,7 @@ class RunningExecution:
     async def finish(self) -> Execution:
         """Complete the result and return it. Shut down a kernel that has died."""
         result = self.result
+        result.language_info = self.kernel.language_info
         reply = self.reply or {}
         payload = reply.get("payload") or []
         if result.death is None:
@@ -564,6 +566,14 @@ class RunningExecution:
         if status == "ok" and not has_fault:
             return Outcome.OK
         return Outcome.ERROR
+
+
+def _list_payload(reply: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the items of a reply's payload, without those that are not dicts."""
+    payload = reply.get("payload")
+    if not isinstance(payload, list):
+        return []
+    return [item for item in payload if isinstance(item, dict)]
 
 
 def _build_message(

@@ -53,6 +53,8 @@ def _decode_frames(frames: list[bytes]) -> Message:
     """
     header = decode_json(frames[0])
     parent_header = decode_json(frames[1])
+    if not isinstance(parent_header, dict):
+        raise TypeError("the parent header is not an object")
     raw_content = frames[3]
     message_type = header["msg_type"]
     stream = None
@@ -110,20 +112,33 @@ def split_stream_text(content: bytes) -> Iterator[str]:
 
 
 def _find_boundary(content: bytes, cut: int) -> int:
-    """Return the last index up to `cut` that is not within a character or an escape."""
+    """Return an index that is not within a character or an escape.
+
+    The index is `cut`, or a few bytes before it.
+    """
     slash = content.rfind(b"\\", cut - SURROGATE_LENGTH, cut)
     if slash >= 0:
-        slash_count = 1
-        while content[slash - slash_count : slash - slash_count + 1] == b"\\":
-            slash_count += 1
-        # An escape begins at the last of an odd number of backslashes, and ends after
-        # the last of an even number.
-        cut = slash if slash_count % 2 else slash + 1
-        if HIGH_SURROGATE.match(content, cut - SURROGATE_LENGTH):
-            cut -= SURROGATE_LENGTH
+        cut = slash if _begins_escape(content, slash) else slash + 1
+        # The two escapes of a surrogate pair are one character.
+        first_half = cut - SURROGATE_LENGTH
+        is_surrogate = HIGH_SURROGATE.match(content, first_half)
+        if is_surrogate and _begins_escape(content, first_half):
+            cut = first_half
     while content[cut] & 0xC0 == 0x80:
         cut -= 1
     return cut
+
+
+def _begins_escape(content: bytes, slash: int) -> bool:
+    """Return whether the backslash at an index begins an escape sequence of JSON.
+
+    An escape begins at the last of an odd number of backslashes, and ends after the
+    last of an even number.
+    """
+    first = slash
+    while content[first - 1 : first] == b"\\":
+        first -= 1
+    return (slash - first) % 2 == 0
 
 
 def decode_json(data: bytes) -> Any:

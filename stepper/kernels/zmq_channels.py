@@ -118,15 +118,16 @@ class Inbox:
                 yield from split_message(message, frames)
 
     def _verify(self, parts: list[bytes]) -> list[bytes]:
-        """Return the frames of a message without its signature.
+        """Return the frames of a message after its signature.
 
         Return an empty list if the signature is wrong or frames are missing.
         """
         if DELIM not in parts:
             return []
-        signature, *frames = parts[parts.index(DELIM) + 1 :]
-        if len(frames) < 4:
+        signed_parts = parts[parts.index(DELIM) + 1 :]
+        if len(signed_parts) < 5:
             return []
+        signature, *frames = signed_parts
         expected = self.session.sign(frames[:4])
         if hmac.compare_digest(signature, expected):
             return frames

@@ -404,9 +404,6 @@ def decode_binary(data: str | bytes) -> tuple[str, list[Message]]:
         message = read_message(parts)
         if message is None:
             return channel_name, []
-        for part in ("header", "parent_header"):
-            if not isinstance(message[part], dict):
-                return channel_name, []
         return channel_name, [*split_message(message, parts)]
     except (ValueError, struct.error, MemoryError, OverflowError):
         return "", []
