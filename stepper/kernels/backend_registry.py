@@ -158,7 +158,7 @@ def parse_backends(section: Any) -> dict[str, BackendConfig]:
 def _has_only_built_in_kinds(section: Any) -> bool:
     """Return whether all backends in the section `kernels:` are of built-in kinds.
 
-    Then, the entry points of other packages need not be searched.
+    In this case, the entry points of other packages need not be searched.
     """
     if not isinstance(section, dict):
         return True
@@ -311,8 +311,8 @@ def read_record(path: str) -> Mapping[str, Any]:
 def kill_recorded_kernel(path: str) -> bool:
     """Kill a recorded kernel without a daemon, and return whether it was running.
 
-    `path` is the path of the kernel's record. Kernels that only a daemon can reach are
-    not killed, and their records are kept.
+    `path` is the path of the kernel's record. Kernels that only a daemon can reach, and
+    kernels of other packages' backends, are not killed, and their records are kept.
     """
     kind = str(read_record(path).get("kind", LOCAL))
     if kind not in BUILT_IN:

@@ -114,7 +114,7 @@ class KernelClient(Connection):
         hint = self.process.suggest_fix(death)
         if hint:
             return IpykernelMissingError(text, hint)
-        return KernelStartError(text, hint)
+        return KernelStartError(text)
 
     async def _receive(self, inbox: Inbox) -> bool:
         """Wait up to READ_SECONDS for messages of a channel, and handle them.
@@ -212,7 +212,6 @@ class KernelClient(Connection):
                     running = RunningExecution(self, seconds, limits, wake)
                     continue
                 if not running.was_aborted:
-                    result.language_info = self.language_info
                     return result
                 # A failed execution of another client aborts the requests that are
                 # waiting behind it. The request is sent again.
@@ -289,7 +288,8 @@ class KernelClient(Connection):
     def receive_pending(self) -> None:
         """Handle the messages that arrived while no cell was running.
 
-        Do nothing if the kernel is busy or dead.
+        Also send the captured outputs of Output widgets to the kernel. Do nothing if
+        the kernel is busy or dead.
         """
         if self.is_busy or self.process.death is not None:
             return

@@ -46,7 +46,7 @@ def _ignore_display(message: dict[str, Any]) -> None:
 
 
 def _handle_no_output(message: dict[str, Any]) -> bool:
-    """Handle no output, until the session sets `Connection.on_late_output`."""
+    """Return False for any output, until the session sets `on_late_output`."""
     return False
 
 
@@ -127,8 +127,8 @@ class Connection:
         """Return the namespace in a message of the helper, including the environment.
 
         The helper sends the environment only when the environment has changed, so the
-        last environment is stored. Raise KeyError, TypeError, ValueError or
-        RecursionError if the content is not valid.
+        last environment is stored. The environment is removed from `content`. Raise
+        KeyError, TypeError, ValueError or RecursionError if the content is not valid.
         """
         environment = content.pop("lasting", None) or {}
         if len(environment) > 1:
@@ -136,6 +136,7 @@ class Connection:
         namespace = dataclass_decode.decode(Namespace, content)
         current = self.environment
         if current is None or environment.get("mark") != current.mark:
+            # The builtins are missing. An empty tuple means that names are unknown.
             return replace(namespace, names=())
         names = namespace.names
         if names:
@@ -150,7 +151,11 @@ class Connection:
     def update_displays(
         self, message: dict[str, Any], area: OutputArea | None = None
     ) -> None:
-        """Apply a display message to other cells, Output widgets and the given area."""
+        """Update the displays that have the display id of a message.
+
+        These are displays in Output widgets, in `area` and in other cells. Do nothing
+        if the message has no display id.
+        """
         display_id = get_display_id(message)
         if not display_id:
             return
@@ -202,7 +207,8 @@ class Connection:
     async def wait_until_reachable(self, seconds: float = PATIENCE_SECONDS) -> None:
         """Wait until the kernel can be reached or is known to be dead.
 
-        Raise KernelUnreachableError after `seconds`, or sooner if the user interrupts.
+        Raise KernelUnreachableError after `seconds`. After an interrupt, wait at
+        most PATIENCE_SECONDS longer.
         """
         deadline = time.monotonic() + seconds
         while True:
@@ -228,9 +234,10 @@ class Connection:
             await asyncio.sleep(POLL_SECONDS)
 
     async def shutdown(self) -> None:
-        """Kill the kernel with all its processes, and remove its record.
+        """Kill the kernel with all its processes, and remove its files.
 
-        Raise KernelError if the kernel may still be running.
+        Raise KernelError if the kernel may still be running. In this case, its record
+        may remain.
         """
         self.detach()
         try:
@@ -242,7 +249,10 @@ class Connection:
                 secure_files.remove(self.file)
 
     def detach(self) -> None:
-        """Close the channels and leave the kernel running for the next daemon."""
+        """Handle the last messages, and close the channels. The kernel keeps running.
+
+        Do nothing if the channels are not open.
+        """
         if self.channels.is_open:
             # The last messages may still be outputs of a cell.
             for message in self.channels.iopub.take_messages():

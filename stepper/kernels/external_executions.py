@@ -111,7 +111,8 @@ class ExternalExecutions:
     def _finish(self, request_id: str) -> None:
         """Remove a finished execution and call `on_finished` with it.
 
-        The code of a silent execution is unknown, so it is an empty string.
+        An execution without an `execute_input` message is reported as silent, with an
+        empty string as its code.
         """
         self.finished.append(request_id)
         execution = self.executions.pop(request_id, None)

@@ -4,7 +4,8 @@ stepper's own backends are in `backends/`. Other packages register a backend as 
 point in the group `stepper.kernel_backends`. The name of the entry point is the
 backend's key in the configuration. The entry point refers to a class, which is called
 without arguments. A subclass of KernelBackend need not implement the methods that have
-a default result: `get_metadata`, `remove_orphans` and `kill_recorded_kernel`.
+a default result: `get_metadata`, `remove_orphans` and `kill_recorded_kernel`. The last
+is called only for stepper's own backends.
 """
 
 from __future__ import annotations

@@ -139,11 +139,11 @@ class NotebookLauncher:
             return backend.create_launcher(self.context)
 
     def _get_recorded_kind(self) -> str:
-        """Return the kind of backend in the record.
+        """Return the kind of backend in the record, or LOCAL if there is no record.
 
-        Return an empty string if the record is not valid. Records of local kernels have
-        no seal. The local backend checks the sockets and the process of the kernel
-        instead.
+        Return an empty string if the record's seal is not valid. Records of local
+        kernels have no seal. The local backend checks the sockets and the process of
+        the kernel instead.
         """
         record = backend_registry.read_record(self.record)
         kind = str(record.get("kind", LOCAL))
