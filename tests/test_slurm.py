@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -26,7 +27,7 @@ import pytest
 from stepper.common.errors import KernelError
 from stepper.kernels import backend_registry, sealed_kernel_records, zmq_channels
 from stepper.kernels.backend_registry import check_backend, remove_orphans
-from stepper.kernels.backends.slurm import slurm_cli, slurm_job
+from stepper.kernels.backends.slurm import node_launcher, slurm_cli, slurm_job
 from stepper.kernels.backends.slurm import slurm_launcher as provider
 from stepper.kernels.backends.slurm import slurm_process as jobs
 from stepper.kernels.backends.slurm.slurm_backend import SlurmBackend
@@ -211,6 +212,23 @@ def test_parse_squeue_output() -> None:
         == f"{message}, estimated start 2026-03-01 14:05"
     )
     assert replace(job, starts="N/A").format_waiting(3, state) == message
+
+
+def test_node_without_submit_host_uses_its_own_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("SLURM_SUBMIT_HOST", raising=False)
+    monkeypatch.setattr(node_launcher.socket, "gethostname", lambda: "node.invalid")
+    routes = []
+
+    class Route(socket.socket):
+        def connect(self, address: Any) -> None:
+            routes.append(address)
+            super().connect(("127.0.0.1", address[1]))
+
+    monkeypatch.setattr(node_launcher.socket, "socket", Route)
+    assert node_launcher.find_address("auto") == "127.0.0.1"
+    assert routes == [("node.invalid", 9)]
 
 
 def test_kernel_is_a_job_and_its_messages_are_encrypted(harness: JobHarness) -> None:

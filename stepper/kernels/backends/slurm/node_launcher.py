@@ -24,8 +24,8 @@ def find_address(setting: str) -> str:
     """Return the IP address on which the kernel listens.
 
     `setting` is "auto", "hostname", "loopback" or the name of a network interface.
-    "auto" is the address that is used to reach the host that submitted the job, and
-    "hostname" is the address of the node's host name.
+    "auto" is the address that is used to reach the host that submitted the job, or else
+    the loopback address. "hostname" is the address of the node's host name.
     """
     if setting == "loopback":
         return "127.0.0.1"
@@ -33,11 +33,12 @@ def find_address(setting: str) -> str:
         return socket.gethostbyname(socket.gethostname())
     if setting != "auto":
         return find_interface_address(setting)
-    for host in (os.environ.get("SLURM_SUBMIT_HOST"), socket.gethostname()):
+    own_name = socket.gethostname()
+    for host in (os.environ.get("SLURM_SUBMIT_HOST", own_name), own_name):
         # Connecting a UDP socket selects a route and sends nothing.
         route = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         with contextlib.suppress(OSError), route:
-            route.connect((host or "", 9))
+            route.connect((host, 9))
             return str(route.getsockname()[0])
     return "127.0.0.1"
 

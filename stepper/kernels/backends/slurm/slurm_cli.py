@@ -111,7 +111,11 @@ CONTACTS: dict[str, Contact] = {}
 
 
 class RefusedError(KernelError):
-    """A SLURM command is not installed, or it failed with an error message."""
+    """A SLURM command failed with an error message, or is not installed."""
+
+
+class MissingCommandError(RefusedError):
+    """A SLURM command is not installed."""
 
 
 class _CommandResult(NamedTuple):
@@ -202,8 +206,8 @@ class Slurm:
     ) -> _CommandResult:
         """Execute a command and return its output.
 
-        Raise TimeoutError after COMMAND_SECONDS, and RefusedError if the command does
-        not exist.
+        Raise TimeoutError after COMMAND_SECONDS, and MissingCommandError if the command
+        does not exist.
         """
         try:
             process = await asyncio.create_subprocess_exec(
@@ -214,7 +218,7 @@ class Slurm:
                 env=environ or self.environ,
             )
         except FileNotFoundError:
-            raise RefusedError(
+            raise MissingCommandError(
                 f"the command `{command[0]}` was not found on this machine, which is"
                 " perhaps not a SLURM login host",
                 "module load slurm  # or run stepper on a SLURM login host",
@@ -339,13 +343,11 @@ class Slurm:
                     return steps is not None
                 arguments = steps
             return await self.run("scancel", *arguments) is not None
-        except KernelError as error:
-            # The error for a missing command has a hint. Any other error is an answer,
-            # for example that the job does not exist.
-            if not error.hint:
-                return True
+        except MissingCommandError as error:
             self.missing_command = error.message
             return False
+        except RefusedError:
+            return True  # an answer, for example that the job does not exist
 
     def cancel_later(self, name: str, job_id: int = 0) -> None:
         """Cancel jobs in the background as soon as the controller answers.

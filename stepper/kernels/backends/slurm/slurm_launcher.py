@@ -150,7 +150,10 @@ class SlurmLauncher:
     async def _can_take_over(
         self, data: Mapping[str, Any], backend: BackendConfig
     ) -> bool:
-        """Return whether the recorded job can be used for a kernel of a backend."""
+        """Return whether the recorded job can be used for a kernel of a backend.
+
+        A step in the user's job is never taken over.
+        """
         if data.get("definition") != backend.definition or data["step"]:
             return False
         if not data.get("job") or data.get("ending"):
@@ -258,7 +261,7 @@ class SlurmLauncher:
         batch_job.write_files(file, script)
         # If this daemon exits during the submission, the next daemon finds the job by
         # its name in the record.
-        sealed_kernel_records.write(self.record, data)
+        sealed_kernel_records.save(self.record, data)
         try:
             await self._run_submit_command(data, settings, script, config)
         except slurm_cli.RefusedError:
@@ -290,7 +293,7 @@ class SlurmLauncher:
             max_seconds = await self.slurm.get_time_limit(settings.partition)
         options = batch_job.build_options(settings, name, file, max_seconds)
         data["job"] = await self.slurm.submit(options, script, config.environ)
-        sealed_kernel_records.write(self.record, data)
+        sealed_kernel_records.save(self.record, data)
 
     def _remove_record(self, data: Mapping[str, Any]) -> None:
         """Remove the record and the job's files."""
@@ -360,7 +363,7 @@ class SlurmLauncher:
         data["connection"] = connection
         if settings.via:
             data["ports"] = [connection[f"{channel}_port"] for channel in CHANNELS]
-        sealed_kernel_records.write(self.record, data)
+        sealed_kernel_records.save(self.record, data)
         running_job = job if job and job.is_running else None
         process = self._create_process(data, settings, running_job)
         kernel = KernelClient(process, self.parts, self.runtime)
@@ -372,7 +375,8 @@ class SlurmLauncher:
             kernel.detach()
             raise
         except BaseException:
-            await kernel.shutdown()
+            with contextlib.suppress(KernelError):  # report the first error
+                await kernel.shutdown()
             raise
         return kernel
 
@@ -440,7 +444,7 @@ class SlurmLauncher:
         except slurm_cli.RefusedError as error:
             # The error is no reason to cancel a waiting job.
             problem = error.message
-        # A job may wait for hours, so the status tells that its state is unknown.
+        # A job may wait for hours, so the status says that its state is unknown.
         if job is None and not has_started:
             state = f"job {job_id} may be waiting"
             if last_job:

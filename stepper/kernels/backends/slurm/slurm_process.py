@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+import shlex
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -336,5 +337,5 @@ def suggest_ipykernel(python: str, output: str) -> str:
     Otherwise, return an empty string.
     """
     if "No module named" in output and "ipykernel" in output:
-        return f"{python} -m pip install ipykernel"
+        return f"{shlex.quote(python)} -m pip install ipykernel"
     return ""
