@@ -124,8 +124,13 @@ class JupyterLauncher:
             response = await server.request(f"/api/kernels/{settings.kernel_id}")
             if response.code in NOT_FOUND:
                 raise KernelError(f"{server.name} has no kernel {settings.kernel_id}")
-        else:
-            response = await self._request_start(server, data)
+            if not _get_kernel_id(response):
+                raise KernelError(
+                    f"{server.name} did not describe the kernel {settings.kernel_id}"
+                    f" ({response.code}){response.reason_suffix}"
+                )
+            return settings.kernel_id
+        response = await self._request_start(server, data)
         kernel_id = _get_kernel_id(response)
         if kernel_id:
             return kernel_id
@@ -161,28 +166,22 @@ class JupyterLauncher:
         return await server.request("/api/sessions", "POST", body, START_SECONDS)
 
     async def _find_session_kernel(self, server: Server, session: str) -> str:
-        """Return the id of the kernel of a session, or an empty string if it has none.
+        """Return the id of a session's kernel, or an empty string if there is none.
 
         The id is unknown if the response to the start request was lost. If the server
         does not list sessions, the session is requested again. Raise KernelError if the
         server cannot be reached.
         """
         try:
-            # A gateway fails once for each session whose kernel does not exist.
-            for _ in range(MAX_LIST_REQUESTS):
-                response = await server.request("/api/sessions")
-                if response.code < 500:
-                    break
+            sessions = await _list_sessions(server)
         except NoAnswerError:
             raise
         except StoppedError:
             return ""
         except KernelError:
-            # The server does not list sessions. A request for a session with the same
-            # name returns the existing session.
+            # A request for a session with the same name returns the existing session.
             return await self._request_kernel(server, {"session": session})
         name = _create_session_name(session)
-        sessions = response.body if isinstance(response.body, list) else []
         for entry in sessions:
             # Gateways nest the path.
             paths = (entry.get("path"), entry.get("notebook", {}).get("path"))
@@ -259,6 +258,21 @@ def _get_kernel_id(response: Response) -> str:
     if kernel_id is None or not KERNELSPEC_NAME.fullmatch(str(kernel_id)):
         return ""
     return str(kernel_id)
+
+
+async def _list_sessions(server: Server) -> list[dict[str, Any]]:
+    """Return the sessions of a server.
+
+    Raise KernelError if the server cannot be reached or does not list its sessions.
+    """
+    # A gateway fails once for each session whose kernel does not exist.
+    for _ in range(MAX_LIST_REQUESTS):
+        response = await server.request("/api/sessions")
+        if isinstance(response.body, list):
+            return [entry for entry in response.body if isinstance(entry, dict)]
+        if response.code < 500:
+            break
+    raise KernelError(f"{server.name} does not list its sessions ({response.code})")
 
 
 async def list_kernelspecs(server: Server) -> list[str]:

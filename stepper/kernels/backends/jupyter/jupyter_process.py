@@ -67,14 +67,17 @@ class JupyterProcess(RemoteProcess):
         return f"the connection is down ({self.channels.unreachable_reason})"
 
     def describe(self) -> KernelDescription:
-        """Return the kernel's kernelspec and server."""
+        """Return the kernel's kernelspec or id, its server and connection problems."""
         name = self.server.name
+        kernel_name = self.server.settings.kernel
+        if not self.is_owned:  # the kernelspec of a configured kernel is not known
+            kernel_name = f"kernel {self.id[:6]}"
         limitation = (
             f"on {name}, stepper does not limit memory and cannot report the running"
             " line; the limits of the server apply"
         )
         return KernelDescription(
-            f"{self.server.settings.kernel} ({name})",
+            f"{kernel_name} ({name})",
             limitation=limitation,
             is_external=not self.is_owned,
             location=f"kernel {self.id[:6]} on {name}",
@@ -83,7 +86,10 @@ class JupyterProcess(RemoteProcess):
         )
 
     async def interrupt(self) -> None:
-        """Ask the server to interrupt the kernel."""
+        """Ask the server to interrupt the kernel.
+
+        Errors are ignored: an interrupt that has no effect is repeated.
+        """
         with contextlib.suppress(KernelError):
             await self.server.request(f"/api/kernels/{self.id}/interrupt", "POST")
 

@@ -227,7 +227,7 @@ class Server:
         is_refused = code in REFUSED or response.is_redirect
         # A hub responds in place of a server that is not running.
         if response.is_from_hub and is_refused:
-            await self._check_hub(response.is_json, token, hint)
+            await self._check_hub(response, token, hint)
         if code == 401:
             raise KernelError(f"{self.name} refuses {token} (401)", hint)
         if code == 403:
@@ -270,7 +270,8 @@ class Server:
         """Return the error for the status 403.
 
         A server may also send this status for an unknown token. `token` and `hint` are
-        the results of `_describe_token`.
+        the results of `_describe_token`. Raise KernelError if the server cannot be
+        reached.
         """
         code = (await self._send("/api/me")).code
         if code in REFUSED:
@@ -279,20 +280,21 @@ class Server:
         user = "the client"
         if is_owner_known:
             user = f"the owner of {token}"
-        hint = ""
+        fix = ""
         if code != 200:
-            hint = "an Enterprise Gateway requires `env: {KERNEL_USERNAME: …}`"
+            fix = "an Enterprise Gateway requires `env: {KERNEL_USERNAME: …}`"
         return KernelError(
             f"{self.name} does not permit {user} to do this (403)"
             f"{response.reason_suffix}",
-            hint,
+            fix,
         )
 
-    async def _check_hub(self, has_json: bool, token: str, hint: str) -> None:
-        """Raise KernelError if the hub knows why the request was refused.
+    async def _check_hub(self, refusal: Response, token: str, hint: str) -> None:
+        """Raise KernelError if the hub knows why a request was refused.
 
-        `has_json` means that the server itself responded, and not only its hub. `token`
-        and `hint` are the results of `_describe_token`.
+        `refusal` is the response to the request. If it is JSON, the server itself
+        responded, and not only its hub. `token` and `hint` are the results of
+        `_describe_token`.
         """
         hub, _, path = self.base.partition("/user/")
         if not path:
@@ -305,13 +307,13 @@ class Server:
         if response.code == 200 and isinstance(response.body, dict):
             user_model = response.body
         owner = one_line(str(user_model.get("name") or ""), 100)
-        if has_json and owner:
+        if refusal.is_json and owner:
             raise KernelError(
                 f"{self.name} does not permit {owner}, the owner of {token}, to do this"
-                " (403)",
+                f" ({refusal.code})",
                 hint,
             )
-        if has_json:
+        if refusal.is_json:
             return
         user, _, server_name = unquote(path).partition("/")
         servers = user_model.get("servers")
@@ -379,6 +381,7 @@ def _read_token_file(path: str) -> str:
 
     Raise KernelError if the file is empty or unreadable, or if other users can read it.
     """
+    list_command = f"ls -l {shlex.quote(path)}"
     try:
         with open(path, encoding="utf-8") as stream:
             mode = stat.S_IMODE(os.fstat(stream.fileno()).st_mode)
@@ -391,10 +394,10 @@ def _read_token_file(path: str) -> str:
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", "") or type(error).__name__
         raise KernelError(
-            f"the token file {path} can't be read: {reason}", f"ls -l {path}"
+            f"the token file {path} can't be read: {reason}", list_command
         ) from None
     if not token:
-        raise KernelError(f"the token file {path} is empty", f"ls -l {path}")
+        raise KernelError(f"the token file {path} is empty", list_command)
     return token
 
 
