@@ -233,9 +233,9 @@ def find_installer() -> str:
 
 
 def kill_kernel(request: dict[str, Any]) -> dict[str, Any]:
-    """Kill the kernel and its process group, and remove the kernel's files.
+    """Kill the kernel and its process group, and return whether the kernel has exited.
 
-    Return whether the kernel has exited.
+    If it has, also remove the kernel's files.
     """
     deadline = time.monotonic() + END_SECONDS
     while is_running(request) and time.monotonic() < deadline:

@@ -179,7 +179,7 @@ class SshConnection:
 
         `action` is "start", "query", "kill" or "describe". Raise KernelUnreachableError
         if the host cannot be reached or does not respond within `seconds`. Raise
-        KernelError if the response is not valid.
+        KernelError if ssh cannot be executed or the response is not valid.
         """
         process = await _start_process(
             *self._build_command("-o", "ControlMaster=no", self.settings.host, SHELL),
@@ -222,7 +222,7 @@ class SshConnection:
         return f"{escaped}\n{message}\n".encode()
 
     def close(self) -> None:
-        """Kill the master and remove its sockets."""
+        """Stop reconnecting, kill the master and remove its sockets."""
         self.ports = []
         if self.reconnect_task is not None:
             self.reconnect_task.cancel()

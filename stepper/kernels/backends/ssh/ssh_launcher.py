@@ -89,11 +89,11 @@ class SshLauncher:
             "boot": response["boot"],
             "ports": ports,
         }
-        # If this daemon exits now, the next daemon finds the kernel.
-        sealed_kernel_records.write(self.record, data)
         process = SshProcess(data, link, self.record)
         kernel = KernelClient(process, self.parts, self.runtime)
         try:
+            # If this daemon exits now, the next daemon finds the kernel.
+            sealed_kernel_records.save(self.record, data)
             await link.open(ports)
             await kernel.connect(START_SECONDS)
         except BaseException:
@@ -105,15 +105,16 @@ class SshLauncher:
     async def cancel_request(self) -> None:
         """Kill the recorded kernel and remove its record.
 
-        Raise KernelError if the first attempt to kill the kernel fails. If the second
-        attempt also fails, the record is removed without an error.
+        Do nothing if there is no valid record. Raise KernelError if the first attempt
+        to kill the kernel fails. If the second attempt also fails, the record is
+        removed without an error.
         """
         try:
             data = json.loads(secure_files.read(self.record))
             settings = _parse_settings(data)
             link = self._create_connection(settings, uuid.UUID(data["kernel"]).hex)
             process = SshProcess(data, link, self.record)
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return
         try:
             await process.kill()
