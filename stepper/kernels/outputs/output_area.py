@@ -435,7 +435,7 @@ class OutputArea:
         for entry in (*self.progress_bars.values(), *reversed(self.entries)):
             if entry.text:
                 line = entry.text.get_last_line()
-                if line.strip():
+                if line:
                     return line
         return ""
 
@@ -449,7 +449,10 @@ class OutputArea:
         return lines
 
     def list_images(self) -> list[Output]:
-        """Return the outputs that contain images, including omitted outputs."""
+        """Return the outputs that contain images, including omitted outputs.
+
+        COUNTED_IMAGE is returned in place of an image that was dropped.
+        """
         self._apply_updates()
         return [entry.image for entry in self._iterate_entries() if entry.image]
 

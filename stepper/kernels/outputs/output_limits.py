@@ -37,8 +37,8 @@ class Entry:
 
     `size` is the size of the output in the notebook, in bytes. `text` is the growing
     text of a stream. `image` is the complete output if it contains an image, even if
-    the output is too large for the notebook. `removed` counts what was removed from an
-    output that is not a stream.
+    the output is too large for the notebook. `removed` counts the outputs, characters
+    and bytes that were removed from an output that is not a stream.
     """
 
     output: Output
@@ -55,14 +55,14 @@ class Entry:
 
     @property
     def omitted(self) -> OmittedOutput:
-        """What is missing compared with the output that the kernel sent."""
+        """The omissions in the entry, compared with the output that the kernel sent."""
         if self.text is None:
             return self.removed
         return OmittedOutput(self.text.omitted_characters)
 
     @property
     def total(self) -> OmittedOutput:
-        """What will be missing in the notebook if the whole entry is dropped."""
+        """The omissions in the notebook if the whole entry is dropped."""
         if self.removed.outputs:
             return self.removed
         characters = self.omitted.characters + self._count_characters()

@@ -146,10 +146,10 @@ class Widgets:
         return False
 
     def take_state(self) -> WidgetState | None:
-        """Return the state for the notebook, or None if the state has not changed.
+        """Return the state for the notebook, or None if there are no new changes.
 
-        Changes since the last call count. If the state is above its size limit, the
-        largest models are dropped.
+        A change is new if it happened after the last call. If the state is above its
+        size limit, the largest models are dropped.
         """
         if not self.changed:
             return None

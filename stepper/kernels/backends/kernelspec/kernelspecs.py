@@ -51,7 +51,7 @@ class Kernelspec:
 
         `python` is the project's interpreter. It replaces the program `python` or
         `python3`, and its environment replaces `{prefix}`. If `python` is not an
-        absolute path, stepper's own environment does.
+        absolute path, `{prefix}` is replaced by stepper's own environment.
         """
         prefix = sys.prefix
         if os.path.isabs(python):
@@ -165,7 +165,9 @@ def _read_spec(name: str, path: Path) -> Kernelspec | None:
         with path.open("rb") as stream:
             content = json.loads(stream.read(MAX_SIZE))
         argv = content["argv"]
-        if not argv or not all(isinstance(part, str) for part in argv):
+        if not isinstance(argv, list) or not argv:
+            return None
+        if not all(isinstance(part, str) for part in argv):
             return None
         env = content.get("env") or {}
         variables = {str(key): str(value) for key, value in env.items()}
@@ -174,13 +176,13 @@ def _read_spec(name: str, path: Path) -> Kernelspec | None:
         interrupt_mode = content.get("interrupt_mode") or "signal"
         return Kernelspec(
             name,
-            str(path.parent),
-            tuple(argv),
-            str(language),
-            str(display_name),
-            variables,
-            str(interrupt_mode),
-            _get_provisioner(content),
+            folder=str(path.parent),
+            argv=tuple(argv),
+            language=str(language),
+            display_name=str(display_name),
+            env=variables,
+            interrupt_mode=str(interrupt_mode),
+            provisioner=_get_provisioner(content),
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None

@@ -196,8 +196,13 @@ class ProvisionerLauncher:
         Raise KernelError if the provisioner cannot be restored.
         """
         try:
+            # `read_spec` reads the other fields from the folder.
             kernelspec = Kernelspec(
-                str(data["kernelspec"]), str(data["folder"]), (), "", ""
+                str(data["kernelspec"]),
+                str(data["folder"]),
+                argv=(),
+                language="",
+                display_name="",
             )
             spec = provisioner_manager.read_spec(kernelspec, str(data["python"]))
             connection_file = kernel_command.get_connection_file(

@@ -162,7 +162,8 @@ class ProvisionerProcess(RemoteProcess):
     async def kill(self) -> None:
         """Stop the kernel through its provisioner.
 
-        Raise KernelError if the kernel may still be running.
+        If the kernel may still be running, mark the record, so that the next start
+        stops the kernel, and raise KernelError.
         """
         was_dead = self.death is not None
         self.death = self.death or Death(
@@ -189,7 +190,11 @@ class ProvisionerProcess(RemoteProcess):
         )
 
     async def _stop(self) -> bool:
-        """Stop the kernel, and return whether it has certainly exited."""
+        """Stop the kernel, and return whether this succeeded.
+
+        If the provisioner does not know the process, a reply of the kernel to a
+        shutdown request counts as success.
+        """
         provisioner = self.manager.provisioner
         assert provisioner is not None
         is_stopped = True

@@ -53,7 +53,7 @@ def get_memory_usage(pid: int) -> MemoryUsage:
     machine = psutil.virtual_memory()
     used = machine.total - machine.available
     usages = [MemoryUsage(machine.total, used, "the machine"), *list_cgroup_usages(pid)]
-    return max(usages, key=lambda each: each.percent)
+    return max(usages, key=lambda usage: usage.percent)
 
 
 def list_cgroup_usages(
@@ -106,7 +106,10 @@ class _Group(NamedTuple):
 
 
 def _list_groups(pid: int, root: Path, proc: Path) -> Sequence[_Group]:
-    """Return a process's memory cgroups, innermost first."""
+    """Return a process's memory cgroups, innermost first.
+
+    Return an empty sequence if they are unknown.
+    """
     try:
         return _parse_groups(_read(proc / str(pid) / "cgroup"), root)
     except OSError:

@@ -57,7 +57,7 @@ class LocalBackend(KernelBackend):
         return BackendCheck([python])
 
     def kill_recorded_kernel(self, record: str) -> bool:
-        """Kill the processes of a recorded kernel and remove its files.
+        """Kill the processes of a recorded kernel and remove its files except stderr.
 
         Return whether the kernel was running. Start times identify the processes, so a
         process with a reused pid is not killed.

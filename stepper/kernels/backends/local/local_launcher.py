@@ -65,8 +65,8 @@ class LocalLauncher:
             return await self._start(config)
         except IpykernelMissingError as missing:
             prefix = config.bundled_ipykernel
-            has_copies = prefix and glob.glob(f"{glob.escape(prefix)}*")
-            if config.backend or not has_copies:
+            copies = glob.glob(f"{glob.escape(prefix)}*") if prefix else []
+            if config.backend or not copies:
                 raise
             try:
                 return await self._start(config, missing.hint)
@@ -203,8 +203,9 @@ class LocalLauncher:
     async def attach(self) -> KernelClient | Death | None:
         """Return the kernel that an earlier daemon started.
 
-        Return how the kernel died if it is dead, or None if there was no kernel. No
-        request is sent to the kernel.
+        Return how the kernel died if it is dead, a Death with the reason if the record
+        is not valid, or None if there was no kernel. A kernel whose start was not
+        finished is killed. No request is sent to the kernel.
         """
         try:
             data = json.loads(secure_files.read(str(self.files.record)))

@@ -166,7 +166,10 @@ class LocalProcess:
         return text[:SAMPLE_CHARACTERS]
 
     def read_log_tail(self) -> str:
-        """Return the last lines of the kernel's stderr, without escape sequences."""
+        """Return the last lines of the kernel's stderr, without escape sequences.
+
+        After a crash, the outer calls of the stack are left out.
+        """
         try:
             data = secure_files.read(self.log_location)
         except OSError:
