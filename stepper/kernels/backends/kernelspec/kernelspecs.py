@@ -65,7 +65,9 @@ class Kernelspec:
         def get_value(match: re.Match[str]) -> str:
             return values.get(match[1], match[0])
 
-        command = [PLACEHOLDER.sub(get_value, part) for part in self.argv]
+        command = []
+        for part in self.argv:
+            command.append(PLACEHOLDER.sub(get_value, part))
         if python and command[0] in PYTHON_NAMES:
             command[0] = python
         return command
@@ -107,7 +109,8 @@ def list_folders(environ: Mapping[str, str], python: str) -> list[Path]:
             folders.insert(-1, env_folder)
         else:
             folders.append(env_folder)
-    folders += ["/usr/local/share/jupyter", "/usr/share/jupyter"]
+    folders.append("/usr/local/share/jupyter")
+    folders.append("/usr/share/jupyter")
     absolute = filter(os.path.isabs, dict.fromkeys(folders))
     return [Path(folder, "kernels") for folder in absolute]
 
@@ -191,8 +194,8 @@ def _read_spec(name: str, path: Path) -> Kernelspec | None:
 def _get_provisioner(content: Mapping[str, Any]) -> str:
     """Return the name of the kernel provisioner in a kernelspec.
 
-    Return an empty string if the kernel is a local process. Raise AttributeError if the
-    metadata is not valid.
+    `content` is the content of the kernel.json file. Return an empty string if the
+    kernel is a local process. Raise AttributeError if the metadata is not valid.
     """
     metadata = content.get("metadata") or {}
     provisioner = metadata.get("kernel_provisioner") or {}
