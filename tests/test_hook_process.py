@@ -21,10 +21,11 @@ from typing import Any
 import pytest
 
 from stepper.common import hook_paths, wire_format
+from stepper.common.errors import DaemonError
 from stepper.common.hook_paths import fnv1a
 from stepper.common.paths import Paths
 from stepper.daemon import claude_code_json
-from stepper.hook import daemon_client, hook_payloads, hook_process
+from stepper.hook import daemon_client, daemon_start, hook_payloads, hook_process
 from stepper.install import installer
 from tests.conftest import (
     CLIENT,
@@ -590,3 +591,14 @@ def test_clients_and_script_have_the_same_constants() -> None:
     } - {(1 << 64) - 1}
     (line,) = re.findall(r'RUN =\s+"(.*)";', compiled)
     assert line in (ROOT / "hooks/stepper").read_text() and line == CLIENT
+
+
+def test_failed_start_of_the_daemon_leaves_no_file_open(tmp_path: Path) -> None:
+    paths = Paths(str(tmp_path))
+    paths.create_home_folder()
+    Path(paths.log).mkdir()  # in the place of the file
+    for _ in range(2):
+        open_files = os.listdir("/proc/self/fd")
+        with pytest.raises(DaemonError, match="can't be written"):
+            daemon_start.open_lock_and_log(paths)
+    assert len(os.listdir("/proc/self/fd")) == len(open_files)

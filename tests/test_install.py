@@ -30,6 +30,7 @@ from stepper.common.paths import (
 from stepper.install import (
     claude_settings,
     install_checks,
+    install_file_io,
     install_options,
     installer,
     python_probe,
@@ -1378,3 +1379,21 @@ def test_checkout_can_be_its_own_target(checkout, tmp_path, kernel):
     )
     uninstall_from(checkout_copy)
     assert snapshot(checkout_copy) == before
+
+
+def test_private_file_is_never_readable_by_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "secret"
+    file.write_text("old")
+    file.chmod(0o600)
+    modes = []
+    change_mode = Path.chmod
+
+    def record_mode(path: Path, mode: int) -> None:
+        modes.append(path.stat().st_mode & 0o777)
+        change_mode(path, mode)
+
+    monkeypatch.setattr(Path, "chmod", record_mode)
+    assert install_file_io.write(file, b"new") == "updated"
+    assert modes == [0o600] and file.stat().st_mode & 0o777 == 0o600

@@ -1935,6 +1935,20 @@ def test_uninstall_reports_a_file_it_cannot_change(shop: Project, toml: Path) ->
     assert toml.read_text() == broken
 
 
+def test_uninstall_reports_a_file_it_cannot_write(shop: Project) -> None:
+    file = shop.folder / ".cursor/mcp.json"
+    file.parent.mkdir()
+    file.write_text('{"mcpServers": {"other": {"command": "other"}}}')
+    mcp_client_config.add_entry(shop.paths, "cursor")
+    # With this name, no temporary file next to the file can be created.
+    target = file.rename(file.with_name("n" * 250))
+    file.symlink_to(target)
+    record = installer.read_install_record(str(shop.folder))
+    removal = mcp_client_config.remove_entries(shop.paths, record)
+    assert removal == ([], [".cursor/mcp.json"])
+    assert "stepper" in file.read_text()
+
+
 def test_tomlkit_is_loaded_from_the_environment(
     shop: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:

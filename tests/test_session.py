@@ -25,9 +25,12 @@ import pytest
 
 from stepper.cli.main import main
 from stepper.common.errors import KernelError
+from stepper.daemon import hook_events
+from stepper.daemon.claude_code_json import Event
 from stepper.daemon.server import Daemon
 from stepper.hook import daemon_client, hook_process
-from stepper.session import status_queries
+from stepper.session import status_queries, undelivered_reports
+from stepper.session.caller import Caller
 from stepper.session.session import Session
 from tests import test_recovery, test_report_texts, test_run_on_edit, test_workflow
 from tests.conftest import Answer, Project, code, text_of
@@ -648,3 +651,26 @@ def test_running_cells_are_unlisted_even_if_a_file_cannot_be_written(
     notice.rmdir()
     files.update()
     assert not Path(project.paths.running).exists()
+
+
+def test_marker_is_removed_after_the_undelivered_reports(project: Quick) -> None:
+    notebook = project.new("A")
+    workspace = project.daemon.workspace
+    session = workspace.sessions[notebook.name]
+    delivered: list[str] = []
+
+    async def deliver(text: str) -> bool:
+        delivered.append(text)
+        return True
+
+    async def end_turn() -> None:
+        undelivered_reports.add_undelivered(session, "cell 1 ran", "")
+        workspace.update_markers()
+        assert os.path.exists(project.paths.background_marker)
+        await hook_events.wait_for_background_runs(
+            workspace, Event({"hook_event_name": "Stop"}), Caller({}, deliver=deliver)
+        )
+
+    asyncio.run_coroutine_threadsafe(end_turn(), project.daemon.loop).result()
+    assert "cell 1 ran" in delivered[0]
+    assert not os.path.exists(project.paths.background_marker)

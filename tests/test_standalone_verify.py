@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -18,8 +19,9 @@ import pytest
 from stepper.cli import package_command, verify_command
 from stepper.common import hook_paths
 from stepper.common.errors import UsageError
-from stepper.daemon.replay import standalone, standalone_paths
+from stepper.daemon.replay import replay_workspace, standalone, standalone_paths
 from stepper.daemon.replay.standalone_paths import find_project_folder, find_python
+from stepper.policy.model import Limits
 from stepper.session.verification import late_outputs
 from tests.conftest import ROOT
 
@@ -409,3 +411,22 @@ def test_pytest_plugin(tmp_path: Path) -> None:
     code, out = run_pytest("--stepper-verify", "b.ipynb")
     assert code == 2 and "b.ipynb is not valid JSON" in out
     assert run_pytest("a.ipynb")[0] in (4, 5), "notebooks are collected on request only"
+
+
+def test_scratch_copy_has_links_to_all_files_of_the_project(tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    (project / "home").mkdir(parents=True)
+    (project / "notebooks").mkdir()
+    own_home = tmp_path / "own" / "home"
+    paths = standalone_paths.StandalonePaths(str(project), str(own_home), "")
+    launch: Any = None
+    workspace = replay_workspace.ReplayWorkspace(
+        original=str(project / "notebooks" / "a.ipynb"),
+        folder=str(tmp_path),
+        launch=launch,
+        limits=Limits(),
+        original_cwd=str(project / "notebooks"),
+    )
+    cwd = Path(replay_workspace._copy_working_directory(paths, workspace))
+    assert cwd.name == "notebooks" and not cwd.is_symlink()
+    assert (cwd.parent / "home").resolve() == project / "home"

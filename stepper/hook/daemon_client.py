@@ -79,7 +79,8 @@ def exchange(
 def _receive_response(sock: _socket.socket) -> "tuple[bytes, bytes]":
     """Return the kind and the payload of the next response.
 
-    Raise FrameError or ValueError if it is invalid.
+    Raise FrameError or ValueError if the response is invalid, and EOFError if the
+    daemon closes the connection.
     """
     prefix = receive_exactly(sock, wire_format.PREFIX)
     part_count = wire_format.parse_part_count(prefix)

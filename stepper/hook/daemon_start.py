@@ -127,8 +127,12 @@ def open_lock_and_log(paths: Paths) -> tuple[int, int]:
         # Opened because the daemon could not report an error about its lock.
         os.close(secure_files.open_private(paths.daemon_lock, os.O_CREAT | os.O_RDWR))
         lock = secure_files.open_private(paths.start_lock, os.O_CREAT | os.O_RDWR)
-        flags = os.O_CREAT | os.O_WRONLY | os.O_APPEND
-        log = secure_files.open_private(paths.log, flags)
+        try:
+            flags = os.O_CREAT | os.O_WRONLY | os.O_APPEND
+            log = secure_files.open_private(paths.log, flags)
+        except OSError:
+            os.close(lock)
+            raise
     except OSError as error:
         hint = getattr(error, "hint", "") or f"ls -la {paths.home}"
         message = f"{paths.home} can't be written: {error.strerror}"

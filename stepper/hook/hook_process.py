@@ -122,6 +122,7 @@ def end_read_time() -> None:
 
 
 def _is_in_progress(paths: HookPaths) -> bool:
+    """Return whether a notebook of the project is in progress."""
     return posix.access(paths.active_marker, posix.F_OK)
 
 
@@ -135,7 +136,7 @@ def forward_event(
     which cells ran. Raise the same errors as `send_request`.
     """
     command = b"hook " + event.encode()
-    on_progress = create_reader_check()
+    on_progress = create_output_check()
     launch = event not in NEVER_LAUNCH
     environ = posix.environ
     try:
@@ -208,14 +209,14 @@ def wait_for_message(paths: HookPaths, event: str, request: bytes, parent: int) 
     import os
     import time
 
-    check_reader = create_reader_check()
+    check_output = create_output_check()
     messages = list[bytes]()
     sockets = list[_socket.socket]()
 
     def handle_progress(body: bytes) -> None:
         """Store the request for the next daemon, or print the message."""
         nonlocal request
-        check_reader(body)
+        check_output(body)
         if body[:1] == b"\0":
             request = body[1:]  # the request for the next daemon
         elif body:
@@ -235,9 +236,8 @@ def wait_for_message(paths: HookPaths, event: str, request: bytes, parent: int) 
                 b"hook " + event.encode(),
                 request,
                 handle_progress,
-                True,
-                posix.environ,
-                sockets.append,
+                environ=posix.environ,
+                on_connect=sockets.append,
             )
             break
         except DaemonError:
@@ -272,9 +272,9 @@ def wait_for_daemon(paths: HookPaths, parent: int) -> bool:
 def ensure_daemon(
     paths: HookPaths, parent: int, event: str, client_result: str
 ) -> bool:
-    """Start a daemon if none is running, and return whether to continue.
+    """Start a daemon if none is running; return whether a daemon is running.
 
-    Return False if the client exited or no report is pending.
+    No daemon is started if the client exited, or for `Rearm` if no report is pending.
     """
     import time
 
@@ -337,7 +337,7 @@ def can_notify(parent: int) -> bool:
     return b"--input-format=stream-json" in command_line
 
 
-def create_reader_check() -> "Callable[[bytes], None]":
+def create_output_check() -> "Callable[[bytes], None]":
     """Return a progress handler that exits if Claude Code no longer reads the output.
 
     The daemon cancels the cell when this process exits.
@@ -345,7 +345,7 @@ def create_reader_check() -> "Callable[[bytes], None]":
     parent = posix.getppid()
     is_first = True
 
-    def check_reader(_: bytes) -> None:
+    def check_output(_: bytes) -> None:
         """Exit if Claude Code no longer reads the output."""
         nonlocal is_first
         # The first heartbeat arrives immediately: short cells skip the check.
@@ -364,7 +364,7 @@ def create_reader_check() -> "Callable[[bytes], None]":
         if is_closed or posix.getppid() != parent:
             posix._exit(0)
 
-    return check_reader
+    return check_output
 
 
 def build_client_error(result: str, paths: HookPaths) -> StepperError:

@@ -165,7 +165,7 @@ def format_install_command(paths: Paths, broken: str = "", options: str = "") ->
 
     `broken` is the path with the problem: if it is in the main checkout of this
     worktree, the command installs stepper in the main checkout. `options` are further
-    options of the command, after a space.
+    options of the command, after a space. The command may end with a shell comment.
     """
     candidates = [
         folder for folder in paths.checkouts if Path(broken).is_relative_to(folder)
@@ -214,7 +214,7 @@ def is_daemon_listening(paths: Paths) -> bool:
 
 
 def _check_config(paths: Paths) -> str:
-    """Check that the configuration is valid; return the path of its file."""
+    """Check that the configuration is valid; return the path of its file, if any."""
     try:
         load_limits(paths)
     except UsageError as error:
@@ -233,10 +233,7 @@ def _check_interpreter(paths: Paths) -> str:
             f"you have not accepted {python}: stepper does not run this interpreter",
             TRUST_COMMAND,
         )
-    install_command = format_install_command(paths, python)
-    # The command may end with a shell comment: options must precede it.
-    install_command = install_command.partition("  #")[0]
-    repair = f"{install_command} --python PATH"
+    repair = format_install_command(paths, python, " --python PATH")
     version = probe_kernel_python(python, python, repair).version
     return f"{python} (Python {version})"
 
@@ -471,7 +468,7 @@ def _check_personal_skills(paths: Paths) -> str:
 
 
 def _check_mcp(paths: Paths) -> str:
-    """Check the package of the MCP server; return the names of configured clients."""
+    """Check the package of the MCP server; return a text on the configured clients."""
     record = read_install_record(paths.environment_checkout)
     if not record.get("mcp"):
         command = format_install_command(paths, options=" --mcp")
@@ -497,10 +494,13 @@ def _check_socket(paths: Paths) -> str:
             status = os.lstat(folder)
         except FileNotFoundError:
             return f"{folder} (will be created when the first cell runs)"
-        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
+        if not stat.S_ISDIR(status.st_mode):
+            raise StepperError(f"{folder} is not a folder", f"rm {shlex.quote(folder)}")
+        if status.st_uid != os.getuid():
             raise StepperError(
-                f"{folder} belongs to another user or is not a folder",
-                f"rm -r {shlex.quote(folder)}",
+                f"{folder} belongs to another user",
+                "To fix this, ask the owner of the folder to remove it. To see the"
+                f" owner, run: ls -ld {shlex.quote(folder)}",
             )
         if status.st_mode & 0o077:
             raise StepperError(

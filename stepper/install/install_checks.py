@@ -92,8 +92,8 @@ def check_target(target: str) -> None:
 def check_links(project: Path, *other_names: str, claude: bool = True) -> None:
     """Raise StepperError if one of stepper's paths leads out of the project.
 
-    `other_names` are further paths to check, relative to the project. `claude` says
-    whether stepper uses .claude/.
+    Also raise the error if `.stepper` is a link. `other_names` are further paths to
+    check, relative to the project. `claude` says whether stepper uses .claude/.
     """
     names = (".stepper", ".gitignore", *STEPPER_PATHS, *other_names)
     if claude:
@@ -140,7 +140,7 @@ def check_paths(project: Path, *names: str) -> None:
             )
 
 
-def check_owners(project: Path) -> None:
+def check_script_path(project: Path) -> None:
     """Raise StepperError if another program has a file at the hook script's path."""
     script = project / claude_settings.SCRIPT
     if script.is_file() and SCRIPT_MARK not in read(script):
@@ -255,7 +255,7 @@ def check_and_choose_interpreter(options: argparse.Namespace) -> InterpreterChoi
     uses_claude_code = not options.mcp_only
     _check_project_paths(paths, options, uses_claude_code)
     if uses_claude_code:
-        check_owners(project)
+        check_script_path(project)
         read_settings(project / SETTINGS)  # raises StepperError if it is not valid
     else:
         _check_no_hooks(paths)

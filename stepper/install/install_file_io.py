@@ -91,6 +91,8 @@ def write(path: Path, content: bytes, mode: int | None = None) -> str:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
+        if mode is not None:
+            temporary.touch(0o600)  # until `mode` is set: the content may be secret
         temporary.write_bytes(content)
         if mode is not None:
             temporary.chmod(mode)

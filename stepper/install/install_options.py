@@ -119,7 +119,8 @@ def _check_patterns(patterns: list[str]) -> None:
 def _choose_target(options: argparse.Namespace) -> None:
     """Set the options `target`, an absolute path, and `scratch`.
 
-    `scratch` means that the target is a temporary folder.
+    `scratch` means that the target is a temporary folder. The target of a demo is
+    created, unless `--planned` names a target that an earlier call created.
     """
     options.scratch = options.demo and options.target is None
     if not options.planned:

@@ -250,7 +250,11 @@ def _link_command(paths: Paths, options: argparse.Namespace) -> None:
 
 
 def _use_environment(paths: Paths, options: argparse.Namespace) -> None:
-    """Complete the environment, and stop the daemons of a replaced environment."""
+    """Complete the environment.
+
+    If the environment was replaced, also compile the hook's client, and stop the
+    daemons of the former environment.
+    """
     change = "created" if options.remade else "unchanged"
     print_line("environment", f"{change}: .stepper/env (stepper {__version__})")
     _complete_environment(paths)
@@ -512,7 +516,7 @@ def _write_record(
     names = (".claude", ".claude/hooks", SKILLS, ".gitignore", notebooks)
     # An earlier installation recorded the original state before it changed the project.
     if old_record.get("mcp_only") and not options.mcp_only:
-        old_record = _forget_mcp_only(Path(paths.project), old_record, names)
+        old_record = _convert_mcp_only_record(Path(paths.project), old_record, names)
     original = _describe_original(paths, options, names)
     original = {name: old_record.get(name, value) for name, value in original.items()}
     has_new_folder = notebooks != old_record.get("notebooks", notebooks)
@@ -542,7 +546,7 @@ def _write_record(
     trust.save_record(paths, record)
 
 
-def _forget_mcp_only(
+def _convert_mcp_only_record(
     project: Path, record: claude_settings.Data, names: tuple[str, ...]
 ) -> claude_settings.Data:
     """Convert the record of an `--mcp-only` installation when hooks are installed.

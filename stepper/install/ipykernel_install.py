@@ -87,7 +87,7 @@ def has_project_table(project: Path) -> bool:
 def install_ipykernel(project: Path, *pip: str) -> CompletedProcess[str]:
     """Install ipykernel with a pip command, and return the result of the process.
 
-    The first attempt uses the versions in the project's lock file.
+    If the project has a lock file, the first attempt uses the versions in this file.
     """
     lock = read(project / "uv.lock").decode("utf-8", "replace")
     # If a package is locked in two versions, the last version is used.

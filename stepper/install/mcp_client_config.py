@@ -181,14 +181,12 @@ def remove_entries(paths: Paths, record: dict[str, Any]) -> Removal:
         try:
             text = read(path).decode("utf-8")
             remaining = _remove_from_text(client, text, original.get("text"), paths)
+            if remaining != text:
+                _write_remaining(client, path, remaining, original)
+                removal.changed.append(client.display_path)
         except (StepperError, OSError, ValueError, RecursionError):
             if STARTER in text or claude_settings.SCRIPT in text:
                 removal.failed.append(client.display_path)
-            continue
-        if remaining == text:
-            continue
-        _write_remaining(client, path, remaining, original)
-        removal.changed.append(client.display_path)
     return removal
 
 

@@ -113,6 +113,7 @@ def _bind_workspace_entry(**options: Any) -> Callable[[str], Entry]:
     folder = "${workspaceFolder}"
 
     def make_entry(project: str) -> Entry:
+        """Return the entry, with the hook script if the project has this script."""
         if _has_hook_script(project):
             return {**options, "command": f"{folder}/{SCRIPT}", "args": [EVENT]}
         search = f'cd "$1" || exit; {SEARCH_SCRIPT}'
@@ -125,6 +126,7 @@ def _bind_path_entry(**options: Any) -> Callable[[str], Entry]:
     """Return the `make_entry` of a client that starts servers in any folder."""
 
     def make_entry(project: str) -> Entry:
+        """Return the entry, with the absolute path of a script."""
         if _has_hook_script(project):
             return {**options, "command": f"{project}/{SCRIPT}", "args": [EVENT]}
         return {**options, **_make_starter_entry(project)}

@@ -88,7 +88,11 @@ def find_mode(project: Path) -> tuple[str, str]:
 
 
 def _read_permissions(file: Path) -> dict[str, Any]:
-    """Return the permissions in a settings file, or an empty dictionary."""
+    """Return the permissions in a settings file, or an empty dictionary.
+
+    Raises:
+        StepperError: The file can't be read.
+    """
     _, settings = read_settings(file)
     permissions: dict[str, Any] = settings.get("permissions", {})
     return permissions

@@ -41,7 +41,10 @@ def add_status_line(paths: Paths, data: Data, record: Data) -> tuple[Data, Data]
     """Add stepper's status line; return the new settings and the new record.
 
     The record contains the replaced setting. The replaced command is written to a file
-    for stepper's script.
+    for stepper's script. Without a replaced command, this file is removed.
+
+    Raises:
+        StepperError: The user's settings can't be read.
     """
     current = data.get(KEY)
     if not is_ours(current):

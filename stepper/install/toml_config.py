@@ -7,6 +7,7 @@ loads tomlkit from stepper's environment.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import sys
@@ -71,10 +72,9 @@ def load_tomlkit(paths: Paths) -> Any:
     Raises:
         StepperError: stepper's environment does not contain tomlkit.
     """
-    try:
+    with contextlib.suppress(ImportError):
         return importlib.import_module("tomlkit")
-    except ImportError:
-        folders = [str(path) for path in Path(paths.env).glob("lib/python*/*-packages")]
+    folders = [str(path) for path in Path(paths.env).glob("lib/python*/*-packages")]
     sys.path.extend(folders)
     try:
         return importlib.import_module("tomlkit")

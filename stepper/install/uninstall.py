@@ -73,7 +73,7 @@ def uninstall(options: argparse.Namespace) -> None:
     """Undo an installation.
 
     Raises:
-        StepperError: The settings can't be read; nothing was changed.
+        StepperError: The project or its settings can't be used; nothing was changed.
     """
     check_target(options.target)
     paths = Paths(options.target)
@@ -144,7 +144,10 @@ def _print_kept(project: Path, notebooks: str) -> None:
 
 
 def _restore_notebooks(paths: Paths) -> None:
-    """Put back the notebooks that were being read when stepper was killed."""
+    """Put back the notebooks that were being read when stepper was killed.
+
+    Print a warning if this fails.
+    """
     if not leftover_slim_copies.list_notebooks(paths):
         return
     if paths.is_env_recorded():
@@ -301,7 +304,11 @@ def _remove_user_script() -> None:
 
 
 def _remove_home(paths: Paths, record: Record) -> None:
-    """Remove stepper's files from .stepper/, and the folder if no files are left."""
+    """Remove stepper's files from .stepper/, and the folder if no files are left.
+
+    If files of the user are left, git ignores the folder. Also remove the folder of the
+    sockets.
+    """
     home = Path(paths.home)
     names = list(STEPPER_FILES)
     config = record.get("config")  # the text that `--notebooks` wrote

@@ -71,7 +71,8 @@ def install_script(paths: Paths) -> str:
 def remove_script() -> ScriptRemoval:
     """Remove the script, unless other projects of the user need the script.
 
-    A script of another program is left unchanged.
+    If other projects need the script, it runs the environment of one of them outside of
+    projects. A script of another program is left unchanged.
     """
     path = get_script_path()
     content = read(path)

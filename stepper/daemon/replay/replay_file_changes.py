@@ -83,6 +83,7 @@ class FolderSnapshot:
         The kind of change is `same` or `changed`, depending on the contents. It is
         `written` if only the sizes can be compared, and they are equal.
         """
+        # Each changed file may be hashed, unless the file itself is too large.
         self.bytes_left = MAX_TOTAL_BYTES
         digest = None
         if before.digest:

@@ -234,7 +234,7 @@ async def _replay_slot(request: Request, limit: int) -> AsyncIterator[None]:
     """Wait until fewer than `limit` replays of the project run, and run as one of them.
 
     Replays may write the same files, so the default limit is 1. Raise StepperError if
-    the caller disconnects while it waits.
+    the caller disconnects during the wait.
     """
     slots = request.workspace.replay_slots
     if slots.is_full(limit):
@@ -242,12 +242,14 @@ async def _replay_slot(request: Request, limit: int) -> AsyncIterator[None]:
         request.progress(progress_events.Waiting(line=line))
     acquisition = asyncio.create_task(slots.acquire(limit))
     disconnection = asyncio.create_task(request.caller.disconnected.wait())
-    await asyncio.wait(
-        [acquisition, disconnection], return_when=asyncio.FIRST_COMPLETED
-    )
-    is_acquired = acquisition.done()
-    acquisition.cancel()
-    disconnection.cancel()
+    try:
+        await asyncio.wait(
+            [acquisition, disconnection], return_when=asyncio.FIRST_COMPLETED
+        )
+        is_acquired = acquisition.done()
+    finally:
+        acquisition.cancel()
+        disconnection.cancel()
     if not is_acquired:
         raise StepperError(
             "nothing ran: the request was cancelled while it waited for another replay"
@@ -354,12 +356,12 @@ def _copy_working_directory(paths: Paths, replay_workspace: ReplayWorkspace) -> 
     source = paths.project
     target = os.path.join(replay_workspace.folder, SCRATCH)
     os.mkdir(target)
-    home_name = os.path.basename(paths.home)
     for part in relative_cwd.split(os.sep):
         if part == ".":
             continue
         for entry in scan_folder(source):
-            if entry.name not in (part, home_name):
+            # The copy itself is in the folder of stepper's own files.
+            if entry.name != part and entry.path != paths.home:
                 os.symlink(entry.path, os.path.join(target, entry.name))
         source = os.path.join(source, part)
         target = os.path.join(target, part)
@@ -382,7 +384,7 @@ def _copy_existing(source: str, target: str) -> None:
 
 
 def _explain(error: OSError) -> str:
-    """Return the reason of an error, or of the first error if several files failed."""
+    """Return the reason for an error, or for the first one if several files failed."""
     if isinstance(error, shutil.Error) and error.args[0]:
         source, _, reason = error.args[0][0]
         return f"{source} can't be copied: {reason}"

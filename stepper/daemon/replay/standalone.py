@@ -50,7 +50,10 @@ class StandaloneReplays:
     stopped: asyncio.Event
 
     def find_project(self, notebook: str) -> str:
-        """Return the folder to which the names of results are relative."""
+        """Return the folder to which the names of results are relative.
+
+        Raise UsageError if the notebook does not exist.
+        """
         return standalone_paths.find_project_folder(_find_notebook(notebook))
 
     async def verify(
@@ -58,7 +61,7 @@ class StandaloneReplays:
     ) -> VerifyResult:
         """Replay the notebook at a path, and return the result.
 
-        Raise StepperError if it can't be replayed.
+        Raise StepperError if the notebook can't be replayed.
         """
         path = _find_notebook(notebook)
         project = standalone_paths.find_project_folder(path)
@@ -154,7 +157,7 @@ class StandaloneWorkspace(Workspace):
 def replay_once(notebook: str) -> VerifyResult:
     """Replay the notebook at a path, and return the result.
 
-    Raise StepperError if it can't be replayed.
+    Raise StepperError if the notebook can't be replayed.
     """
     replays = StandaloneReplays(Verify(), dict(os.environ), asyncio.Event())
     return asyncio.run(replays.verify(notebook, _ignore_progress))

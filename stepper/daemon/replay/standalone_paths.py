@@ -103,9 +103,11 @@ def find_python(
 ) -> str:
     """Return the interpreter for a notebook.
 
-    This is `configured`, the active virtual environment, or the environment of this
-    program. If that contains only this program (uvx, pipx), it is the nearest `.venv`
-    above the notebook, the active conda environment, or `python3` on the PATH.
+    This is the first of these interpreters that exists: `configured`, the one of the
+    active virtual environment, of this program's environment, of the nearest `.venv`
+    above the notebook, or of the active conda environment, and `python3` on the PATH.
+    An environment that contains only this program (uvx, pipx) is not used. Raise
+    UsageError if `configured` is not an interpreter.
     """
     if configured:
         return _check_python(configured)
@@ -159,7 +161,10 @@ def _join_python(env: str) -> str:
 
 
 def _find_on_path(environ: Mapping[str, str]) -> str:
-    """Return the interpreter on the PATH, but not that of this program."""
+    """Return the path of `python3` or `python` on the PATH, or an empty string.
+
+    The environment of this program is not searched.
+    """
     own_folder = os.path.realpath(os.path.join(sys.prefix, "bin"))
     folders = [
         folder

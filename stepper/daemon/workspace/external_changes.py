@@ -65,7 +65,8 @@ class ExternalChanges:
         self.is_started = False
         self.folders: list[str] = []  # the folders that the hook script checks
         self.next_full_scan = 0.0
-        self.read_count = -1  # the index's `read_count` when the folders were listed
+        # The index's `read_count` when the folders were listed; -1 before that.
+        self.read_count = -1
         self.marker_text = b""
         # The patterns whose notebooks are all in `reported`.
         self.patterns: list[str] = []
@@ -157,7 +158,9 @@ class ExternalChanges:
                 if session.requests.is_locked:
                     postponed.add(path)
                 elif used_shell or not jupyter_saves.is_server_running(path):
-                    lines += _take_change_report(session)
+                    line = _take_report_line(session)
+                    if line:
+                        lines.append(line)
         return postponed
 
     def find_changed(self) -> set[str]:
@@ -284,30 +287,31 @@ def _read_states(paths: Iterable[str]) -> FileStates:
     return states
 
 
-def _take_change_report(session: Session) -> list[str]:
+def _take_report_line(session: Session) -> str:
     """Return a report line on a notebook's changed cells, and mark them as reported.
 
-    The line is returned in a list. The list is empty if each cell ran with its current
-    source or was reported before. If the notebook can't be read, the line contains the
-    reason.
+    Return an empty string if each cell ran with its current source or was reported
+    before. If the notebook can't be read, the line contains the reason.
     """
     try:
         document, cells = undelivered_reports.update_changed_cells(session)
     except NotebookError as error:
-        return [messages.format_unreadable(session.name, error.message)]
+        return messages.format_unreadable(session.name, error.message)
     replaced_notebook.record_agent_version(session)
     unreported = undelivered_reports.pop_unreported_cells(session, cells)
     if not unreported:
-        return []
+        return ""
     # The execution count of each cell's last run here.
     counts = {run.cell_id: run.execution_count for run in session.state.runs}
-    changed = [cell for cell in unreported if cell.id in counts]
-    new = [cell for cell in unreported if cell.id not in counts]
+    changed_cells = [cell for cell in unreported if cell.id in counts]
+    new_cells = [cell for cell in unreported if cell.id not in counts]
     # The cells that still show the output of the source that ran.
-    outdated = []
-    for cell in changed:
+    outdated_cells = []
+    for cell in changed_cells:
         count = counts[cell.id]
         displayed = document.get_displayed_execution_count(cell)
         if displayed is not None and displayed == count:
-            outdated.append(cell)
-    return [messages.format_changed(session.name, changed, new, outdated)]
+            outdated_cells.append(cell)
+    return messages.format_changed(
+        session.name, changed_cells, new_cells, outdated_cells
+    )

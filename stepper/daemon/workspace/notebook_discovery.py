@@ -93,8 +93,8 @@ class NotebookIndex:
     ) -> None:
         """Check every folder, and read folders that are new or changed.
 
-        Stop reading after `seconds`, or after this number of directory `entries`. The
-        defaults are the limits of `project_walk.walk`.
+        Stop reading after `seconds`, or when this number of `entries` of folders has
+        been read. The defaults are the limits of `project_walk.walk`.
         """
         if [*patterns] != self.patterns:
             self.patterns = [*patterns]
@@ -253,7 +253,11 @@ class _Refresh:
         self.pending.extend((child, False) for child in unsearched)
 
     def _read(self, path: str, is_searched: bool, stamp: Stamp | None) -> None:
-        """Read a folder; for a folder that is not searched, list only notebooks."""
+        """Read a folder.
+
+        In an environment or a folder that is not searched, only list the notebooks
+        among the first CROWDED_ENTRIES entries.
+        """
         self.index.read_count += 1
         folder = Folder()
         self.folders[path] = folder

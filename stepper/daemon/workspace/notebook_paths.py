@@ -131,15 +131,16 @@ class NotebookPaths:
             name = OUTSIDE_PREFIX + self.paths.relpath(path)
         return name.removesuffix(".ipynb")
 
-    def get_path_of_store(self, name: str) -> str:
+    def get_path_of_store(self, store_file: str) -> str:
         """Return the path of the notebook with a store.
 
-        `name` is the store with the suffix `.ipynb`.
+        `store_file` is the store with the suffix `.ipynb`.
         """
-        renamed = self.renames_file.get_notebook(name.removesuffix(".ipynb"))
-        if renamed is not None:
-            return self._join(renamed)
-        name = NUMBER_PREFIX.sub("", name, count=1)
+        store = store_file.removesuffix(".ipynb")
+        renamed_notebook = self.renames_file.get_notebook(store)
+        if renamed_notebook is not None:
+            return self._join(renamed_notebook)
+        name = NUMBER_PREFIX.sub("", store_file, count=1)
         if name.startswith(OUTSIDE_PREFIX):
             return self._join(name.removeprefix(OUTSIDE_PREFIX))
         return os.path.join(self._default_folder, name)

@@ -430,9 +430,13 @@ class Workspace:
         session = self.find_open_work(client)
         return session.name if session else None
 
-    def _get_unfinished(self, current: str) -> Session | None:
-        """Return the session of a notebook if it has open work, otherwise None."""
-        name = self.renames.resolve_name(current)
+    def _get_unfinished(self, recorded_name: str) -> Session | None:
+        """Open the session of a notebook, and return it if the notebook has open work.
+
+        Otherwise, return None. The notebook may have been renamed after its name was
+        recorded.
+        """
+        name = self.renames.resolve_name(recorded_name)
         path = self._join(name)
         if not os.path.exists(path):
             return None
