@@ -23,6 +23,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stepper.kernels.in_kernel.undo.image_memory import Sizes
 from stepper.kernels.in_kernel.undo.object_snapshots import RestoreError
 from stepper.kernels.in_kernel.undo.object_walk import Walk, forget_classes
 from stepper.kernels.in_kernel.undo.python_objects import scope
@@ -444,6 +445,11 @@ def test_large_object_is_unprotected() -> None:
 def test_walk_stops_at_its_deadline_and_says_so() -> None:
     value = [Plain(a=[number]) for number in range(1000)]
     assert walk(value, seconds=0).incomplete == ["name0"]
+
+
+def test_contents_of_a_long_dict_have_a_size() -> None:
+    value = {number: [bytes(100_000)] for number in range(1001)}
+    assert Sizes([value]).total > 50 * 100_000
 
 
 def test_classes_are_not_kept_alive() -> None:

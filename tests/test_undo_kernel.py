@@ -352,6 +352,23 @@ def test_facts_on_other_code(lab: UndoLab) -> None:
     assert set(restored.not_restored) == {"rows", "n"}
 
 
+def test_other_code_after_a_change_of_a_library_module(lab: UndoLab) -> None:
+    """The module has a snapshot only while the cell that changes it runs."""
+    lab.step("import fractions")
+    lab.step("fractions.extra = 1")
+    run = lab.number
+    lab.step("n = 1")
+    result = lab.ok("n = 2")
+    assert "swallowed" not in result.diagnosis_data
+    assert result.undo and result.undo.rebound == ("n",)
+    result = lab.ok("fractions.extra = 2")
+    assert result.undo and result.undo.ends_reach
+    _, restored = lab.show("fractions.extra", [run])
+    assert lab.output == "2\n"
+    assert "fractions" in restored.not_restored
+    lab.ok("del fractions.extra")
+
+
 def test_silent_undo(lab: UndoLab) -> None:
     lab.step("rows = [1]")
     lab.step("rows.append(2); new = 1")
@@ -582,6 +599,15 @@ def test_counters_of_a_package(lab: UndoLab) -> None:
     assert lab.output == "2 4 1\n"
 
 
+def test_counter_of_a_function_whose_only_text_is_a_format(lab: UndoLab) -> None:
+    source = PACKAGE.replace("f'sys[{System._count}]'", "'sys[%d]' % System._count")
+    lab.step(source.replace("'toy'", "'toy_format'"))
+    lab.step("a = toy.System()")
+    facts = lab.step("a = toy.System(); print(a.name)", [lab.number], {"a"})
+    assert lab.output == "sys[0]\n"
+    assert facts.restore and not facts.restore.not_restored
+
+
 def test_counters_that_differ_are_named(lab: UndoLab) -> None:
     lab.step(PACKAGE.replace("'toy'", "'toy_ids'"))
     lab.step("a = toy.System()")
@@ -725,7 +751,7 @@ def test_large_value_that_may_contain_a_former_value_is_not_passed_over(
     facts = lab.step("class A: pass", [first + 1], {"A"})
     assert facts.restore
     assert facts.restore.former_classes == {"A": ("", "small")}
-    lab.step("del big")
+    lab.ok("del big")  # without an image, which would copy the dict
 
 
 def test_twin_that_is_too_large_for_a_search_is_named(lab: UndoLab) -> None:

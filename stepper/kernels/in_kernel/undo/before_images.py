@@ -1,8 +1,8 @@
 """The log of before-images: what each run of a cell changed, and the state before it.
 
-Before a run, the bindings of the user's names and snapshots of the objects that the
-cell may reach are taken. After the run, only what differs is kept. `image_restore`
-goes back to these states.
+Before a run, the bindings of the user's names are stored, with snapshots of the objects
+that the cell may reach. After the run, only the differences are kept. `image_restore`
+restores these states.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from stepper.kernels.in_kernel.undo.image_recording import (
     Recording,
     add_unprotected,
     clock,
+    has_changed,
+    protect_changed_module,
 )
 from stepper.kernels.in_kernel.undo.object_walk import (
     TOO_LARGE,
@@ -41,12 +43,14 @@ class Log:
     """All images of this kernel, and the values at the end of the last execution."""
 
     def __init__(self) -> None:
-        self.images: list[Image] = []
+        self.images: list[Image] = []  # oldest first
         # Run → the names of an image that was dropped.
         self.dropped: dict[int, set[str]] = {}
+        # Name → the id of its value, when the names were last recorded.
         self.last_ids: dict[str, int] | None = None
-        self.watched: list[Snapshot] | None = None
-        self.current: Recording | None = None
+        # Objects in images, during the execution by another client.
+        self.watched: list[Snapshot] = []
+        self.current: Recording | None = None  # of the run in progress
         self.memory = 0  # bytes for all images, as of the last run
         # Names whose values may contain a former and a current object of a cell.
         self.twins: set[str] = set()
@@ -66,9 +70,10 @@ def record_names(bindings: Any) -> None:
 
 
 def record_boundary(bindings: Any) -> list[str]:
-    """Record and return the names that were bound or deleted outside of runs.
+    """Return the names that were bound or deleted since `record_names` was called.
 
-    These are the changes since the names were last recorded.
+    No run changed these names. An image of an external execution records them. Nothing
+    is recorded if there is no other image.
     """
     if log.last_ids is None or not log.images:
         return []
@@ -83,9 +88,9 @@ def record_boundary(bindings: Any) -> list[str]:
 
 
 def forget_modules(names: set[str]) -> None:
-    """Forget former states of modules that were reloaded, and of what they define.
+    """Forget former states of reloaded modules, and of their functions and classes.
 
-    The new code must not be replaced by the former one.
+    An undo must not replace the new code by the former code.
     """
     for image in log.images:
         for key, change in list(image.objects.items()):
@@ -94,7 +99,10 @@ def forget_modules(names: set[str]) -> None:
 
 
 def get_origin(target: Any) -> Any:
-    """Return the name of a module, or of the module of a class or function."""
+    """Return the name of a module, or of the module of a class or function.
+
+    Return None for other objects.
+    """
     if isinstance(target, types.ModuleType):
         return target.__name__
     if isinstance(target, (type, types.FunctionType)):
@@ -104,34 +112,44 @@ def get_origin(target: Any) -> Any:
 
 def watch_external() -> None:
     """Take snapshots of all objects in images before another client's execution."""
-    targets = {}
+    snapshots = {}
     for image in log.images:
         for key, change in image.objects.items():
-            targets[key] = change.snapshot
+            snapshots[key] = change.snapshot
     log.watched = []
-    for target, row, _ in targets.values():
-        log.watched.append(Snapshot(target, row, row.take(target)))
+    for target, row, former_state in snapshots.values():
+        # A library's module or class has a state only if it is protected.
+        protect_changed_module(target)
+        try:
+            state = row.take(target)
+        except Exception:
+            # The comparison then says that the object has changed, or is unreadable.
+            state = former_state
+        log.watched.append(Snapshot(target, row, state))
 
 
 def finish_external() -> bool:
     """Record the objects in images that another client's execution changed.
 
-    Return whether there are any.
+    An object whose state cannot be read counts as changed. Return whether an object
+    has changed.
     """
-    watched = log.watched or []
-    log.watched = None
     image = Image(0)
-    for snapshot in watched:
-        target, row, state = snapshot
-        if row.is_same is not None and not row.is_same(target, state):
-            image.objects[id(target)] = Change(snapshot, set())
+    for snapshot in log.watched:
+        if has_changed(snapshot) is not False:
+            key = id(snapshot.target)
+            image.objects[key] = Change(snapshot, set())
+    log.watched = []
     if image.objects:
         log.images.append(image)
     return bool(image.objects)
 
 
 def begin(request: Any, bindings: Any) -> None:
-    """Take the image of a run that starts now."""
+    """Take the image of a run that starts now.
+
+    If this fails, record that the state before the run is unknown, and raise the error.
+    """
     was_enabled = pause_collector()
     forget_classes()
     names = set[str]().union(*request["names"].values())
@@ -146,7 +164,7 @@ def begin(request: Any, bindings: Any) -> None:
 
 
 def add_lost_image(run: int, names: Iterable[str]) -> None:
-    """Record that the state before a run is not known. It used these names."""
+    """Record that the state before a run is unknown, for the names that it uses."""
     image = Image(run)
     for name in names:
         add_unprotected(image, name, NOT_KEPT, 0, UNKNOWN)
@@ -159,7 +177,11 @@ def get_current_run() -> int:
 
 
 def finish(bindings: Any, has_failed: bool) -> Any:
-    """Keep what the run changed, and return the facts for the daemon."""
+    """Keep what the run changed, and return the facts for the daemon.
+
+    Return None if the run has no image. If `has_failed` is true, the modules that the
+    run imported count as its changes.
+    """
     scope.has_failed = has_failed
     recording = log.current
     log.current = None
@@ -190,7 +212,10 @@ def finish(bindings: Any, has_failed: bool) -> Any:
 
 
 def finish_image(recording: Recording, bindings: Any) -> Image:
-    """Return what a run changed, without values that are too large."""
+    """Return the image of a run, without former values that are too large.
+
+    If this fails, record that the state before the run is unknown, and raise the error.
+    """
     try:
         image = recording.finish(bindings)
         drop_large_bindings(image, recording.memory)
@@ -202,7 +227,10 @@ def finish_image(recording: Recording, bindings: Any) -> Image:
 
 
 def drop_large_bindings(image: Image, memory: int) -> None:
-    """Drop former values that are larger than the memory for all images."""
+    """Drop former values that are larger than the memory for all images.
+
+    Their names count as changed, and cannot be restored.
+    """
     for name, value in image.bindings.items():
         if value is MISSING or value is LOST:
             continue
@@ -213,10 +241,12 @@ def drop_large_bindings(image: Image, memory: int) -> None:
 
 
 def limit_memory(memory: int, bindings: Any) -> int:
-    """Drop the oldest images that exceed the memory. Return the size of the others."""
+    """Drop the oldest images until the others fit into `memory` bytes.
+
+    The names of a dropped image are recorded. Return the size of the other images.
+    """
     while True:
-        held = [image.sizes for image in log.images]
-        size = count_bytes(held, bindings.values())
+        size = measure_images(bindings)
         if size <= memory or not log.images:
             return size
         image = log.images.pop(0)
@@ -227,7 +257,10 @@ def limit_memory(memory: int, bindings: Any) -> int:
 
 
 def describe_changes(image: Image, bindings: Any) -> Any:
-    """Return how a run changed names, as far as it is known."""
+    """Return how a run changed names, by name, for at most MAX_CHANGES names.
+
+    A name is "new", "rebound" or "deleted", or its value or global state "changed".
+    """
     changes = dict.fromkeys(image.states, CHANGED)
     for change in image.objects.values():
         changes.update(dict.fromkeys(change.names, CHANGED))
@@ -249,12 +282,16 @@ def describe_images(size: int) -> list[int]:
 
 
 def measure_images(bindings: Any) -> int:
-    """Return the bytes that only images keep alive."""
-    return count_bytes([image.sizes for image in log.images], bindings.values())
+    """Return the number of bytes that only images keep alive."""
+    image_sizes = [image.sizes for image in log.images]
+    return count_bytes(image_sizes, bindings.values())
 
 
 def find_unknown_runs(runs: list[int]) -> list[int]:
-    """Return the runs without an image, although none was dropped to save memory."""
+    """Return the runs that never had an image.
+
+    Runs whose images were dropped to save memory are not included.
+    """
     kept_runs = {image.run for image in log.images} | log.dropped.keys()
     return [run for run in runs if run not in kept_runs]
 
@@ -262,7 +299,8 @@ def find_unknown_runs(runs: list[int]) -> list[int]:
 def drop_undone(runs: list[int]) -> None:
     """Drop the images of runs that were undone for all names.
 
-    The names that could not be restored stay: they end the complete undo.
+    The image of a run with names that could not be restored stays, without states: it
+    ends the reach of undo.
     """
     kept = []
     for image in log.images:
@@ -275,7 +313,7 @@ def drop_undone(runs: list[int]) -> None:
 
 
 def find_reach() -> int:
-    """Return the oldest run that can still be undone completely, or 0."""
+    """Return the oldest run that can be undone completely with all later runs, or 0."""
     reach = 0
     for image in reversed(log.images):
         if image.run == 0 or image.unprotected or image.failed:

@@ -1,9 +1,10 @@
 """Former values of names that other objects still contain.
 
 If a cell runs again and binds a name to an equal value, cells that read the name are
-not stale. But a list that contains the former object keeps that one: a later change in
-place of one of the two objects does not reach the other. This module finds the names
-with such objects. Only values of the types that have a fingerprint matter.
+not stale. But a list that contains the former object keeps the former object: a later
+change in place of one of the two objects does not change the other. This module finds
+the names with such lists or other containers. Only values of the types that have a
+fingerprint matter.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from stepper.kernels.in_kernel.undo.image_recording import (
 )
 from stepper.kernels.in_kernel.undo.object_walk import (
     clock,
-    find_reachable,
     find_row,
     get_module,
+    search_in_half_time,
 )
 from stepper.kernels.in_kernel.undo.pandas_types import uses_copy_on_write
 from stepper.kernels.in_kernel.value_fingerprints import MAX_ITEMS
@@ -32,7 +33,7 @@ SECONDS = 0.02  # for the search for the names
 MAX_MEMBERS = 10 * MAX_ITEMS
 PLAIN_CONTAINERS = (list, tuple, set, frozenset)
 UNKNOWN_NAMES = ""  # stands for names that were not found
-# The number of references to an item of a dict that `getrefcount` counts.
+# The references that `getrefcount` counts for an item of a dict without other ones.
 probe = {0: object()}
 OWN_REFERENCES = sys.getrefcount(probe[0])
 
@@ -50,7 +51,10 @@ class FormerValues:
         self.references: Any = {}
 
     def add(self, name: str, value: Any) -> None:
-        """Add a value of a name that the undo removes from the namespace."""
+        """Add a value of a name that the undo removes from the namespace.
+
+        Values of unsupported types are ignored.
+        """
         if value is MISSING or value is LOST:
             return
         if is_users_class(value):
@@ -64,9 +68,11 @@ class FormerValues:
     def find_containers(self, images: list[Image], namespace: Any) -> Any:
         """Return the names whose values contain former values, by former name.
 
-        The second result has the same for classes, whose instances count.
+        The first dict is for values, and the second for classes, whose instances count.
+        UNKNOWN_NAMES stands for names that were not found, although something refers to
+        the former value.
         """
-        contents = self.list_contents()
+        contents = self.collect_shared_members()
         class_ids = self.list_class_ids()
         values: Any = {}
         classes: Any = {}
@@ -98,20 +104,23 @@ class FormerValues:
                 class_ids[name] = keys
         return class_ids
 
-    def list_contents(self) -> Any:
-        """Return the ids of the objects in each value that something else refers to."""
+    def collect_shared_members(self) -> Any:
+        """Return the ids of the members to which other objects refer, by former name.
+
+        Names without such members are left out.
+        """
         keys_by_name = self.collect_members()
         self.count_references()
-        outside = self.find_outside()
+        all_shared = self.find_shared_members()
         contents = {}
         for name, keys in keys_by_name.items():
-            shared = keys & outside
+            shared = keys & all_shared
             if shared:
                 contents[name] = shared
         return contents
 
     def collect_members(self) -> Any:
-        """Find the objects in all values; return their ids by name."""
+        """Find the members: the values and the objects in them. Return ids by name."""
         keys_by_name = {}
         for name, values in self.values.items():
             keys: set[int] = set()
@@ -135,6 +144,7 @@ class FormerValues:
             queue += parts
 
     def add_reference(self, value: Any) -> None:
+        """Count one more known reference to a value."""
         key = id(value)
         count = self.references.get(key, 0)
         self.references[key] = count + 1
@@ -145,17 +155,20 @@ class FormerValues:
             for part in list_parts(value):
                 self.add_reference(part)
 
-    def find_outside(self) -> set[int]:
-        """Return the ids of the members to which something else refers."""
+    def find_shared_members(self) -> set[int]:
+        """Return the ids of the members that can change and have other references.
+
+        Other references are those that are not from a member or this object.
+        """
         members = self.members
-        outside = set()
+        shared = set()
         for key in members:
             # A variable for the member would be another reference.
             count = sys.getrefcount(members[key]) - OWN_REFERENCES
             known_count = self.references.get(key, 0)
             if count > known_count and can_change(members[key]):
-                outside.add(key)
-        return outside
+                shared.add(key)
+        return shared
 
 
 def is_users_class(value: Any) -> bool:
@@ -164,7 +177,10 @@ def is_users_class(value: Any) -> bool:
 
 
 def is_supported(value: Any) -> bool:
-    """Return whether a value may have a fingerprint, and can change."""
+    """Return whether a value is a small container, an array or a frame.
+
+    Only such values have fingerprints and may contain objects that change in place.
+    """
     kind = type(value)
     if kind in PLAIN_CONTAINERS or kind is dict:
         return len(value) <= MAX_ITEMS
@@ -172,11 +188,13 @@ def is_supported(value: Any) -> bool:
 
 
 def is_array(value: Any) -> bool:
+    """Return whether a value is a numpy array, and not of a subclass."""
     numpy = sys.modules.get("numpy")
     return numpy is not None and type(value) is numpy.ndarray
 
 
 def is_frame(value: Any) -> bool:
+    """Return whether a value is a DataFrame or Series, and not of a subclass."""
     pandas = sys.modules.get("pandas")
     if pandas is None:
         return False
@@ -211,7 +229,7 @@ def can_change(value: Any) -> bool:
 
 
 def list_roots(images: list[Image], namespace: Any) -> list[tuple[str, Any]]:
-    """Return all values that cells can reach, also after further undos, with names.
+    """Return the values that cells can reach now or after a further undo, with names.
 
     The results of cells have the name `_`.
     """
@@ -235,7 +253,7 @@ def list_roots(images: list[Image], namespace: Any) -> list[tuple[str, Any]]:
 def find_names(
     roots: Iterable[tuple[str, Any]], keys: set[int], deadline: float
 ) -> set[str]:
-    """Return the names whose values contain one of some objects.
+    """Return the names whose values contain an object with one of the ids in `keys`.
 
     If the search of another value was not complete, the result contains UNKNOWN_NAMES.
     """
@@ -243,9 +261,7 @@ def find_names(
     for name, value in roots:
         if name in names:
             continue
-        # A large value must not take the time of all values after it.
-        middle = (clock() + deadline) / 2
-        search = find_reachable(value, keys, middle)
+        search = search_in_half_time(value, keys, deadline)
         if search.reached:
             names.add(name)
         elif not search.is_complete:

@@ -32,7 +32,10 @@ def get_loaded_module(state: GlobalState) -> Any:
 
 
 def take_states() -> dict[str, Any]:
-    """Return the current states by name."""
+    """Return the current states by name.
+
+    A state is left out if its module is not loaded, or if it cannot be read.
+    """
     states = {}
     for state in STATES:
         module = get_loaded_module(state)
@@ -60,11 +63,12 @@ def find_changes(
     changes = {}
     for name, current in after.items():
         state = BY_NAME[name]
-        former = before.get(name, current)
         if name not in before:
             former = take_initial(state, current)
         elif new_modules and state.keep_imported:
-            former = state.keep_imported(former, current, new_modules)
+            former = state.keep_imported(before[name], current, new_modules)
+        else:
+            former = before[name]
         is_mentioned = not state.words.isdisjoint(mentioned)
         if new_modules and state.words and not is_mentioned:
             continue
@@ -74,7 +78,10 @@ def find_changes(
 
 
 def take_initial(state: GlobalState, current: Any) -> Any:
-    """Return a state after the import of its module, or the current one if unknown."""
+    """Return a state as it was just after the import of its module.
+
+    Return `current`, the current state, if this is unknown.
+    """
     if state.take_initial is None:
         return current
     try:
@@ -84,7 +91,10 @@ def take_initial(state: GlobalState, current: Any) -> Any:
 
 
 def restore_state(name: str, value: Any) -> bool:
-    """Restore a state. Return whether the state is now equal to the value."""
+    """Restore a state. Return whether the state is now equal to the value.
+
+    A state that can only be compared is not restored.
+    """
     state = BY_NAME[name]
     module = get_loaded_module(state)
     if state.restore is not None:

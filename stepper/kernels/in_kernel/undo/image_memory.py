@@ -23,7 +23,11 @@ CONTAINERS = (list, tuple, dict, set, frozenset)
 
 
 class Sizes:
-    """Sizes of objects: of each big object by id, and the sum of the others."""
+    """The sizes of values and of the objects in them, in bytes.
+
+    `big` contains the size of each big object by id, and `small` the sum of the others.
+    At most `max_objects` objects are visited.
+    """
 
     def __init__(self, values: Iterable[Any], max_objects: int = MAX_OBJECTS) -> None:
         self.small = 0
@@ -50,11 +54,16 @@ class Sizes:
             level = next_level
 
     def _add(self, key: int, value: Any, next_level: list[Any]) -> None:
-        """Add the size of an object; extend `next_level` by its children."""
+        """Add the size of an object, and its children to `next_level`.
+
+        Of a long container, only the first items are added.
+        """
         size = get_size(value)
         if type(value) in CONTAINERS and len(value) > MAX_ITEMS:
-            size += self._estimate_items(value)
-            next_level += islice(value, SAMPLE)
+            items = value.values() if type(value) is dict else value
+            sample = list(islice(items, SAMPLE))
+            size += estimate_items(sample, len(value))
+            next_level += sample
         else:
             next_level += gc.get_referents(value)
             next_level += list_owner(value)
@@ -63,12 +72,11 @@ class Sizes:
         else:
             self.small += size
 
-    def _estimate_items(self, value: Any) -> int:
-        """Return the size of a long container's items, from the first ones."""
-        items = value.values() if type(value) is dict else value
-        sample = list(islice(items, SAMPLE))
-        sample_size = sum(map(get_size, sample))
-        return int(sample_size * len(value) / len(sample))
+
+def estimate_items(sample: list[Any], count: int) -> int:
+    """Return the size of the `count` items of a container in bytes, from some items."""
+    sample_size = sum(map(get_size, sample))
+    return int(sample_size * count / len(sample))
 
 
 def get_size(value: Any) -> int:
@@ -85,21 +93,25 @@ def get_size(value: Any) -> int:
 
 
 def list_owner(value: Any) -> list[Any]:
-    """Return the object that owns the memory of a numpy array, if another does."""
+    """Return a list of the object that owns the memory of a numpy array.
+
+    The item is None if the array owns its memory. The list is empty for a value that
+    is not an array.
+    """
     numpy = sys.modules.get("numpy")
     if numpy is None or type(value) is not numpy.ndarray:
         return []
     return [value.base]
 
 
-def count_bytes(held: Any, user_values: Any) -> int:
-    """Return the bytes that only images keep alive.
+def count_bytes(image_sizes: Iterable[Sizes], user_values: Iterable[Any]) -> int:
+    """Return the number of bytes that only images keep alive.
 
-    Big objects that the user's values contain, too, are not counted.
+    Big objects are not counted if the user's values contain them.
     """
     big: dict[int, int] = {}
     total = 0
-    for sizes in held:
+    for sizes in image_sizes:
         big.update(sizes.big)
         total += sizes.small
     if big:

@@ -1,4 +1,4 @@
-"""The image of a run: the state before it, and what of it has changed afterwards."""
+"""The image of a run: the state before the run, reduced to what the run changed."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ from stepper.kernels.in_kernel.undo.image_memory import Sizes
 from stepper.kernels.in_kernel.undo.object_snapshots import take_nothing
 from stepper.kernels.in_kernel.undo.object_walk import (
     TOO_LARGE,
+    UNREADABLE,
     Snapshot,
     Walk,
     add_visible,
-    find_reachable,
     find_row,
     list_current_children,
+    search_in_half_time,
 )
 from stepper.kernels.in_kernel.undo.object_walk import clock as walk_clock
 from stepper.kernels.in_kernel.undo.python_objects import scope
@@ -56,8 +57,9 @@ class Change:
 class LargeValue(NamedTuple):
     """A value that is too large to be kept: its identity and a fingerprint.
 
-    `reference` is a weak reference, which returns None for a class without weak
-    references, such as `list`.
+    `take` is the function that computed the fingerprint `sample`. `reference` is a weak
+    reference, or a function that returns None if the class, such as `list`, does not
+    support weak references.
     """
 
     reference: Any
@@ -76,9 +78,11 @@ class Image:
 
     def __init__(self, run: int) -> None:
         self.run = run
-        self.bindings: dict[str, Any] = {}
-        self.objects: dict[int, Change] = {}
-        self.states: dict[str, Any] = {}
+        self.bindings: dict[str, Any] = {}  # name → the former value
+        self.objects: dict[int, Change] = {}  # by id
+        self.states: dict[str, Any] = {}  # name of a global state → the former state
+        # Name that cannot be restored → the reason, the size in bytes, and the change
+        # of the value, which is CHANGED or UNKNOWN.
         self.unprotected: dict[str, list[Any]] = {}
         # The names that were not restored when the run was undone, with the reasons.
         self.failed: dict[str, str] = {}
@@ -99,7 +103,10 @@ class Image:
 
 
 def list_bindings(namespace: Any, hidden: Any) -> Any:
-    """Return the names that cells have bound, with their values."""
+    """Return the names that cells have bound, with their values.
+
+    `hidden` contains the names that IPython has bound.
+    """
     bindings = {}
     for name, value in list(namespace.items()):
         if type(name) is not str or IPYTHON_NAMES.fullmatch(name):
@@ -113,11 +120,15 @@ class Recording:
     """The image of the run that is in progress."""
 
     def __init__(self, request: Any, bindings: Any, twins: set[str]) -> None:
-        """Take the image. `twins` are names whose changes matter in any case."""
+        """Take the image. `twins` are names that the cell may change indirectly.
+
+        See `Log.twins` in `before_images`.
+        """
         began = clock()
         self.twins = twins
         self.run: int = request["run"]
         self.memory: int = request["memory"]
+        # Name → the first of KINDS that applies to its use in the cell.
         self.kinds: dict[str, str] = {}
         mentioned = request["names"]
         for kind in KINDS:
@@ -152,7 +163,10 @@ class Recording:
         return large
 
     def take(self) -> None:
-        """Take snapshots of all objects that the cell can reach."""
+        """Take snapshots of all objects that the cell can reach.
+
+        These include the objects that the functions which it may call use by name.
+        """
         scope.names = set()
         scope.changed_modules = set()
         names = []
@@ -175,7 +189,7 @@ class Recording:
             return
         value = self.bindings[name]
         if self.kinds[name] == "changes":
-            add_changed_module(value)
+            protect_changed_module(value)
         self.walk.add_name(name, value)
 
     def finish(self, bindings: Any) -> Image:
@@ -191,17 +205,10 @@ class Recording:
         self.add_twins(changed.keys(), names_by_id, image)
         for key, snapshot in changed.items():
             image.objects[key] = Change(snapshot, names_by_id[key])
-        for key, (label, size, state) in list(unprotected.items()):
-            names = names_by_id[key]
-            if state != CHANGED:
-                names = {name for name in names if self.may_change(name, key)}
-            for name in names:
-                add_unprotected(image, name, label, size, state)
-            if not names:
-                del unprotected[key]
+        reported = self.add_unprotected_objects(unprotected, names_by_id, image)
         for name in self.walk.incomplete:
             add_unprotected(image, name, *NOT_VISITED)
-        self.add_other_names({**unprotected, **large}, image)
+        self.add_other_names({**reported, **large}, image)
         new_modules = sys.modules.keys() - self.module_names
         mentioned = set(self.kinds)
         image.states = find_changes(self.states, take_states(), mentioned, new_modules)
@@ -211,11 +218,31 @@ class Recording:
                 add_unprotected(image, name, label, 0, CHANGED)
         return image
 
+    def add_unprotected_objects(
+        self, unprotected: Any, names_by_id: Any, image: Image
+    ) -> Any:
+        """Add the names of objects that cannot be restored to the image.
+
+        An object whose change is unknown counts only for names through which the cell
+        may have changed it. Return the entries of `unprotected` that have a name.
+        """
+        reported = {}
+        for key, (label, size, state) in unprotected.items():
+            names = names_by_id[key]
+            if state != CHANGED:
+                names = {name for name in names if self.may_change(name, key)}
+            for name in names:
+                add_unprotected(image, name, label, size, state)
+            if names:
+                reported[key] = label, size, state
+        return reported
+
     def compare_bindings(self, bindings: Any, image: Image) -> Any:
         """Add the former values of the names that the run bound or deleted.
 
-        Return the values that are too large to be kept, and that the run may have
-        changed in place: their reasons, sizes and changes, by id.
+        The names of values that are too large to be kept are added as names that cannot
+        be restored. Return those of these values that the run may have changed in
+        place: their reasons, sizes and changes, by id.
         """
         for name, former in self.bindings.items():
             if bindings.get(name, MISSING) is not former:
@@ -238,37 +265,35 @@ class Recording:
         return changes
 
     def compare_objects(self) -> Any:
-        """Return the changed snapshots, and the objects that cannot be restored."""
+        """Return the changed snapshots, and the objects that cannot be restored.
+
+        Both are dicts by id. An object that cannot be restored has a reason, a size
+        and a change. It is left out if it has certainly not changed.
+        """
         changed: Any = {}
         unprotected: Any = {}
         for key, snapshot in self.walk.snapshots.items():
-            target, row, state = snapshot
-            try:
-                is_same = row.is_same is None or row.is_same(target, state)
-            except Exception:
-                unprotected[key] = "object whose state cannot be read", 0, UNKNOWN
-                continue
-            if not is_same:
+            is_changed = has_changed(snapshot)
+            if is_changed is None:
+                unprotected[key] = UNREADABLE.label, 0, UNKNOWN
+            elif is_changed:
                 changed[key] = snapshot
-        for key, (target, row, state) in self.walk.unprotected.items():
-            size = row.measure(target)[1] if row.measure else 0
-            change = UNKNOWN
-            try:
-                is_same = row.is_same is None or row.is_same(target, state)
-            except Exception:
-                is_same = True
-            if not is_same:
-                change = CHANGED
-            elif row.is_conclusive:
+        for key, snapshot in self.walk.unprotected.items():
+            row = snapshot.row
+            is_changed = has_changed(snapshot)
+            if is_changed is False and row.is_conclusive:
                 continue
+            change = CHANGED if is_changed else UNKNOWN
+            size = row.measure(snapshot.target)[1] if row.measure else 0
             unprotected[key] = row.label, size, change
         return changed, unprotected
 
     def may_change(self, name: str, key: int) -> bool:
-        """Return whether the cell may have changed an object without a trace.
+        """Return whether the cell may have changed an object that looks unchanged.
 
-        A cell that only reads a name may change the value itself, such as an iterator,
-        but not the objects in the value.
+        `key` is the id of the object, which the cell can reach through `name`. A cell
+        that only reads a name may change the value itself, such as an iterator, but not
+        the objects in the value.
         """
         is_used = self.kinds.get(name) in ("changes", "calls")
         _, row, _ = self.walk.unprotected.get(key, (None, None, None))
@@ -278,7 +303,7 @@ class Recording:
         return is_used
 
     def find_names(self, keys: set[int]) -> Any:
-        """Return the names through which the cell could reach each object."""
+        """Return the names through which the cell could reach each object, by id."""
         names: Any = {}
         for key in keys:
             owner = self.walk.owners[key]
@@ -286,16 +311,17 @@ class Recording:
         if not keys:
             return names
         for name, shared in self.walk.shared.items():
-            reached = self.find_reachable(shared, keys)
+            reached = self.find_formerly_reachable(shared, keys)
             for key in reached:
                 names[key].add(name)
         return names
 
     def add_other_names(self, unprotected: Any, image: Image) -> None:
-        """Add the names that the cell does not use, but that contain the same objects.
+        """Add the names that the cell does not use, but whose values share objects.
 
-        Objects that have certainly changed count, and those that were too large or not
-        visited. A name that may contain one of them counts, too.
+        `unprotected` contains the reasons, sizes and changes of objects by id. Those
+        that have certainly changed count, and objects that were too large or not
+        visited. A name whose value may contain one of them counts, too.
         """
         not_visited = list(self.walk.frontier)
         reasons = {}
@@ -319,10 +345,7 @@ class Recording:
         for name, value in self.bindings.items():
             if self.kinds.get(name, "binds") != "binds":
                 continue
-            # A large value must not take the time of all names after it.
-            now = walk_clock()
-            middle = (now + deadline) / 2
-            search = find_reachable(value, reasons.keys(), middle)
+            search = search_in_half_time(value, reasons.keys(), deadline)
             for key in search.reached:
                 add_unprotected(image, name, *reasons[key])
             if not search.is_complete:
@@ -341,18 +364,18 @@ class Recording:
             missing = {key for key in keys if name not in names[key]}
             if not missing:
                 continue
-            # A large value must not take the time of all names after it.
-            now = walk_clock()
-            middle = (now + deadline) / 2
             value = self.bindings[name]
-            search = find_reachable(value, missing, middle)
+            search = search_in_half_time(value, missing, deadline)
             for key in search.reached:
                 names[key].add(name)
             if not search.is_complete:
                 add_unprotected(image, name, *NOT_VISITED)
 
-    def find_reachable(self, roots: list[int], keys: set[int]) -> Any:
-        """Return those objects that other objects refer to, before the run."""
+    def find_formerly_reachable(self, roots: list[int], keys: set[int]) -> set[int]:
+        """Return those of `keys` that could be reached from `roots` before the run.
+
+        Both are ids of objects. At most MAX_VISITS objects are visited.
+        """
         reached = set[int]()
         pending = list(roots)
         seen = set(roots)
@@ -383,11 +406,28 @@ def make_reference(value: Any) -> Any:
 
 
 def take_no_value() -> None:
-    """Return None, as a weak reference to an object that was freed."""
+    """Return None, like a weak reference to an object that was freed."""
+
+
+def has_changed(snapshot: Snapshot) -> bool | None:
+    """Return whether an object differs from its snapshot, or None if this is unknown.
+
+    It is unknown if the state of the object cannot be read.
+    """
+    target, row, state = snapshot
+    if row.is_same is None:
+        return False
+    try:
+        return not row.is_same(target, state)
+    except Exception:
+        return None
 
 
 def measure_value(value: Any) -> int:
-    """Return the size of a value's own data, without the objects that it refers to."""
+    """Return the size of a value's own data in bytes, without objects that it contains.
+
+    Return 0 if the size is unknown.
+    """
     row = find_row(type(value))
     if row is None or row.measure is None:
         return 0
@@ -398,14 +438,17 @@ def measure_value(value: Any) -> int:
     return size
 
 
-def add_changed_module(value: Any) -> None:
-    """Protect the attributes of a library's module or class that the cell changes."""
+def protect_changed_module(value: Any) -> None:
+    """Protect the attributes of a value that is a library's module or class.
+
+    Otherwise, only modules and classes of the user have snapshots.
+    """
     if isinstance(value, (types.ModuleType, type)):
         scope.changed_modules.add(id(value))
 
 
 def is_same_value(large: LargeValue, value: Any) -> bool:
-    """Return whether a value is the large value of the image."""
+    """Return whether a value is the object of a LargeValue."""
     referenced = large.reference()
     if referenced is not None:
         return bool(referenced is value)

@@ -30,13 +30,14 @@ from stepper.kernels.in_kernel.undo.image_recording import (
     Image,
     add_unprotected,
     clock,
+    has_changed,
 )
 from stepper.kernels.in_kernel.undo.object_snapshots import RestoreError, Row
 from stepper.kernels.in_kernel.undo.object_walk import clock as walk_clock
 from stepper.kernels.in_kernel.undo.object_walk import (
-    find_reachable,
     find_row,
     list_current_children,
+    search_in_half_time,
 )
 from stepper.kernels.in_kernel.undo.python_objects import scope
 
@@ -75,7 +76,7 @@ class Restore:
         self.restored: dict[str, set[int]] = {}
         self.removed: dict[str, set[int]] = {}
         self.not_restored: dict[str, str] = {}
-        # Those of them that may be restored later, together with other runs.
+        # Names in `not_restored` that a later undo of other runs may restore.
         self.blocked: set[str] = set()
         # Old values are freed at the end: their `__del__` must not see a mixed state.
         self.kept: list[Any] = []
@@ -86,9 +87,10 @@ class Restore:
         return self.names is None or name in self.names
 
     def find_target(self, get_entries: Any, key: Any) -> Target:
-        """Return the state to restore for a key of the entries in the images.
+        """Return the state to restore of a name, an object or a global state.
 
-        `get_entries` returns the entries of an image.
+        `get_entries` returns the entries of an image: its bindings, objects or states.
+        `key` is a key of these entries.
         """
         images: list[Image] = []
         entry: Any = None
@@ -110,7 +112,10 @@ class Restore:
         return Target(images, entry, "")
 
     def list_keys(self, get_entries: Any) -> Any:
-        """Return the keys of all entries of the undone runs, newest first."""
+        """Return the keys of all entries in the images of the undone runs.
+
+        See `find_target`. Keys in newer images come first.
+        """
         keys: dict[Any, None] = {}
         for image in reversed(log.images):
             if image.run in self.runs:
@@ -118,7 +123,10 @@ class Restore:
         return list(keys)
 
     def run_all(self) -> Any:
-        """Restore everything, and return the result for the daemon."""
+        """Restore the requested names and states. Return the result for the daemon.
+
+        What was restored is then removed from the images.
+        """
         bindings = {}
         for name in filter(self.is_requested, self.list_keys(get_bindings)):
             bindings[name] = self.find_target(get_bindings, name)
@@ -150,7 +158,7 @@ class Restore:
         self.fail(name, reason)
 
     def restore_state(self, name: str) -> None:
-        """Restore a global state."""
+        """Restore a global state, and remove it from the images if this succeeds."""
         target = self.find_target(get_states, name)
         if target.problem:
             self.block(name, target.problem)
@@ -171,7 +179,7 @@ class Restore:
             image.unprotected.pop(name, None)
 
     def restore_object(self, target: Target, names: set[str]) -> None:
-        """Restore an object in place."""
+        """Restore an object in place. `names` are the requested names that reach it."""
         if target.problem:
             for name in names:
                 self.block(name, target.problem)
@@ -193,7 +201,7 @@ class Restore:
             self.restored.setdefault(name, set()).update(runs)
 
     def restore_binding(self, name: str, target: Target) -> None:
-        """Bind a name to its former value, or remove the name."""
+        """Bind a name to its former value, or remove a name that did not exist."""
         if not target.images:
             if target.problem == OTHER_CODE:
                 self.block(name, target.problem)
@@ -220,10 +228,11 @@ class Restore:
                 self.former.add(name, value)
 
     def select_objects(self, objects: Any, bindings: Any) -> Any:
-        """Return the objects to restore, with the requested names that reach them.
+        """Return the requested names that reach each object to restore, by its id.
 
         An object may have been changed through a name that is not requested, and be
-        part of the value of a requested name.
+        part of the value of a requested name. `objects` and `bindings` are the targets
+        by id and by name.
         """
         selected: dict[int, set[str]] = {}
         for key in objects:
@@ -246,12 +255,14 @@ class Restore:
         objects: Any,
         bindings: Any,
     ) -> None:
-        """Add the requested names whose values contain missing objects.
+        """Add to `selected` the requested names whose values contain missing objects.
 
-        The values are searched in the state to restore.
+        `missing` are the ids of these objects. The values are searched in the state to
+        restore. A name whose value is not searched completely is not restored.
         """
 
         def list_children(value: Any, row: Row) -> Any:
+            """Return the objects in an object in the state to restore."""
             target = objects.get(id(value))
             if target is None or not target.images:
                 return list_current_children(value, row)
@@ -265,9 +276,7 @@ class Restore:
                 value = bindings[name].entry
             if value is MISSING or value is LOST:
                 continue
-            # A large value must not take the time of all names after it.
-            now = walk_clock()
-            search = find_reachable(value, missing, (now + deadline) / 2, list_children)
+            search = search_in_half_time(value, missing, deadline, list_children)
             for key in search.reached:
                 selected[key].add(name)
             if not search.is_complete:
@@ -279,7 +288,10 @@ class Restore:
         names_by_key: Any,
         bindings: Any,
     ) -> None:
-        """Compare everything that was restored with the images."""
+        """Compare the restored objects and names with the images.
+
+        Names that differ are not restored.
+        """
         for key, names in names_by_key.items():
             target = objects[key]
             if target.images and not self.is_restored(target.entry.snapshot):
@@ -292,37 +304,40 @@ class Restore:
                 self.fail(name, DIFFERENT)
 
     def is_restored(self, snapshot: Any) -> bool:
-        """Return whether an object has the state of a snapshot."""
-        value, row, state = snapshot
-        if row.is_same is None or row.is_same(value, state):
+        """Return whether an object has the state of a snapshot.
+
+        Old values are freed if the object differs.
+        """
+        if has_changed(snapshot) is False:
             return True
         if self.kept:
             # A class has a new subclass until the subclass is collected.
             self.kept.clear()
             gc.collect()
-        return bool(row.is_same(value, state))
+        return has_changed(snapshot) is False
 
     def add_unprotected(self) -> None:
-        """Report the names that the undone runs may have changed irrevocably.
+        """Record the names that the undone runs changed and that no image can restore.
 
         Names that an earlier undo has not restored, and that no run has bound since,
-        are reported again.
+        are recorded again.
         """
-        stopped = set[str]()
+        bound_later = set[str]()
         for image in reversed(log.images):
             reasons = image.failed
             if image.run in self.runs:
-                reasons = {name: row[0] for name, row in image.unprotected.items()}
+                entries = image.unprotected.items()
+                reasons = {name: reason for name, (reason, _, _) in entries}
             for name, reason in reasons.items():
-                if name in self.removed or name in stopped:
+                if name in self.removed or name in bound_later:
                     continue
                 if self.is_requested(name):
                     self.fail(name, reason)
             if image.run not in self.runs:
-                stopped.update(image.bindings)
+                bound_later.update(image.bindings)
         for run in self.runs:
             for name in log.dropped.get(run, ()):
-                if self.is_requested(name) and name not in stopped:
+                if self.is_requested(name) and name not in bound_later:
                     self.fail(name, DROPPED)
 
     def remove_entries(
@@ -331,7 +346,7 @@ class Restore:
         names_by_key: Any,
         bindings: Any,
     ) -> None:
-        """Remove from the images what was restored."""
+        """Remove the states that the undo used from the images, and measure these."""
         for name, target in bindings.items():
             for image in target.images:
                 del image.bindings[name]
@@ -346,7 +361,10 @@ class Restore:
             image.measure()
 
     def describe(self) -> Any:
-        """Return the result as JSON. A name with a problem is only not restored."""
+        """Return the result, as a dict that JSON can encode.
+
+        A name that is not restored completely is only in `not_restored`.
+        """
         for name in self.removed:
             # The value of a name that did not exist before need not be restored.
             if self.not_restored.get(name) not in (OTHER_CODE, DROPPED):
@@ -387,17 +405,20 @@ def get_states(image: Image) -> Any:
 def record_failures(
     runs: Collection[int], not_restored: dict[str, str], blocked: Collection[str] = ()
 ) -> None:
-    """Record what an undo of runs did not restore. It ends the complete undo.
+    """Record the names that an undo did not restore, in the oldest image of its runs.
 
-    `blocked` are the names that may be restored later, together with other runs.
+    An image with such names ends the reach of undo. `blocked` are the names that a
+    later undo of other runs may restore.
     """
     undone = [image for image in log.images if image.run in runs]
-    for image in undone[:1]:
-        for name, reason in not_restored.items():
-            if name in scope.namespace:
-                image.failed[name] = reason
-            if name not in blocked:
-                add_unprotected(image, name, reason, 0, CHANGED)
+    if not undone:
+        return
+    oldest = undone[0]
+    for name, reason in not_restored.items():
+        if name in scope.namespace:
+            oldest.failed[name] = reason
+        if name not in blocked:
+            add_unprotected(oldest, name, reason, 0, CHANGED)
 
 
 def describe_failure(error: Exception) -> str:
@@ -428,7 +449,7 @@ def ignore_interrupts() -> Iterator[None]:
 
 
 def restore(request: Any, namespace: Any) -> Any:
-    """Undo runs as a request demands, and return what was restored."""
+    """Undo the runs of a request, and return the result for the daemon."""
     names = request["names"]
     requested = None if names is None else set(names)
     undo = Restore(set(request["runs"]), requested, namespace)
@@ -436,7 +457,7 @@ def restore(request: Any, namespace: Any) -> Any:
     undo.kept.clear()
     containers = call_safely(undo.former.find_containers, log.images, namespace)
     values, classes = containers or ({}, {})
-    for name, names in values.items():
-        log.twins.update((name, *names))
+    for name, container_names in values.items():
+        log.twins.update((name, *container_names))
     result.update(former_values=values, former_classes=classes)
     return result

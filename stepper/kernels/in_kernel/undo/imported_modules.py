@@ -1,7 +1,8 @@
 """The modules of the user's project in `sys.modules`.
 
-If a cell failed, the next version imports a module of the project again that only the
-failed version had imported: the module's code may have changed its names since then.
+If a failed cell imported a module of the project, an undo removes the module, so that
+the next version of the cell imports it again: the failed version may have changed the
+module's names.
 """
 
 from __future__ import annotations
@@ -40,12 +41,14 @@ def list_differences(current: dict[str, Any], former: dict[str, Any]) -> Iterato
     for name in {*current, *former}:
         module = current.get(name)
         old_module = former.get(name)
-        if module is not old_module and (is_users(module) or is_users(old_module)):
+        if module is old_module:
+            continue
+        if is_local_module(module) or is_local_module(old_module):
             yield name
 
 
-def is_users(module: Any) -> bool:
-    """Return whether this is a module with a file of the user's project."""
+def is_local_module(module: Any) -> bool:
+    """Return whether an object is a module with a file of the user's project."""
     if type(module) is not types.ModuleType:
         return False
     path = module.__dict__.get("__file__")
@@ -62,7 +65,7 @@ def take_modules(module: Any) -> LoadedModules:
 def keep_imported(
     former: LoadedModules, current: LoadedModules, new_modules: set[str]
 ) -> LoadedModules:
-    """Add the modules that a run imported, unless it failed."""
+    """Return the former modules with those that a run imported, unless it failed."""
     if scope.has_failed:
         return former
     added = {name: current.modules[name] for name in new_modules}
@@ -70,7 +73,10 @@ def keep_imported(
 
 
 def restore_modules(module: Any, state: LoadedModules) -> None:
-    """Restore the modules; new ones are removed, so that they are imported again."""
+    """Restore the user's modules. Remove new ones, so that they are imported again.
+
+    Raise RestoreError if something uses a new module.
+    """
     modules = module.modules
     names = list(list_differences(modules, state.modules))
     new_names = {name for name in names if name not in state.modules}
@@ -90,16 +96,17 @@ def restore_modules(module: Any, state: LoadedModules) -> None:
 
 
 def find_user(name: str, new_names: set[str]) -> str:
-    """Return a name of the user, or a module, that uses a new module, or "".
+    """Return a name of the user or a local module that uses a new module, or "".
 
-    The other new modules do not count, because they are removed together.
+    `new_names` are the new modules. They do not count as users of each other, because
+    they are removed together.
     """
     module = sys.modules[name]
     for key, value in scope.namespace.items():
         if is_from_module(value, module) and not key.startswith("_"):
             return key
     for other_name, other in list(sys.modules.items()):
-        is_other = other_name not in new_names and is_users(other)
+        is_other = other_name not in new_names and is_local_module(other)
         values = list(vars(other).values()) if is_other else []
         if any(is_from_module(value, module) for value in values):
             return other_name
@@ -107,7 +114,7 @@ def find_user(name: str, new_names: set[str]) -> str:
 
 
 def is_from_module(value: Any, module: Any) -> bool:
-    """Return whether a value is a module, or defined in it, or of a class in it."""
+    """Return whether a value is a module, or an object or instance that it defines."""
     origin = getattr(type(value), "__module__", None)
     if isinstance(value, (type, types.FunctionType)):
         origin = value.__module__

@@ -2,7 +2,8 @@
 
 A snapshot holds references to an object's items, not copies of them. Restoring is done
 in place, so identities and aliases stay intact. A `Row` describes a type. Only methods
-of the builtin types are called, never those of the user's classes.
+of the builtin types are called, never those of the user's classes. The only exception
+is an OrderedDict, which hashes its keys during an iteration.
 """
 
 from __future__ import annotations
@@ -31,26 +32,27 @@ class UnprotectedError(Exception):
 
 
 def take_nothing(value: Any) -> Any:
-    """Return an empty state."""
+    """Return an empty state, or no children of a state."""
     return ()
 
 
 def restore_nothing(value: Any, state: Any) -> None:
-    """Raise RestoreError."""
+    """Raise RestoreError: the state of an immutable or unprotected object."""
     raise RestoreError("it cannot be restored")
 
 
 class Row(NamedTuple):
-    """The treatment of the objects of a type.
+    """How to take, compare and restore the states of the objects of a type.
 
     `take` returns the state of an object, and `children` the objects in a state.
-    `is_same` compares an object with a state. A row without `is_same` is immutable. A
-    row with a `label` is unprotected: its state is only a fingerprint, and an equal
-    fingerprint proves that nothing changed only if `is_conclusive`. Objects in
-    containers are ignored if `is_quiet`. `measure` returns the seconds and bytes that
-    a snapshot costs. `sample` is a fingerprint for an object that is too large.
-    `list_current` returns the objects in an object; it is given if a state contains a
-    copy of a large content.
+    `is_same` compares an object with a state; it is None for an immutable type. A type
+    with a `label` is unprotected: the state of an object is only a fingerprint. Equal
+    fingerprints prove that the object has not changed if `is_conclusive` is true. If
+    `is_quiet` is true, objects of the type in containers are ignored.
+
+    `measure` returns the seconds and the bytes that a snapshot costs. `sample` returns
+    a fingerprint of an object that is too large for a snapshot. `list_current` returns
+    the objects in an object without a copy of its content, which `take` would make.
     """
 
     take: Callable[[Any], Any] = take_nothing
@@ -71,9 +73,10 @@ def are_identical(first: Iterable[Any], second: Iterable[Any]) -> bool:
 
 
 def measure_items(get_length: Callable[[Any], int]) -> Callable[[Any], Any]:
-    """Return a `measure` function for a container."""
+    """Return a `measure` function for a container, from a function for its length."""
 
     def measure(value: Any) -> Any:
+        """Return the seconds and the bytes that a snapshot of a container costs."""
         length = get_length(value)
         return length * ITEM_SECONDS, length * 8
 
@@ -81,9 +84,10 @@ def measure_items(get_length: Callable[[Any], int]) -> Callable[[Any], Any]:
 
 
 def is_equal(take: Callable[[Any], Any]) -> Callable[[Any, Any], bool]:
-    """Return a comparison of states that consist of plain values."""
+    """Return an `is_same` function for states that consist of plain values."""
 
     def is_same(value: Any, state: Any) -> bool:
+        """Return whether the state of an object equals a former state."""
         return bool(take(value) == state)
 
     return is_same
@@ -92,7 +96,11 @@ def is_equal(take: Callable[[Any], Any]) -> Callable[[Any, Any], bool]:
 def unprotected(
     label: str, take: Callable[[Any], Any] = take_nothing, **options: Any
 ) -> Row:
-    """Return the row of a type whose objects cannot be restored."""
+    """Return the row of a type whose objects cannot be restored.
+
+    `label` says what they are, `take` returns a fingerprint, and `options` are further
+    fields of the row.
+    """
     is_same = is_equal(take)
     return Row(take=take, is_same=is_same, label=label, **options)
 
@@ -109,12 +117,14 @@ def frozen(take: Callable[[Any], Iterable[Any]]) -> Row:
 
 
 def is_same_list(value: Any, state: Any) -> bool:
+    """Return whether a list has the items of a state."""
     if list.__len__(value) != len(state):
         return False
     return are_identical(state, list.__iter__(value))
 
 
 def restore_list(value: Any, state: Any) -> None:
+    """Replace the items of a list by those of a state."""
     list.__setitem__(value, slice(None), state)
 
 
@@ -133,6 +143,7 @@ def list_dict_children(state: Any) -> Any:
 
 
 def is_same_dict(value: Any, state: Any) -> bool:
+    """Return whether a dict has the keys and values of a state, in the same order."""
     if dict.__len__(value) != len(state):
         return False
     keys = dict.__iter__(value)
@@ -143,6 +154,7 @@ def is_same_dict(value: Any, state: Any) -> bool:
 
 
 def restore_dict(value: Any, state: Any) -> None:
+    """Replace the items of a dict by those of a state."""
     # `update` with a dict uses the stored hashes: no `__hash__` is called.
     dict.clear(value)
     dict.update(value, state)
@@ -157,7 +169,7 @@ def sample_dict(value: Any) -> Any:
 
 
 def restore_module(value: Any, state: Any) -> None:
-    """Restore a module's names one by one: other threads may use the module."""
+    """Restore a module's `__dict__` name by name: other threads may use the module."""
     for name in [name for name in value if name not in state]:
         del value[name]
     for name, item in state.items():
@@ -166,7 +178,7 @@ def restore_module(value: Any, state: Any) -> None:
 
 
 def is_same_module(value: Any, state: Any) -> bool:
-    """Return whether a module has the former names, in any order."""
+    """Return whether a module's `__dict__` has the items of a state, in any order."""
     if is_same_dict(value, state):
         return True
     if len(value) != len(state):
@@ -175,17 +187,20 @@ def is_same_module(value: Any, state: Any) -> bool:
 
 
 def take_ordered(value: Any) -> Any:
+    """Return the keys and the values of an OrderedDict, in its order."""
     keys = list(collections.OrderedDict.__iter__(value))
     copy = dict.copy(value)
     return keys, [copy[key] for key in keys]
 
 
 def list_ordered_children(state: Any) -> Any:
+    """Return the keys and values in the state of an OrderedDict."""
     keys, values = state
     return [*keys, *values]
 
 
 def is_same_ordered(value: Any, state: Any) -> bool:
+    """Return whether an OrderedDict has the keys and values of a state, in order."""
     keys, values = take_ordered(value)
     former_keys, former_values = state
     is_same_size = len(keys) == len(former_keys)
@@ -194,6 +209,7 @@ def is_same_ordered(value: Any, state: Any) -> bool:
 
 
 def restore_ordered(value: Any, state: Any) -> None:
+    """Replace the items of an OrderedDict by those of a state."""
     keys, values = state
     collections.OrderedDict.clear(value)
     for key, item in zip(keys, values):
@@ -204,35 +220,42 @@ get_factory: Any = collections.defaultdict.__dict__["default_factory"]
 
 
 def take_default(value: Any) -> Any:
+    """Return the items and the default factory of a defaultdict."""
     return dict.copy(value), get_factory.__get__(value)
 
 
 def list_default_children(state: Any) -> Any:
+    """Return the keys, the values and the factory in the state of a defaultdict."""
     items, factory = state
     return [*list_dict_children(items), factory]
 
 
 def is_same_default(value: Any, state: Any) -> bool:
+    """Return whether a defaultdict has the items and the factory of a state."""
     items, factory = state
     return get_factory.__get__(value) is factory and is_same_dict(value, items)
 
 
 def restore_default(value: Any, state: Any) -> None:
+    """Restore the items and the factory of a defaultdict."""
     items, factory = state
     restore_dict(value, items)
     get_factory.__set__(value, factory)
 
 
 def take_set(value: Any) -> Any:
+    """Return a copy of a set, and its items in the order of iteration."""
     return set.copy(value), list(set.__iter__(value))
 
 
 def list_set_children(state: Any) -> Any:
+    """Return the items in the state of a set."""
     order: list[Any] = state[1]
     return order
 
 
 def is_same_set(value: Any, state: Any) -> bool:
+    """Return whether a set has the same items as a state, in any order."""
     _, order = state
     if set.__len__(value) != len(order):
         return False
@@ -254,11 +277,13 @@ def restore_set(value: Any, state: Any) -> None:
 
 
 def restore_deque(value: Any, state: Any) -> None:
+    """Replace the items of a deque by those of a state."""
     collections.deque.clear(value)
     collections.deque.extend(value, state)
 
 
 def is_same_deque(value: Any, state: Any) -> bool:
+    """Return whether a deque has the items of a state."""
     if collections.deque.__len__(value) != len(state):
         return False
     return are_identical(state, collections.deque.__iter__(value))

@@ -35,7 +35,9 @@ from stepper.kernels.in_kernel.undo.python_objects import (
 # Other processes must not shorten the time for a walk.
 clock = getattr(time, "thread_time", time.monotonic)
 TOO_LARGE = "too large"
-CHECK_INTERVAL = 64  # objects between two looks at the clock
+CHECK_INTERVAL = 64  # objects between two checks of the time
+MIN_SLOW_SECONDS = 1e-4  # a shorter copy is made even if it ends after the deadline
+MIN_LONG = 20  # children whose types are compared together
 get_module: Callable[[type], Any] = type.__dict__["__module__"].__get__
 get_qualname: Callable[[type], str] = type.__dict__["__qualname__"].__get__
 UNREADABLE = unprotected("object whose state cannot be read")
@@ -68,12 +70,16 @@ def find_row(kind: Any) -> Row | None:
 
 
 def make_row(kind: Any) -> Row | None:
-    """Return the row for a type that is in no table."""
+    """Return the row for a type that is in no table, or None if it has no state.
+
+    The row is that of the first base class in a table, combined with one for the
+    attributes that Python classes add.
+    """
     if issubclass(kind, type):
         return CLASS
     if issubclass(kind, types.ModuleType):
         return MODULE
-    classes = []
+    classes = []  # the Python classes before the base class with a row
     base_row = None
     for base in get_mro(kind):
         if base is object:
@@ -85,6 +91,8 @@ def make_row(kind: Any) -> Row | None:
                 break
             return library_row.row
         if id(base) in plain_ids:
+            # A subclass in Python of a plain class in Python is plain, too, but the
+            # members of the user's enumerations may have attributes that change.
             is_users_enum = base is enum.Enum and scope.is_local(get_module(kind))
             if is_python_class(base) and not is_users_enum:
                 return None
@@ -95,7 +103,7 @@ def make_row(kind: Any) -> Row | None:
         is_exception = issubclass(base, BaseException)
         if is_python_class(base):
             classes.append(base)
-        elif not is_exception:
+        elif not is_exception:  # a type in C that is in no table
             c_row = find_named_row(kind) or find_c_type_row(base, kind)
             return c_row.row if c_row else make_opaque_row(base)
     top_module = get_package(kind)
@@ -121,7 +129,7 @@ def find_named_row(kind: Any) -> LibraryRow | None:
 
 
 def make_opaque_row(kind: Any) -> Row:
-    """Return the row of a type whose state only its own C code knows."""
+    """Return the row of a type in C whose state cannot be read."""
     name = f"{get_module(kind)}.{get_qualname(kind)}"
     return unprotected(name, is_quiet=get_package(kind) in KERNEL_PACKAGES)
 
@@ -160,43 +168,42 @@ class Walk:
             self.visited[id(value)] = value
 
     def add_name(self, name: str, value: Any) -> None:
-        """Visit all objects that can be reached from the value of a name."""
-        self.visit(name, [value])
+        """Visit all objects that can be reached from the value of a name.
 
-    def visit(self, name: str, roots: list[Any]) -> None:
-        """Visit objects in the order of their distance from the roots."""
+        Objects at a smaller distance from the value come first.
+        """
         visited = self.visited
-        root_id = id(roots[0])
-        queue = roots
+        root_id = id(value)
+        queue = [value]
         count = 0
         shared = []
         while queue:
             found_children: list[Any] = []
             remaining = iter(queue)
-            for value in remaining:
-                key = id(value)
-                kind_id = id(type(value))
+            for item in remaining:
+                key = id(item)
+                kind_id = id(type(item))
                 if kind_id in plain_ids or kind_id in plain_class_ids:
                     continue
                 if key in visited:
                     if self.owners.get(key, name) != name:
                         shared.append(key)
                     continue
-                row = find_row(type(value))
+                row = find_row(type(item))
                 if row is None:
                     continue
                 count += 1
                 if count % CHECK_INTERVAL == 0 and clock() > self.deadline:
                     self.incomplete.append(name)
-                    self.frontier += [value, *remaining, *found_children]
+                    self.frontier += [item, *remaining, *found_children]
                     if shared:
                         self.shared[name] = shared
                     return
-                visited[key] = value
+                visited[key] = item
                 if row.label and row.is_quiet and key != root_id:
                     continue
                 self.owners[key] = name
-                state = self.take(key, value, row)
+                state = self.take(key, item, row)
                 if state is None:
                     continue
                 children = row.children(state)
@@ -207,14 +214,19 @@ class Walk:
             self.shared[name] = shared
 
     def take(self, key: int, value: Any, row: Row) -> Any:
-        """Take and store a snapshot. Return None for an object without a state."""
+        """Store a snapshot of an object, and return its state.
+
+        Return None if the object has no state. Return None and store a fingerprint if
+        the object is too large, or its state cannot be read.
+        """
         if row.measure is not None:
             try:
                 seconds, size = row.measure(value)
             except UnprotectedError as error:
                 self.add_fingerprint(key, value, row, 0, str(error))
                 return None
-            is_slow = seconds > 1e-4 and seconds > self.deadline - clock()
+            is_long = seconds > MIN_SLOW_SECONDS
+            is_slow = is_long and seconds > self.deadline - clock()
             if is_slow or size > self.max_bytes:
                 self.add_fingerprint(key, value, row, size, TOO_LARGE)
                 return None
@@ -233,7 +245,10 @@ class Walk:
         return state
 
     def list_children(self, key: int) -> Iterable[Any]:
-        """Return the objects that a visited object referred to."""
+        """Return the objects that a visited object referred to before the run.
+
+        Return none for an object that may have changed and has no snapshot.
+        """
         snapshot = self.snapshots.get(key)
         if snapshot is not None:
             return snapshot.row.children(snapshot.state)
@@ -246,7 +261,10 @@ class Walk:
     def add_fingerprint(
         self, key: int, value: Any, row: Row, size: int, label: str
     ) -> None:
-        """Store a fingerprint of an object that a snapshot cannot protect."""
+        """Store a fingerprint of an object of which no snapshot is possible.
+
+        `label` is the reason, and `size` the size in bytes.
+        """
         sample_row = unprotected(label, row.sample or take_nothing)
         sample_row = sample_row._replace(measure=lambda _: (0.0, size))
         state = sample_row.take(value)
@@ -254,7 +272,7 @@ class Walk:
 
 
 class Search(NamedTuple):
-    """Which of some objects a value contains.
+    """The result of a search for objects in a value. `reached` are their ids.
 
     `is_complete` is False if other objects may be in the value, too: there was not
     enough time, or the state of an object could not be read.
@@ -272,7 +290,7 @@ def measure_children(value: Any, row: Row) -> float:
 
 
 def list_current_children(value: Any, row: Row) -> Any:
-    """Return the objects that are now in an object, which has the row of its type."""
+    """Return the objects that are now in an object. `row` is the row of its type."""
     if row.list_current is not None:
         return row.list_current(value)
     state = row.take(value)
@@ -287,7 +305,8 @@ def find_reachable(
 ) -> Search:
     """Search for objects in a value. `keys` are the ids of the objects.
 
-    `list_children` returns the objects in an object, which has the row of its type.
+    The search ends at the deadline, in seconds of `clock`. `list_children` returns the
+    objects in an object, whose type has the row that is passed to it.
     """
     reached = set[int]()
     is_complete = True
@@ -319,10 +338,26 @@ def find_reachable(
     return Search(reached, is_complete)
 
 
+def search_in_half_time(
+    value: Any,
+    keys: Collection[int],
+    deadline: float,
+    list_children: Callable[[Any, Row], Any] = list_current_children,
+) -> Search:
+    """Search like `find_reachable`, for half of the time until the deadline.
+
+    The deadline is that of a search in several values: a large value must not take the
+    time of all values after it.
+    """
+    middle = (clock() + deadline) / 2
+    return find_reachable(value, keys, middle, list_children)
+
+
 def add_visible(children: Iterable[Any], queue: list[Any]) -> None:
-    """Add the children that may have a state. Most children are plain values."""
+    """Add those children to a queue that may have a state."""
     children = list(children)
-    if len(children) > 20:
+    # Most children are plain values, and this comparison is faster than the loop.
+    if len(children) > MIN_LONG:
         kinds = set(map(id, map(type, children)))
         if kinds <= plain_ids:
             return

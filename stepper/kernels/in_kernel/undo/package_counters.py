@@ -1,10 +1,10 @@
 """Counters of packages, such as the number in the default name `sys[3]` of an object.
 
 A counter is an integer to which a function of the same class or module adds in place,
-or an `itertools.count`. Before a cell runs again, a counter for names gets
-the value that the cell saw when it ran first. If the cell counts as far as before, the
-counter gets its last value afterwards: the objects of other cells have the next
-numbers. Otherwise, and for other counters, the report says that they differ.
+or an `itertools.count`. Before a cell runs again, a counter for names gets the value
+that it had when the cell ran first. If the counter has the same value as before after
+the run, it then gets its last value, because the objects of other cells have the next
+numbers. Otherwise, and for other counters, the report says that they may differ.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from stepper.kernels.in_kernel.undo.python_objects import (
 # For one search in modules that are new: about 1,000 modules, whose import took longer.
 SEARCH_SECONDS = 0.015
 MAX_COUNTERS = 1000
-# Packages that count nothing which users see, and large ones.
+# Packages whose counters users do not see, and large packages.
 OTHER_PACKAGES = {
     "PIL",
     "bokeh",
@@ -48,15 +48,16 @@ OTHER_PACKAGES = {
 STORING = {dis.opmap["STORE_ATTR"], dis.opmap["STORE_GLOBAL"]}
 COUNTER_TYPES = (int, itertools.count)
 LABEL = "may differ from a run from the top"
+# An addition in place has one of these as its name or argument in bytecode.
 IN_PLACE = {"INPLACE_ADD", "+="}
 # Instructions between an addition and the assignment.
 IN_BETWEEN = {"CACHE", "EXTENDED_ARG", "ROT_TWO", "SWAP"}
 
 
 class Counter(NamedTuple):
-    """A class or module with a counter, and the name of its attribute.
+    """A class or module with a counter, and the name of the counter's attribute.
 
-    `is_for_names` says that the function which counts also builds a text.
+    `is_for_names` is true if a function that assigns the attribute also builds a text.
     """
 
     owner: Any
@@ -85,27 +86,31 @@ class Expected(NamedTuple):
 class Counters:
     """The counters of all modules that were loaded so far, and how runs changed them.
 
-    Counters have the index in `counters` as a key.
+    The key of a counter is its index in `counters`.
     """
 
     def __init__(self) -> None:
         self.counters: list[Counter] = []
         self.known_modules: set[str] = set()
-        self.pending: list[str] = []
+        self.pending: list[str] = []  # modules that were not searched yet
         self.standard = set(getattr(sys, "stdlib_module_names", ()))
         self.values: list[int] = []  # before the current run
-        self.steps: dict[int, list[Step]] = {}
-        self.expected: dict[int, Expected] = {}
-        # Whether the last undo left a counter as it was.
+        self.steps: dict[int, list[Step]] = {}  # by key, oldest first
+        self.expected: dict[int, Expected] = {}  # by key, for the current run
+        # Whether the last undo could not set back a counter.
         self.has_other_value = False
 
     def start_run(self) -> None:
-        """Store the values before a run."""
+        """Search new modules for counters, and store all values before a run."""
         self.search()
         self.values = [read_counter(counter) for counter in self.counters]
 
     def finish_run(self, run: int) -> bool:
-        """Record what a run counted; return whether counters differ from a replay."""
+        """Record how a run changed the counters.
+
+        Counters that the undo before the run set back get their last values. Return
+        whether counters may differ from a run from the top.
+        """
         values = self.values
         expected_values = self.expected
         differs = self.has_other_value
@@ -132,8 +137,8 @@ class Counters:
     def undo(self, runs: Collection[int], is_repeated: bool) -> bool:
         """Set back the counters that runs of a cell changed.
 
-        `is_repeated` says that the cell runs again now. Return whether a counter keeps
-        its value.
+        If `is_repeated` is true, the cell runs again now. Return whether a counter
+        could not be set back.
         """
         self.has_other_value = False
         for key, steps in self.steps.items():
@@ -143,24 +148,30 @@ class Counters:
             counter = self.counters[key]
             value = read_counter(counter)
             before = own_steps[0].before
+            after = own_steps[-1].after
             other_steps = [step for step in steps if step.run not in runs]
             if value == before:
                 self.steps[key] = other_steps
                 continue
-            is_last = value == own_steps[-1].after
+            # If other cells have counted since, only a repetition of the cell may use
+            # its former numbers.
+            is_last = value == after
             is_separate = are_contiguous(own_steps, other_steps)
             can_set_back = is_separate and (is_last or is_repeated)
             if before is None or not counter.is_for_names or not can_set_back:
                 self.has_other_value = True
                 continue
             if not is_last:
-                self.expected[key] = Expected(own_steps[-1].after, value)
+                self.expected[key] = Expected(after, value)
             write_counter(counter, before)
             self.steps[key] = other_steps
         return self.has_other_value
 
     def search(self) -> None:
-        """Search in the modules that are new, as far as the time allows."""
+        """Search new modules for counters, for at most SEARCH_SECONDS.
+
+        The remaining modules are searched by the next call.
+        """
         if len(sys.modules) != len(self.known_modules):
             new_names = [name for name in sys.modules if name not in self.known_modules]
             self.known_modules.update(new_names)
@@ -172,6 +183,11 @@ class Counters:
                 self.add_counters(module)
 
     def may_have_counters(self, name: Any) -> bool:
+        """Return whether a module is searched. `name` is its key in `sys.modules`.
+
+        Modules of the standard library, of the kernel and of OTHER_PACKAGES are not
+        searched, and neither are private ones.
+        """
         package = str(name).partition(".")[0]
         if package in OTHER_PACKAGES or package in KERNEL_PACKAGES:
             return False
@@ -213,7 +229,11 @@ def are_contiguous(own_steps: list[Step], other_steps: list[Step]) -> bool:
 
 
 def find_counters(owner: Any, attributes: Any, module_name: Any) -> Iterator[Counter]:
-    """Yield the counters of a class or module."""
+    """Yield the counters of a class or module.
+
+    `attributes` is its `__dict__`, and `module_name` the name of the module that
+    defines it. A name in upper case is that of a constant.
+    """
     candidates = [
         name
         for name, value in list(attributes.items())
@@ -231,7 +251,10 @@ def find_counters(owner: Any, attributes: Any, module_name: Any) -> Iterator[Cou
 
 
 def list_storing_codes(attributes: Any, module_name: Any) -> Iterator[types.CodeType]:
-    """Yield the code of functions that assign attributes or globals."""
+    """Yield the code of a module's functions that assign attributes or globals.
+
+    `attributes` is the `__dict__` of the module or of one of its classes.
+    """
     for value in list(attributes.values()):
         function = getattr(value, "__func__", value)
         if type(value) is property:
@@ -260,17 +283,19 @@ def builds_text(code: types.CodeType) -> bool:
     """Return whether a function formats a text."""
     if not {"format", "str"}.isdisjoint(code.co_names):
         return True
-    texts = [constant for constant in code.co_consts if type(constant) is str]
     operations = {dis.opname[number] for number in set(code.co_code[::2])}
-    has_format = any(name.startswith("FORMAT_") for name in operations)
+    if any(name.startswith("FORMAT_") for name in operations):
+        return True
     # The first constant may be the docstring.
-    return has_format or any("%" in text for text in texts[1:])
+    texts = [constant for constant in code.co_consts[1:] if type(constant) is str]
+    return any("%" in text for text in texts)
 
 
 def read_counter(counter: Counter) -> int:
-    """Return the value of a counter, or 0 if the attribute has another type."""
+    """Return the value of a counter, or 0 if the attribute is no longer a counter."""
     value = vars(counter.owner).get(counter.name)
     if type(value) is itertools.count:
+        # The text is `count(3)` or `count(3, 2)`.
         text = repr(value).strip("count()").partition(",")[0]
         return int(text) if text.isdigit() else 0
     return value if type(value) is int else 0

@@ -11,14 +11,15 @@ Function = Callable[..., Any]
 class GlobalState(NamedTuple):
     """How to take and restore a state. States are compared by `current == former`.
 
-    The state exists if `module` is loaded. `words` are names; a cell must mention one
-    of them to change the state, if an import in the cell may have changed it as well.
+    The state exists if `module` is loaded. If a cell imports modules, which may have
+    changed the state, the state counts as changed by the cell only if the cell mentions
+    one of the names in `words`.
 
     `restore` is None if the state can only be compared; then `label` says why.
-    `take_initial` returns the state after the import of the module: it is the state
-    before a cell that imports the module. `keep_imported` returns the former state with
-    what the modules that a run imported have added; its arguments are the former state,
-    the current state, and the names of these modules.
+    `take_initial` returns the state after the import of the module, which is the former
+    state for a cell that imports the module. `keep_imported` returns the former state
+    with the additions of the modules that a run imported; its arguments are the former
+    state, the current state, and the names of these modules.
     """
 
     name: str
@@ -32,7 +33,7 @@ class GlobalState(NamedTuple):
 
 
 class References:
-    """Objects that are compared by identity."""
+    """A list of objects that are compared by identity."""
 
     def __init__(self, values: Iterable[Any]) -> None:
         self.values = list(values)

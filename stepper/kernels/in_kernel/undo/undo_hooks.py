@@ -1,12 +1,14 @@
-"""The part of the helper that makes runs undoable: it connects images and IPython.
+"""The part of the helper that undoes runs. It connects the images with IPython.
 
-The daemon asks for it by the metadata `stepper_undo` of an execute request.
+The daemon requests an image or an undo by the metadata `stepper_undo` of an execute
+request.
 """
 
 from __future__ import annotations
 
 import json
 import os
+from functools import partial
 from typing import Any
 
 from stepper.kernels.in_kernel import module_reload
@@ -42,10 +44,10 @@ def get_bindings() -> dict[str, Any]:
 
 
 def restore_before_run(request: dict[str, Any]) -> None:
-    """Undo earlier runs if this is requested.
+    """Record the changes outside of runs, and undo earlier runs if this is requested.
 
     This happens before the user's callbacks for the run are called, and before changed
-    modules are reloaded.
+    modules are reloaded. `request` is the metadata of the run's request.
     """
     last_restore["result"] = None
     current["run"] = request["run"]
@@ -55,13 +57,17 @@ def restore_before_run(request: dict[str, Any]) -> None:
         restore = request.get("restore")
         if restore:
             last_restore["result"] = restore_runs(restore)
-            call_safely(counters.undo, restore["own_runs"], True)
+            undo_counters = partial(counters.undo, is_repeated=True)
+            call_safely(undo_counters, restore["own_runs"])
             module_reload.forget_removed_modules()
         before_images.record_names(get_bindings())
 
 
 def restore_runs(request: dict[str, Any]) -> dict[str, Any]:
-    """Undo runs, and return the result. A failure concerns all requested names."""
+    """Undo runs, and return the result.
+
+    If the undo fails, all requested names count as not restored.
+    """
     unknown = before_images.find_unknown_runs(request["runs"])
     result: Any = call_safely(image_restore.restore, request, shell.user_ns)
     if not result:
@@ -87,7 +93,10 @@ def start_run(request: dict[str, Any], reloaded: list[str]) -> None:
 
 
 def describe_failed_restore(restore: dict[str, Any]) -> dict[str, Any]:
-    """Return the result of a restore that failed, for all names that it concerns."""
+    """Record that an undo failed, and return its result.
+
+    All requested names count as not restored.
+    """
     names = restore["names"]
     if names is None:
         names = list(get_bindings())
@@ -102,10 +111,10 @@ def describe_failed_restore(restore: dict[str, Any]) -> dict[str, Any]:
 
 
 def finish_run(has_failed: bool) -> dict[str, Any] | None:
-    """Complete the before-image of the run that has ended; return facts on the run.
+    """Complete the image of the run that has ended, and return the facts on the run.
 
-    The facts contain the result of the restore before the run, which is cleared. Return
-    None if there was no restore and the changes of the run are not known. If
+    The facts contain the result of the undo before the run, which is then cleared.
+    Return None if there was no undo and the changes of the run are not known. If
     `has_failed` is true, an undo of the run also removes the modules that it imported.
     """
     run = before_images.get_current_run()
@@ -130,9 +139,9 @@ def start_external() -> None:
 
 
 def finish_external() -> dict[str, Any]:
-    """Record which objects and names such an execution has changed.
+    """Record the objects and names that an execution changed that cannot be undone.
 
-    Return the facts on it.
+    Return the facts on the execution.
     """
     has_changed_objects = before_images.finish_external()
     bindings = get_bindings()
@@ -140,15 +149,17 @@ def finish_external() -> dict[str, Any]:
     before_images.record_names(bindings)
     return {
         "run": 0,
+        # One name more than the limit tells the daemon that names are missing.
         "rebound": rebound[: before_images.MAX_CHANGES + 1],
         "ends_reach": has_changed_objects or bool(rebound),
     }
 
 
 def undo(text: str) -> dict[str, Any]:
-    """Undo runs outside of a run, and return the facts. `text` is a JSON request.
+    """Undo runs while no cell runs, and return the facts. `text` is a JSON request.
 
-    The daemon repeats a request if the facts were lost: then they are only returned.
+    The daemon repeats a request if the facts were lost. In this case, the same facts
+    are returned, and nothing else is undone.
     """
     with image_restore.ignore_interrupts():
         if last_undo["request"] != text:
@@ -159,10 +170,9 @@ def undo(text: str) -> dict[str, Any]:
 
 
 def undo_on_request(request: dict[str, Any]) -> dict[str, Any]:
-    """Undo runs as a request demands, and return the facts.
+    """Undo the runs of a request, and return the facts.
 
-    If all names are requested, and the state before one of the runs was never kept,
-    nothing is undone.
+    Nothing is undone if all names are requested and one of the runs never had an image.
     """
     runs = request["runs"]
     scope.namespace = shell.user_ns
@@ -175,7 +185,8 @@ def undo_on_request(request: dict[str, Any]) -> dict[str, Any]:
     else:
         facts["restore"] = restore_runs(request)
         own_runs = request["own_runs"] or runs
-        if call_safely(counters.undo, own_runs, False):
+        undo_counters = partial(counters.undo, is_repeated=False)
+        if call_safely(undo_counters, own_runs):
             facts["restore"]["not_restored"]["package counters"] = LABEL
         module_reload.forget_removed_modules()
         if is_complete:
