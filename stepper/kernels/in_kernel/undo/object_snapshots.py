@@ -98,8 +98,8 @@ def unprotected(
 ) -> Row:
     """Return the row of a type whose objects cannot be restored.
 
-    `label` says what they are, `take` returns a fingerprint, and `options` are further
-    fields of the row.
+    `label` is the kind of object, `take` returns a fingerprint, and `options` are
+    further fields of the row.
     """
     is_same = is_equal(take)
     return Row(take=take, is_same=is_same, label=label, **options)

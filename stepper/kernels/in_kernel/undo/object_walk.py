@@ -70,7 +70,7 @@ def find_row(kind: Any) -> Row | None:
 
 
 def make_row(kind: Any) -> Row | None:
-    """Return the row for a type that is in no table, or None if it has no state.
+    """Return the row for a type that is not in a table, or None if it has no state.
 
     The row is that of the first base class in a table, combined with one for the
     attributes that Python classes add.
@@ -103,7 +103,7 @@ def make_row(kind: Any) -> Row | None:
         is_exception = issubclass(base, BaseException)
         if is_python_class(base):
             classes.append(base)
-        elif not is_exception:  # a type in C that is in no table
+        elif not is_exception:  # a type in C that is not in a table
             c_row = find_named_row(kind) or find_c_type_row(base, kind)
             return c_row.row if c_row else make_opaque_row(base)
     top_module = get_package(kind)
@@ -261,7 +261,7 @@ class Walk:
     def add_fingerprint(
         self, key: int, value: Any, row: Row, size: int, label: str
     ) -> None:
-        """Store a fingerprint of an object of which no snapshot is possible.
+        """Store a fingerprint of an object if no snapshot of the object is possible.
 
         `label` is the reason, and `size` the size in bytes.
         """
