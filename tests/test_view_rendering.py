@@ -501,3 +501,8 @@ def test_plotly_figure_with_too_many_categories_is_not_drawn() -> None:
     assert render_svg({"data": [trace]}) == ""
     trace = {"type": "bar", "x": names[:200], "y": numbers[:200]}
     assert render_svg({"data": [trace]})
+
+
+def test_plotly_figure_with_equal_large_values_is_drawn() -> None:
+    trace = {"type": "scatter", "x": [0, 1], "y": [1e20, 1e20]}
+    assert render_svg({"data": [trace]}).count("<circle") == 2

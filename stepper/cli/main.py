@@ -151,6 +151,7 @@ class SubcommandGroup(click.Group):
         return super().parse_args(ctx, args)
 
     def _has_subcommand(self, ctx: click.Context, args: list[str]) -> bool:
+        """Return whether the first argument is a subcommand or asks for help."""
         if not args:
             return False
         return args[0] in self.commands or args[0] in ctx.help_option_names

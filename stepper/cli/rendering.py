@@ -317,6 +317,7 @@ def _format_interrupt(response: Response) -> str:
 
 
 def _format_restart(response: Response) -> str:
+    """Return a sentence on the new kernel, and on the variables of the old one."""
     notebook = response["notebook"]
     if response["had_kernel"]:
         return f"{notebook}: started a new kernel. The old kernel's variables are lost."
@@ -361,6 +362,7 @@ def _format_checks(checks: list[Any]) -> str:
 
 
 def _remove_null_values(response: Response) -> Response:
+    """Return a response without the keys whose values are None."""
     return {name: value for name, value in response.items() if value is not None}
 
 
@@ -370,6 +372,7 @@ def _get_created_notebook(response: Response) -> Response:
 
 
 def _has_live_kernel(response: Response) -> bool:
+    """Return whether the kernel in a response is running."""
     return response["kernel"]["state"] in ("idle", "busy")
 
 

@@ -177,9 +177,10 @@ def verify(as_json: bool, **options: Any) -> int:
 
 
 def _expand(names: Sequence[str], project: str | None) -> list[str | None]:
-    """Return the notebooks that the arguments name; None is the current notebook.
+    """Return the notebooks that the arguments name, each only once.
 
-    Raise UsageError if there is none.
+    Without arguments, return None for the current notebook. Raise UsageError if there
+    is no project with a current notebook, or if a folder or glob contains no notebooks.
     """
     if not names:
         if project is None:
@@ -189,7 +190,7 @@ def _expand(names: Sequence[str], project: str | None) -> list[str | None]:
                 CommandLines("NOTEBOOK").shell("verify"),
             )
         return [None]
-    # By real path: a link and its target are the same notebook.
+    # The keys are real paths: a link and its target are the same notebook.
     notebooks: dict[str, str | None] = {}
     for name in names:
         for notebook in _expand_name(name):

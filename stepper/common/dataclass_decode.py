@@ -82,6 +82,7 @@ _get_dataclass_decoder: Callable[[Any], Decoder] = cache(_build_dataclass_decode
 
 
 def _is_required(field: Field[Any]) -> bool:
+    """Return whether a field has no default."""
     return field.default is MISSING and field.default_factory is MISSING
 
 
@@ -150,6 +151,7 @@ def _decode_record(
 
 
 def _decode_list(decoder: Decoder, value: Any) -> list[Any]:
+    """Decode a list of any length, all items with the same decoder."""
     items = _require_type(list, value)
     return [decoder(item) for item in items]
 

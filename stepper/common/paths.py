@@ -122,6 +122,7 @@ def read_install_record(project: str) -> "dict[str, Any]":
 
 
 def _read_token(folder: str) -> str:
+    """Return the token in a folder; raise OSError if it cannot be read."""
     path = os.path.join(folder, "token")
     token = _read_start(path, TOKEN_CHARACTERS, os.O_NOFOLLOW)
     return token.strip()

@@ -309,6 +309,7 @@ def _walk_to_folder(folder: str, create: bool) -> int:
 
 
 def _is_link(name: str, folder: int) -> bool:
+    """Return whether a name in an open folder is a symbolic link."""
     status = _lstat(name, folder)
     return stat.S_ISLNK(status.st_mode)
 

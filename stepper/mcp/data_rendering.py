@@ -187,6 +187,7 @@ def _format_machine(machine: Data) -> str:
 
 
 def _format_gpu(gpu: Data) -> str:
+    """Return the memory of a GPU, and its usage in percent if it is known."""
     name = gpu["name"]
     used_percent = gpu["used_percent"]
     memory = _format_memory(gpu)
@@ -196,6 +197,7 @@ def _format_gpu(gpu: Data) -> str:
 
 
 def _format_memory(usage: Data) -> str:
+    """Return the used and the total memory, such as `3.1 GB of 16.0 GB`."""
     used = _format_size(usage["memory_bytes"])
     total = _format_size(usage["memory_total_bytes"])
     return f"{used} of {total}"

@@ -252,6 +252,7 @@ def _replace_resume_sentence(match: re.Match[str]) -> str:
 
 
 def _format_lift_stop(notebook: str | None) -> str:
+    """Return the `lift_stop` call for a notebook, or for the current one if None."""
     if not notebook:
         return "`lift_stop`"
     return f"`lift_stop` with `notebook: {notebook.strip(QUOTES)}`"

@@ -164,16 +164,16 @@ def _check_arguments(
     name: str, template: Template, arguments: Mapping[str, str]
 ) -> None:
     """Raise MCPError if a required argument is missing or an argument is unknown."""
-    unknown = [
+    unknown_names = [
         argument_name
         for argument_name in arguments
         if argument_name != template.argument
     ]
-    if unknown:
+    if unknown_names:
         accepted = template.argument or "no arguments"
         raise MCPError(
             INVALID_PARAMS,
-            f"the prompt {name} accepts {accepted}, not {', '.join(unknown)}",
+            f"the prompt {name} accepts {accepted}, not {', '.join(unknown_names)}",
         )
     if template.required and not arguments.get(template.argument, "").strip():
         raise MCPError(

@@ -245,6 +245,7 @@ class Subscriptions:
         self.check_requested.set()
 
     def _start_polling(self) -> None:
+        """Start the task that checks for changes, unless it is running."""
         if self.polling is None or self.polling.done():
             self.polling = asyncio.create_task(self._poll())
 

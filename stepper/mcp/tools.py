@@ -195,9 +195,9 @@ class Tool:
             # `_check_action_arguments` checks.
             properties = {ACTION: self._make_action_schema(), **schema["properties"]}
             schema["properties"] = properties
-            schema["required"] = [ACTION]
-            if self.default_action:
-                del schema["required"]
+            schema.pop("required", None)
+            if not self.default_action:
+                schema["required"] = [ACTION]
         return schema
 
     @property

@@ -246,6 +246,7 @@ def _format_growth(name: str, before: Namespace, after: Namespace) -> str:
 
 
 def _format_megabytes(size: int) -> str:
+    """Return a number of bytes in MB, such as `1,200.0 MB`."""
     return f"{size / 1e6:,.1f} MB"
 
 

@@ -76,4 +76,5 @@ def format_hint(hint: str) -> str:
 
 
 def _starts_with_command(hint: str, command: str) -> bool:
+    """Return whether a hint is a command, possibly with arguments."""
     return hint == command or hint.startswith(f"{command} ")

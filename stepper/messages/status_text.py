@@ -179,7 +179,8 @@ def format_progress(status: Document, max_rows: int = NO_LIMIT) -> list[str]:
     lines = [format_headline(status)]
     if status["running"]:
         lines.append(format_running_cell(status["running"]))
-    # The reasons why cells are stale or have hidden state, by cell ID.
+    # The reasons why cells are stale or have hidden state, by cell ID. If a cell has
+    # several marks, the first one counts.
     reasons = {}
     for cell in reversed(list_marked_cells(status)):
         reasons[cell["cell_id"]] = one_line(cell["why"])
@@ -261,6 +262,7 @@ def _format_cell(cell: Document, details: Sequence[str]) -> str:
 
 
 def _format_cell_name(cell: Document) -> str:
+    """Return the number and the id of a code cell, such as `cell 3 (id 0e968c97)`."""
     cell_id = one_line(cell["cell_id"], ID_LIMIT)
     return f"cell {cell['cell']} (id {cell_id})"
 

@@ -266,9 +266,9 @@ def format_costly_recomputation(
 
     `seconds` is the duration of the last runs of the cells that a restore runs.
     """
-    quoted = _limit([_quote(name) for name in sorted(names)])
+    shown_names = _limit([_quote(name) for name in sorted(names)])
     return (
-        f"not restored: {', '.join(quoted)}. To compute all values again in a new"
+        f"not restored: {', '.join(shown_names)}. To compute all values again in a new"
         f" kernel ({format_seconds(seconds)}), run: `{commands.shell('restore')}`"
     )
 

@@ -48,6 +48,7 @@ def rewrite_cells(document: Document, cells: Sequence[Cell]) -> bytes | None:
 
 
 def _has_cell_ids(document: Document) -> bool:
+    """Return whether the notebook's format has cell ids."""
     minor = document.raw.get("nbformat_minor", 0)
     return isinstance(minor, int) and minor >= MINOR_WITH_IDS
 
@@ -76,6 +77,7 @@ def _create_item(
 
 
 def _make_cell_id(used_ids: set[str]) -> str:
+    """Return a random id that is not in `used_ids`."""
     while True:
         cell_id = uuid.uuid4().hex[:ID_LENGTH]
         if cell_id not in used_ids:

@@ -195,6 +195,7 @@ def _parse_event(line: bytes) -> Event | None:
 
 
 def _serialize_event(event: Event) -> bytes:
+    """Return the line for an event."""
     try:
         return orjson.dumps(event, default=str) + b"\n"
     except TypeError:

@@ -131,11 +131,13 @@ def detect_style(data: bytes) -> JsonStyle:
 
 
 def _format_float(match: re.Match[bytes]) -> bytes:
+    """Return a matched number as Python formats it."""
     number = float(match[0])
     return repr(number).encode()
 
 
 def _escape_surrogate(match: re.Match[str]) -> str:
+    """Return the JSON escape of a lone surrogate."""
     return f"\\u{ord(match[0]):04x}"
 
 

@@ -69,6 +69,7 @@ class Document:
         return sum(map(_is_figure, self._iterate_outputs()))
 
     def _iterate_outputs(self) -> Iterator[dict[str, Any]]:
+        """Yield all outputs of the notebook; an invalid one as an empty object."""
         for cell in self.raw["cells"]:
             outputs = cell.get("outputs")
             if isinstance(outputs, list):
@@ -189,6 +190,7 @@ def _is_figure(output: dict[str, Any]) -> bool:
 
 
 def _has_source(cell: Cell, target: CellVersion) -> bool:
+    """Return whether a cell has the source of a version."""
     return hash_source(cell.source) == target.source_hash
 
 

@@ -168,6 +168,7 @@ class IpynbFile:
         return NotebookError(reason, f"ls -l {shell_quote(self.path)}")
 
     def _make_missing_error(self) -> NotebookError:
+        """Return the error for a file that does not exist."""
         return NotebookError(f"{self.name} no longer exists", "git status")
 
     def read_uncached(self) -> Document:

@@ -65,6 +65,7 @@ def load_json_exact(data: bytes) -> Any:
 
 
 def _load_with_json(data: bytes) -> Any:
+    """Parse JSON with Python's json module; raise ValueError if it is invalid."""
     try:
         return json.loads(data)
     except RecursionError as error:

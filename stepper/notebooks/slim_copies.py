@@ -173,6 +173,7 @@ def _has_large_format(output: Any) -> bool:
 
 
 def _measure(value: Any) -> int:
+    """Return the size of a value as JSON, in bytes."""
     try:
         return len(orjson.dumps(value))
     except TypeError:  # a lone surrogate, or an integer of more than 64 bits
@@ -633,7 +634,10 @@ class SlimCopies:
         self._remove(key, reads)
 
     def _load_record(self, key: str) -> Record | None:
-        """Return the record of a notebook, or None if it is missing or not valid."""
+        """Return the record with a key, or None if it is missing or not valid.
+
+        A record that names a notebook with another key is not valid.
+        """
         record_path = os.path.join(self._folder, key + RECORD_SUFFIX)
         with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
             values = load_json(secure_files.read(record_path))
@@ -641,7 +645,6 @@ class SlimCopies:
             path = self._get_path(record)
             if key == _make_key(path):
                 return record
-            return None
         return None
 
     def _remove(self, key: str, reads: int) -> None:
@@ -667,10 +670,12 @@ def _make_key(path: str) -> str:
 
 
 def _read_state(name: str, folder: int) -> FileState:
+    """Return the state of a file in an open folder."""
     return get_file_state(stat_file(name, folder))
 
 
 def _exists(name: str, folder: int) -> bool:
+    """Return whether an open folder contains a file with this name."""
     try:
         stat_file(name, folder)
     except FileNotFoundError:
@@ -692,6 +697,7 @@ def _find_state(folder: int, state: FileState) -> str:
 
 
 def _read(name: str, folder: int) -> bytes:
+    """Return the contents of a file in an open folder; links are refused."""
     handle = os.open(name, os.O_RDONLY | secure_files.SAFE_FLAGS, dir_fd=folder)
     with open(handle, "rb") as stream:
         return stream.read()

@@ -167,6 +167,7 @@ class ViewHandler(web.RequestHandler):
             raise web.HTTPError(403)
 
     def _is_key(self, value: bytes) -> bool:
+        """Return whether a value is the server's key, in constant time."""
         return hmac.compare_digest(value, self.server.key.encode())
 
     def _is_same_user(self) -> bool:
@@ -277,8 +278,8 @@ def get_peer_uid(sock: socket.socket) -> int | None:
     with contextlib.suppress(OSError, ValueError, IndexError):
         host, port = sock.getsockname()[:2]
         peer_port = sock.getpeername()[1]
-        # Both ends have the same host. In the tables, it is an integer in the byte
-        # order of the machine, in hexadecimal digits.
+        # Both ends have the same host. In the tables, the host is an integer in the
+        # byte order of the machine, in hexadecimal digits.
         (host_number,) = struct.unpack("=I", socket.inet_aton(host))
         own_address = f"{host_number:08X}:{port:04X}"
         peer_address = f"{host_number:08X}:{peer_port:04X}"

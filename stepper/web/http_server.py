@@ -64,6 +64,7 @@ class PageHandler(ViewHandler):
         self.finish(path.read_bytes())
 
     def _is_notebook_missing(self) -> bool:
+        """Return whether the address names a notebook that does not exist."""
         notebook = self.get_query_argument("notebook", "")
         return bool(notebook) and self.server.notebooks.get_view(notebook) is None
 

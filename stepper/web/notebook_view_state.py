@@ -368,15 +368,18 @@ class NotebookView:
         return {"run": running.run, "doubts": [], "mark": mark}
 
     def build_live_state(self) -> Row:
-        """Return the running cell and the state of the kernel."""
+        """Return the running cell and the state of the kernel (its memory in MB)."""
         kernel = self.snapshot["kernel"]
         rss_bytes = kernel.get("rss_bytes")
+        memory_mb = None
+        if rss_bytes:
+            memory_mb = round(rss_bytes / 1e6)
         return {
             "running": self._get_running_cell(),
             "waits": self.snapshot["waits"],
             "state": kernel["state"],
             "pid": kernel.get("pid"),
-            "memory": rss_bytes and round(rss_bytes / 1e6),
+            "memory": memory_mb,
             "python": kernel.get("python"),
             "where": kernel.get("where"),
             "left": kernel.get("left_seconds"),

@@ -43,6 +43,7 @@ MIN_BINS = 5
 MAX_BINS = 40
 BAR_SHARE = 0.8  # the share of the space between two categories that bars use
 RANGE_MARGIN = 0.04
+EQUAL_VALUES_MARGIN = 1e-9  # a share of the value, if all values are equal and large
 TICK_COUNT = 5
 TICK_LABEL_GAP = 8
 TICK_LABEL_SHIFT = 4  # centres the text at the line of the grid
@@ -278,9 +279,10 @@ def _make_axes(traces: Sequence[Trace]) -> Axes:
 
 
 def _get_range(values: Sequence[float], margin: float) -> Range:
-    """Return the range of the finite values.
+    """Return the range of the finite values, which is never empty.
 
-    `margin` is the margin on both sides, as a share of the range.
+    `margin` is the margin on both sides, as a share of the range. Without finite
+    values, the range is that of 0 and 1.
     """
     finite = list(filter(math.isfinite, values))
     if not finite:
@@ -288,7 +290,9 @@ def _get_range(values: Sequence[float], margin: float) -> Range:
     low = min(finite)
     high = max(finite)
     if low == high:
-        return Range(low - 1, high + 1)
+        # Adding 1 to a large number would not change it.
+        extra = max(1.0, EQUAL_VALUES_MARGIN * abs(low))
+        return Range(low - extra, high + extra)
     extra = (high - low) * margin
     return Range(low - extra, high + extra)
 
@@ -419,6 +423,7 @@ def _list_x_labels(
 
 
 def _has_times(trace: Trace) -> bool:
+    """Return whether x values of a trace are times, which are strings."""
     return any(isinstance(x, str) for x in trace.x)
 
 
@@ -485,6 +490,7 @@ def _draw_text(
 
 
 def _ensure_object(value: Any) -> dict[str, Any]:
+    """Return a value if it is a JSON object, otherwise an empty object."""
     if isinstance(value, dict):
         return value
     return {}

@@ -106,6 +106,7 @@ class InterruptFlag:
         signal.signal(signal.SIGINT, self.previous_handler)
 
     def _handle_signal(self, *_: object) -> None:
+        """Set the flag, and raise KeyboardInterrupt."""
         self.is_set = True
         raise KeyboardInterrupt
 

@@ -57,6 +57,7 @@ def format_verify(
 
 
 def _format_file(file: FileChange) -> str:
+    """Return the line on a file that the replay wrote or deleted."""
     name = one_line(file.name, 200)
     return f"  {NOTE_MARK} file {name}: {file.text}"
 
