@@ -599,14 +599,14 @@ def test_long_digits_in_a_source_change_no_other_cell(tmp_path: Path) -> None:
     ("raw", "hint"),
     [
         ({"cells": []}, "Restore the notebook"),
-        ({"nbformat": 3}, "jupyter nbconvert --to notebook --inplace 'a b.ipynb'"),
+        ({"nbformat": 3}, "jupyter nbconvert --to notebook --inplace '/n/a b.ipynb'"),
         ({"nbformat": 5}, "Save the notebook in nbformat 4"),
         ({"nbformat": 4, "cells": [{}]}, "Each cell must be a JSON object"),
     ],
 )
 def test_hint_for_an_invalid_notebook(raw: dict[str, object], hint: str) -> None:
     with pytest.raises(NotebookError) as caught:
-        notebook_document.validate_notebook(raw, "a b.ipynb")
+        notebook_document.validate_notebook(raw, "/n/a b.ipynb")
     assert caught.value.hint.startswith(hint)
 
 

@@ -53,7 +53,8 @@ OPEN_CELL_PREDICATES = {
     "pending": "has not run",
     "stale": "is stale",
     "hidden state": (
-        "used a value that is not from the nearest cell above that defines it"
+        "used hidden state (not the value of the nearest cell above that defines the"
+        " name)"
     ),
 }
 RESUME_ARGUMENTS = {"continue": "ANSWER", "fix": "HINT", "skip": "REASON"}

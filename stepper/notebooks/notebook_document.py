@@ -204,12 +204,13 @@ def _as_object(value: Any) -> dict[str, Any]:
     return {}
 
 
-def validate_notebook(raw: Any, name: str) -> None:
+def validate_notebook(raw: Any, path: str) -> None:
     """Raise NotebookError unless parsed JSON is an nbformat 4 notebook.
 
-    This checks only the parts that stepper uses, because full validation takes too
-    long.
+    `path` is the path of the notebook, for messages. This checks only the parts that
+    stepper uses, because full validation takes too long.
     """
+    name = os.path.basename(path)
     if not isinstance(raw, dict) or "nbformat" not in raw:
         raise NotebookError(
             f"{name} is JSON, but not a notebook: it has no `nbformat`",
@@ -219,7 +220,7 @@ def validate_notebook(raw: Any, name: str) -> None:
     if version != NBFORMAT:
         hint = "Save the notebook in nbformat 4"
         if version in OLD_NBFORMATS:
-            hint = f"jupyter nbconvert --to notebook --inplace {shell_quote(name)}"
+            hint = f"jupyter nbconvert --to notebook --inplace {shell_quote(path)}"
         raise NotebookError(
             f"{name} has nbformat {version!r}; stepper requires nbformat 4", hint
         )

@@ -146,7 +146,7 @@ class IpynbFile:
                 f"{self.name} is not valid JSON ({error})",
                 f"python -m json.tool {shell_quote(self.path)}",
             ) from None
-        validate_notebook(raw, self.name)
+        validate_notebook(raw, self.path)
         document = Document(data, raw, status)
         self._cached_document = document
         return document
@@ -189,7 +189,7 @@ class IpynbFile:
             raw = load_json(text.encode("utf-8", "surrogatepass"))
         except ValueError as error:
             raise NotebookError(f"{self.name} is not valid JSON ({error})") from None
-        validate_notebook(raw, self.name)
+        validate_notebook(raw, self.path)
         return Document(b"", raw)
 
     def write_execution(
