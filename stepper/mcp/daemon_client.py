@@ -29,8 +29,8 @@ LONG_COMMANDS = ("cell run", "cell add", "run", "eval", "new")
 class Limiters(NamedTuple):
     """The limits on the threads of an event loop.
 
-    Requests that wait for cells (`long`) have their own limit: they can't use up the
-    threads that are needed to interrupt a cell.
+    Requests that wait for cells (`long`) have their own limit, so that there are always
+    threads for a request that interrupts a cell.
     """
 
     long: anyio.CapacityLimiter

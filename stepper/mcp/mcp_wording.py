@@ -206,7 +206,7 @@ def format_question(text: str) -> str:
 def _translate_line(line: str, for_user: bool) -> str:
     """Translate a line of a text: see `translate`.
 
-    The order is significant: each pattern matches what the ones before it left.
+    The order is significant: each pattern is applied to the result of the previous one.
     """
     line = IN_CLAUDE_CODE.sub("", line)
     if not for_user:

@@ -269,8 +269,8 @@ def format_context(
 ) -> str:
     """Return the context that an agent needs to continue with a notebook.
 
-    `is_alive` says whether the notebook's kernel is running. An agent that has seen the
-    notebook before gets the command that shows the plan and the cells, not the plan.
+    `is_alive` says whether the notebook's kernel is running. If `has_seen_notebook` is
+    true, the context names the command that shows the plan, instead of the plan.
     """
     status = f"in progress ({state.status_name})"
     if state.is_complete and not state.stop:
@@ -613,7 +613,8 @@ def format_from_terminal(
 def format_command_line(name: str, command: str, response: str) -> str:
     """Return the user's line on a command typed in Claude Code.
 
-    `response` is the response for the agent. The line contains its first line.
+    `response` is the response for the agent; the user's line contains only the first
+    line of this response.
     """
     first_line = response.removeprefix("stepper: ").split("\n", 1)[0]
     notebook = "" if name in first_line else f" ({one_line(name, 200)})"

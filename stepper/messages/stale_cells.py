@@ -56,8 +56,8 @@ class Provided:
 class Mark:
     """A cell that is stale or used hidden state (a JSON response).
 
-    `cell` is its number. `because` lists the names that the cell read, and `why` is the
-    explanation as text.
+    `cell` is the number of the cell. `because` lists the names that the cell read, and
+    `why` is the explanation as text.
     """
 
     cell_id: str
@@ -250,7 +250,7 @@ def _describe_changer(origin: _Origin) -> str:
 
 
 def _group_names(causes: Sequence[Cause]) -> list[tuple[str, _Origin]]:
-    """Return each origin with an enumeration of the names that come from it."""
+    """Return the enumeration of the names from each origin, with the origin."""
     groups: dict[_Origin, list[str]] = {}
     for cause in causes:
         origin = _Origin(cause.number, cause.where, cause.binder)

@@ -85,8 +85,8 @@ def _format_progress(state: State, running: str, clock: str, queued: str) -> _Pr
     """Return the mark and the text on the progress.
 
     The text is on the queue, the running cell, the stop, the completion, the open cells
-    or the failed step: the first of these that exists. Otherwise it is on the next
-    step. Texts may be empty.
+    or the failed step: the first of these that exists. Otherwise the text is on the
+    next step. Each part may be empty.
     """
     if queued:
         reason = one_line(queued, MESSAGE_LIMIT)

@@ -249,9 +249,10 @@ def format_recomputation(
 
 
 def format_failed_recomputation(names: Collection[str], number: int) -> str:
-    """Return the note on a cell that failed when it had to compute values again.
+    """Return the note on a cell that failed while it computed values again.
 
-    `number` is the number of the cell that needs the values.
+    `names` are the variables with these values. `number` is the number of the cell that
+    needs the values, and that did not run.
     """
     return (
         f"this cell ran again because {_join_names(sorted(names))} could not be"
@@ -287,7 +288,7 @@ def _limit(items: Sequence[str]) -> list[str]:
 
 
 def _is_variable(name: str) -> bool:
-    """Return whether `name` is a variable. Otherwise it names a global state."""
+    """Return whether `name` is the name of a variable, not of a global state."""
     return " " not in name
 
 

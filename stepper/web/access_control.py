@@ -183,7 +183,7 @@ class ViewHandler(web.RequestHandler):
     def _exchange_key(self, value: bytes) -> None:
         """Set the cookie, and redirect to the address without the key.
 
-        `value` is the key in the request. Raise HTTPError if it is wrong.
+        `value` is the key in the request. Raise HTTPError if the key is wrong.
         """
         if not self._is_key(value):
             raise web.HTTPError(403)

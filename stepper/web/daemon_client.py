@@ -45,10 +45,10 @@ class DaemonClient:
         """Return the live state of a notebook, or None if the request fails.
 
         Set `error` to the reason why the daemon can't be used, or to an empty string if
-        it responded, even if it refused the request. `run` and `changes` are those of
-        the caller's last snapshot: the response contains outputs only if they have
-        changed since then. If `marks` is true, the response also contains the stale
-        cells.
+        the daemon responded, even if the response is an error. `run` and `changes` are
+        those of the caller's last snapshot: the response contains outputs only if they
+        have changed since then. If `marks` is true, the response also contains the
+        stale cells.
         """
         request = json.dumps(
             {"notebook": notebook, "run": run, "changes": changes, "marks": marks}

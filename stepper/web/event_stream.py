@@ -139,7 +139,7 @@ class EventsHandler(ViewHandler):
         self.sent_runs = start + len(new_runs)
 
     async def _send(self, event: str, data: bytes) -> None:
-        """Send an event. `data` must not contain line breaks, which would end it."""
+        """Send an event with one line of data."""
         self.write(f"event: {event}\ndata: ")
         self.write(data)
         self.write("\n\n")

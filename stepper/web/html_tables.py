@@ -79,7 +79,7 @@ class TableParser(HTMLParser):
             self.open_tags.append(tag)
 
     def _start_table(self) -> None:
-        """Start a table. Raise NotATableError if it is inside another table."""
+        """Start a table. Raise NotATableError if another table is open."""
         if "table" in self.open_tags:
             raise NotATableError
         self.tables.append({"head": [], "body": [], "foot": "", "left": 0})
@@ -169,7 +169,7 @@ def _check_style(css: str) -> None:
 
 
 def parse_tables(html: str) -> list[Table]:
-    """Return the tables in HTML, or an empty list if it contains anything else.
+    """Return the tables in HTML, or an empty list for HTML with other contents.
 
     A table has the keys `head` and `body` (lists of rows of cells), `foot` (the text
     below the table) and `left` (the number of rows that were not parsed).

@@ -102,7 +102,7 @@ class NotebookList:
         """Return the commands for a notebook.
 
         `current` is the name of the project's current notebook. The commands include
-        the notebook's name unless it is current and no other notebook is known.
+        the notebook's name unless it is the current notebook and no other one is known.
         """
         is_named = name != current or self._has_several()
         notebook = name if is_named else ""

@@ -454,7 +454,7 @@ def _decode_base64(value: Any) -> bytes:
 
 
 def _get_png_size(png: bytes) -> tuple[int, int]:
-    """Return the width and height of a PNG in pixels, or (0, 0) if it is not valid.
+    """Return the width and height of a PNG in pixels, or (0, 0) for an invalid PNG.
 
     With the size, the page can reserve space for an image before it is loaded.
     """

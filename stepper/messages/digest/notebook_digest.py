@@ -150,7 +150,10 @@ def format_digest(
 
 
 def _have_mostly_not_run(cells: Sequence[DigestCell]) -> bool:
-    """Return whether at least three and most code cells have not run in this kernel."""
+    """Return whether most code cells have not run in this kernel.
+
+    Return False if at most two cells have not run.
+    """
     not_run = [cell for cell in cells if cell.state == NOT_RUN]
     code_cells = [cell for cell in cells if cell.state]
     return len(not_run) > max(2, len(code_cells) // 2)

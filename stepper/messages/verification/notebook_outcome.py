@@ -43,7 +43,7 @@ class NotebookOutcome:
 
 
 def is_skipped(cell: CellVerdict) -> bool:
-    """Return whether a cell did not run in the replay, so it has no real verdict."""
+    """Return whether a cell did not run in the replay."""
     return cell.verdict in (ReplayVerdict.NOT_RUN, ReplayVerdict.SKIPPED)
 
 
