@@ -95,7 +95,9 @@ FLOWS = [  # source; the names that it reads, binds and changes in place
     ("def f():\n    global n\n    n = 1", "", "f", ""),
     ("def f():\n    xs.append(1)\nf()", "xs", "f", "xs"),
     ("def f(a):\n    a.append(1)\nf(xs)", "xs", "f", "xs"),
+    ("def f(a, b):\n    b.append(1)\nf(xs, b=ys)", "xs ys", "f", "ys"),
     ("f = lambda a: a + g", "", "f", ""),
+    ("f = h = lambda a: a + g", "", "f h", ""),
     ("df.apply(lambda row: row + g)", "df g", "", ""),
     (
         "class A(B):\n    n = m\n    k = n\n    def f(self):\n        return g",
@@ -191,6 +193,10 @@ def format_edges(*sources: str) -> str:
         (
             ("def add(xs):\n    xs.append(1)", "xs = []", "add(xs)", "xs"),
             "add:1>3 xs:2>3 xs:3>4",
+        ),
+        (
+            ("def add(xs):\n    xs.append(1)", "a = []", "add(xs=a)", "a"),
+            "a:2>3 add:1>3 a:3>4",
         ),
         (
             (
@@ -954,6 +960,38 @@ def test_same_setter_with_another_key_makes_readers_stale() -> None:
     )
     notebook.sources["z"] = "k = 'y'"
     assert notebook.run("z", "a").list_marks() == {"c<"}
+
+
+@pytest.mark.parametrize(
+    "definition",
+    [
+        "class A(m): pass",
+        "class A(metaclass=m): pass",
+        "class A:\n    n = m",
+        "class A:\n    class B:\n        n = m.x",
+        "class A:\n    def f(self, n=m): pass",
+        "class A:\n    @m\n    def f(self): pass",
+        "def A(n=m): pass",
+        "A = lambda n=m: n",
+    ],
+)
+def test_definition_has_another_value_if_a_name_that_it_reads_has(
+    definition: str,
+) -> None:
+    notebook = Played(a="m = f(1)", b=definition, c="print(A)").run("a", "b", "c")
+    assert notebook.run("b").format_stale() == ""
+    notebook.sources["a"] = "m = f(2)"
+    assert "c<A<b" in notebook.run("a", "b").format_stale()
+
+
+@pytest.mark.parametrize(
+    "definition",
+    ["class A:\n    m = 1\n    n = m", "class A:\n    def f(self, m): return m"],
+)
+def test_definition_does_not_read_names_of_its_own(definition: str) -> None:
+    notebook = Played(a="m = f(1)", b=definition, c="print(A)").run("a", "b", "c")
+    notebook.sources["a"] = "m = f(2)"
+    assert notebook.run("a", "b").format_stale() == ""
 
 
 def test_import_in_a_function_is_no_binding_of_a_notebook_name() -> None:

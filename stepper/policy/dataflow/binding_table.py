@@ -293,10 +293,10 @@ class BindingTable:
         reads = {*usage.reads}
         changes = {*usage.changes}
         binds = {**usage.binds}
-        for function, arguments in usage.calls:
-            effects = self._get_effects(function)
+        for call in usage.calls:
+            effects = self._get_effects(call.function)
             if effects:
-                changes.update(list_changed_arguments(effects, arguments))
+                changes.update(list_changed_arguments(effects, call))
         changes |= self._list_changed_instances(usage.methods)
         # Each name that is read, with the names that the cell has bound before.
         own_names = usage.binds.keys()

@@ -33,8 +33,10 @@ from stepper.policy.dataflow.name_effects import (
     FUNCTION,
     FUNCTIONS,
     IMPORT,
+    FunctionCall,
     FunctionEffects,
     NameUsage,
+    collect_body_reads,
     collect_names,
     get_root_name,
     is_get_ipython,
@@ -230,6 +232,7 @@ class _NameVisitor(NameRecorder):
             return
         if isinstance(value, ast.Lambda) and name:
             self.visit_function(value, name)
+            self.visit_all(targets[1:])
             return
         self.visit(value)
         self.assigned = value
@@ -480,14 +483,14 @@ class _NameVisitor(NameRecorder):
 
     def visit_class(self, node: ast.ClassDef) -> None:
         """Visit a class definition, whose body runs at once in a new scope."""
-        evaluated = [*node.decorator_list, *node.bases]
+        evaluated = [*node.decorator_list, *node.bases, *node.keywords]
         self.visit_all(evaluated)
-        self.visit_all(node.keywords)
+        local_names = list_scope_names(node.body).local_names
         if not self.scopes:
-            reads = collect_names(evaluated)
+            body_reads = collect_body_reads(node.body) - local_names
+            reads = collect_names(evaluated) | body_reads
             effects = FunctionEffects(definition_reads=reads)
             self.usage.effects[node.name] = effects
-        local_names = list_scope_names(node.body).local_names
         scope = Scope(CLASS, local_names, name=node.name)
         self.scopes.append(scope)
         self.visit_type_parameters(node)
@@ -596,13 +599,18 @@ class _NameVisitor(NameRecorder):
         if self.find_scope(name) is not None or self.effects is not None:
             return
         arguments = tuple(get_root_name(argument) for argument in node.args)
+        keywords = {}
+        for keyword in node.keywords:
+            if keyword.arg is not None:
+                keywords[keyword.arg] = get_root_name(keyword.value)
+        call = FunctionCall(name, arguments, keywords)
         self.usage.bound_at_call.setdefault(name, frozenset(self.bound))
         effects = self.usage.effects.get(name)
         if effects is not None:
-            for argument in list_changed_arguments(effects, arguments):
+            for argument in list_changed_arguments(effects, call):
                 self.record_notebook_change(argument)
-        elif any(arguments):
-            self.usage.calls.append((name, arguments))
+        elif call.argument_names:
+            self.usage.calls.append(call)
 
     def record_method_call(self, name: str, method: str) -> None:
         """Record a method call on a notebook name.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -94,7 +94,8 @@ class FunctionEffects:
     binds: set[str] = field(default_factory=set)
     parameters: tuple[str, ...] = ()
     changed_parameters: set[str] = field(default_factory=set)
-    # Names that the definition reads: base classes, decorators, defaults.
+    # Names that the definition reads: base classes, decorators, defaults, and names in
+    # the body of a class.
     definition_reads: set[str] = field(default_factory=set)
     # Methods of a class that change the instance.
     mutating_methods: set[str] = field(default_factory=set)
@@ -102,6 +103,23 @@ class FunctionEffects:
     methods: set[tuple[str, str]] = field(default_factory=set)
     # The state that stands for the database of a connection (see `library_objects`).
     database: str = ""
+
+
+class FunctionCall(NamedTuple):
+    """A call of a function with the names of its arguments.
+
+    The name of an argument is empty if the argument is another kind of expression.
+    """
+
+    function: str
+    arguments: tuple[str, ...]  # positional
+    keywords: Mapping[str, str]  # by parameter
+
+    @property
+    def argument_names(self) -> set[str]:
+        """The names of all arguments that have a name."""
+        names = {*self.arguments, *self.keywords.values()}
+        return names - {""}
 
 
 @dataclass(eq=False, repr=False)
@@ -119,8 +137,8 @@ class NameUsage:
     deletes: set[str] = field(default_factory=set)
     # Effects of the functions and classes that the cell defines.
     effects: dict[str, FunctionEffects] = field(default_factory=dict)
-    # Calls of functions that other cells define, with the names of the arguments.
-    calls: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
+    # Calls of functions that other cells may define, if an argument has a name.
+    calls: list[FunctionCall] = field(default_factory=list)
     # Function → the names that the cell had bound when it called the function first.
     bound_at_call: dict[str, frozenset[str]] = field(default_factory=dict)
     # Names whose objects the cell puts into another object, or gives another name → the
@@ -254,17 +272,39 @@ def collect_names(nodes: Iterable[ast.AST | None]) -> set[str]:
     return names
 
 
-def list_changed_arguments(
-    effects: FunctionEffects, arguments: Iterable[str]
-) -> Iterator[str]:
-    """Yield the arguments whose objects a function changes in place.
+def collect_body_reads(body: Iterable[ast.AST]) -> set[str]:
+    """Return the names that are read when the body of a class is executed.
 
-    `arguments` are the names of the positional arguments of a call, in order, with an
-    empty string for other expressions.
+    The bodies of its functions are not executed, but their decorators and the defaults
+    of their parameters are evaluated.
     """
-    for parameter, argument in zip(effects.parameters, arguments, strict=False):
-        if argument and parameter in effects.changed_parameters:
-            yield argument
+    names = set[str]()
+    pending: list[ast.AST | None] = [*body]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, (*FUNCTIONS, ast.Lambda)):
+            pending += getattr(node, "decorator_list", ())
+            pending += [*node.args.defaults, *node.args.kw_defaults]
+        elif isinstance(node, ast.Name):
+            if isinstance(node.ctx, ast.Load):
+                names.add(node.id)
+        elif node is not None:
+            pending += ast.iter_child_nodes(node)
+    return names
+
+
+def list_changed_arguments(
+    effects: FunctionEffects, call: FunctionCall
+) -> Iterator[str]:
+    """Yield the names of the arguments whose objects a function changes in place.
+
+    `effects` are the effects of the called function.
+    """
+    names = dict(zip(effects.parameters, call.arguments, strict=False))
+    names.update(call.keywords)
+    for parameter, name in names.items():
+        if name and parameter in effects.changed_parameters:
+            yield name
 
 
 def get_root_name(node: ast.AST | None) -> str:

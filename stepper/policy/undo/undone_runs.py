@@ -78,9 +78,9 @@ def list_mentioned_names(usage: NameUsage, resolved: ResolvedUsage) -> Mentioned
     `resolved` is the usage with the effects of the functions of other cells.
     """
     reads_everything = not usage.python or bool(DYNAMIC_NAMES & resolved.reads)
-    argument_names: set[str] = set()
-    for _, arguments in usage.calls:
-        argument_names.update(filter(None, arguments))
+    argument_names = set[str]()
+    for call in usage.calls:
+        argument_names |= call.argument_names
     methods = {name for name, _ in usage.methods}
     changes = frozenset(resolved.changes)
     calls = frozenset(usage.passed | methods | argument_names) - changes
