@@ -179,6 +179,11 @@ LOCAL = Cell(
             r"^`fit` is local to `fitted` \(line 2 of cell 3",
         ),
         (
+            "name 'polars' is not defined",
+            {"cells": [Cell("a", 0, 1, "code", "# pl\nimport polars as pl")]},
+            "line 2 of cell 1 .*imports `polars` as `pl`",
+        ),
+        (
             "name 'true' is not defined",
             {},
             "`true` is JSON or JavaScript; in Python, write `True`",
@@ -427,6 +432,12 @@ def test_timeout_names_the_running_line() -> None:
     frame = Frame(4, 6, "f", ((6, "    wait()"),))
     text = suggest("Timeout", "", "`n`: 60", frames=(frame,), cells=[ONE_FRAME])
     assert text == "line 6 of cell 1 (id a) was running: `wait()`; `n`: 60"
+
+
+def test_timeout_names_the_running_line_of_a_cell_without_a_count() -> None:
+    frame = Frame(0, 2, "<module>")
+    text = suggest("Timeout", "", source="n = 60\nwait(n)", frames=(frame,))
+    assert text == "line 2 of this cell was running: `wait(n)`"
 
 
 def test_diagnosis_failure_does_not_prevent_the_report() -> None:

@@ -627,6 +627,9 @@ def test_conda_install_command(
         == f"conda install --prefix {tmp_path}/conda pyyaml"
     )
     assert shop.command(f"{tmp_path}/conda/bin/python", "torch").endswith(" pytorch")
+    assert not shop.command(f"{tmp_path}/conda/bin/python", "-r", "a.txt").startswith(
+        "conda"
+    )
     (root / "env" / "conda-meta").mkdir(parents=True)
     assert (
         shop.command(f"{root}/env/bin/python", "six")
@@ -716,6 +719,7 @@ def test_poetry_and_pdm_commands(
     assert shop.command(python, "six").endswith("-m pip install six")
     (root / f"{manager}.lock").touch()
     assert shop.command(python, "six") == f"{manager} add six"
+    assert shop.command(python, "-r", "a.txt").endswith("-m pip install -r a.txt")
     # uv and poetry would install into the project's environment, not this one.
     assert shop.command(other, "six") == f"{other} -m pip install six"
 

@@ -511,9 +511,14 @@ def describe_lost_column(lost: LostColumn, notebook: NotebookNames) -> str:
 
 
 def describe_location(count: int, file: str, notebook: NotebookNames) -> str:
-    """Return a file's name, or a phrase for the cell with an execution count."""
+    """Return a file's name, or a phrase for the cell with an execution count.
+
+    `count` is 0 for a file, and for a running cell whose count is unknown.
+    """
     if file:
         return one_line(file, MAX_FILE_NAME)
+    if count == 0:
+        return "this cell"
     cell_ids = notebook.state.cells_by_execution_count
     if count in cell_ids:
         for cell in notebook.cells:

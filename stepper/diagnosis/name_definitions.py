@@ -303,10 +303,12 @@ class NotebookNames:
                     continue
                 # "a:b" stands for `from a import b`.
                 imported_names = [module.rpartition(":")[2] for module in modules]
-                if name in imported_names:
-                    line = find_source_line(cell.source, 1, alias)
-                    location = f"line {line} of {cell.label}"
-                    return f"{location} imports `{name}` as `{alias}`"
+                if name not in imported_names:
+                    continue
+                for line, verb in self.list_changes(cell, alias):
+                    if verb == BOUND:
+                        location = f"line {line} of {cell.label}"
+                        return f"{location} imports `{name}` as `{alias}`"
         return ""
 
     def find_earlier_version(self, name: str) -> str:

@@ -386,20 +386,22 @@ class ProjectEnvironment:
     def build_install_command(self, python: str, *distributions: str) -> str:
         """Return the command that installs distributions for an interpreter.
 
-        `python` is the path of the interpreter. The command must be run in the
-        project's root. Return an empty string if neither pip nor another installer is
-        available.
+        `python` is the path of the interpreter. `distributions` may contain `-r` and a
+        requirements file, which only pip and uv can install. The command must be run in
+        the project's root. Return an empty string if neither pip nor another installer
+        is available.
         """
         python = self._get_full_path(python)
         prefix = dirname(dirname(python))
         names = shlex.join(map(_to_text, distributions))
+        has_file = "-r" in distributions
         conda_folder = join(prefix, "conda-meta")
-        if isdir(conda_folder):
+        if isdir(conda_folder) and not has_file:
             conda_names = _format_conda_names(distributions)
             quoted_prefix = self._quote(prefix)
             return f"conda install --prefix {quoted_prefix} {conda_names}"
         manager = self._find_project_manager(prefix)
-        if manager:
+        if manager == "uv" or (manager and not has_file):
             return f"{manager} add {names}"
         quoted_python = self._quote(python)
         pip_command = f"{quoted_python} -m pip install {names}"
