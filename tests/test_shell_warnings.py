@@ -264,6 +264,7 @@ def kernel_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("conda install -n base six", None),  # only conda knows which environment it is
         ("pip download six", None),
         ("pip install --target lib six", None),
+        ("pip install --target=lib six", None),
         ("pip install --dry-run six", None),
         ("echo pip install six", None),
         ("python -m pip install six", None),

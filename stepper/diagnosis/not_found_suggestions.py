@@ -108,7 +108,9 @@ def explain_name_error(
     sentences = _describe_definitions(name, fault.line, notebook)
     if sentences:
         return sentences
-    sentences = _describe_unreachable(name, fault.line, notebook, environment)
+    sentences = _describe_unreachable_definition(
+        name, fault.line, notebook, environment
+    )
     namespace = notebook.namespace
     descriptions = describe_live_names(namespace)
     live_names = [
@@ -177,7 +179,7 @@ def _describe_definitions(
     return sentences
 
 
-def _describe_unreachable(
+def _describe_unreachable_definition(
     name: str,
     failed_at: int | None,
     notebook: NotebookNames,

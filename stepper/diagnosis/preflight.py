@@ -320,9 +320,11 @@ def _find_undefined_names(
     code: str,
     namespace: Namespace,
 ) -> Iterator[Finding]:
-    """Yield a finding on the first undefined name or call of `input()`.
+    """Yield a finding on the first undefined name or call of `input()`, if any.
 
-    Nothing is yielded if a magic or other code may define names.
+    Nothing is yielded if code may bind any name (see DYNAMIC_CODE), or if the names in
+    the kernel are unknown. After a magic, which may define names, only calls of
+    `input()` are found.
     """
     usage = name_analysis.analyze_tree(tree)
     bound_names = set()

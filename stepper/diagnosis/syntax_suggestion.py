@@ -301,7 +301,7 @@ def _replace_magic(match: re.Match[str]) -> str:
 def _iter_partial_edits(lines: Sequence[str], index: int) -> Iterator[Edit]:
     """Yield edits that may be needed together with other edits."""
     for rule in WORDS:
-        yield from _apply(lines, index, rule)
+        yield from _apply_rule(lines, index, rule)
     source = "".join(lines)
     if re.search(r"[(\[{]", source):
         yield from _apply_nearby(lines, index, MISSING_CHARACTERS)
@@ -328,7 +328,7 @@ def _apply_nearby(
     nearest = sorted(range(len(lines)), key=get_distance)
     for rule in rules:
         for number in nearest[:MAX_DISTANCE]:
-            yield from _apply(lines, number, rule)
+            yield from _apply_rule(lines, number, rule)
 
 
 def _iter_bracket_edits(lines: Sequence[str], index: int) -> Iterator[Edit]:
@@ -358,7 +358,7 @@ def _iter_bracket_edits(lines: Sequence[str], index: int) -> Iterator[Edit]:
             pattern = re.escape(closer)
             rule = Replacement(pattern, "", "no `{old}` in")
         for number in numbers:
-            yield from _apply(lines, number, rule, 1)
+            yield from _apply_rule(lines, number, rule, 1)
 
 
 def _iter_indentation_edits(lines: Sequence[str], index: int) -> Iterator[Edit]:
@@ -454,7 +454,7 @@ def _opens_block(line: str) -> bool:
     return code.rstrip().endswith(":")
 
 
-def _apply(
+def _apply_rule(
     lines: Sequence[str],
     number: int,
     rule: Replacement,

@@ -88,7 +88,8 @@ def find_install_target(
         installer = parse_installer(words)
         if installer.words[:1] != ["install"]:
             continue
-        if not EXPLICIT_TARGET_OPTIONS.isdisjoint(installer.words):
+        options = {word.partition("=")[0] for word in installer.words}
+        if not EXPLICIT_TARGET_OPTIONS.isdisjoint(options):
             continue
         requirements = list_requirements(installer.words)
         python = find_interpreter(installer.program, installer.python)

@@ -38,6 +38,7 @@ MAX_OUTPUT_LINES = 6  # the last lines of a command's output
 MAX_OUTPUT = 4000  # characters from which these lines are taken
 COMMAND_NOT_FOUND = 127
 CELL_MAGIC = re.compile(r"\s*%%(\w+)")
+# The JSON object of `shell_warnings.Command`; "spot" is the position of the command.
 Fact = dict[str, Any]
 
 

@@ -239,7 +239,8 @@ def format_label(value: Any) -> str:
     if kind is tuple:
         labels = [format_label(part) for part in value[:MAX_LABEL_PARTS]]
         content = ", ".join(labels)
-        return f"({content})"
+        comma = "," if len(labels) == 1 else ""
+        return f"({content}{comma})"
     if get_top_module(kind) in LABEL_MODULES:
         return shorten(str(value), MAX_NAME)
     return format_class_name(kind)
