@@ -52,22 +52,16 @@ def format_file_lines(
 
     start = facts.began or since_ns - TICK
     sizes = _list_written_files(changes, unchanged, environment, start)
-    by_cell, by_kernel = _find_writers(facts, changes, environment)
-    written_by_cell = []
-    opened_by_kernel = []
-    other_files = []
-    for path in sizes:
-        if path in by_cell:
-            written_by_cell.append(path)
-        elif path in by_kernel:
-            opened_by_kernel.append(path)
-        else:
-            other_files.append(path)
+    writers = _find_writers(facts, changes, environment)
+    only_kernel = writers.kernel - writers.cell
+    cell_files = [path for path in sizes if path in writers.cell]
+    kernel_files = [path for path in sizes if path in only_kernel]
+    other_files = [path for path in sizes if path not in writers.kernel]
 
     own_changes = [change for change in changes.values() if change.own]
-    cell_lines = _format_cell_changes(own_changes, written_by_cell, sizes, environment)
+    cell_lines = _format_cell_changes(own_changes, cell_files, sizes, environment)
     other_lines = [
-        *_format_other_changes(BY_KERNEL, _add_sizes(opened_by_kernel, sizes)),
+        *_format_other_changes(BY_KERNEL, _add_sizes(kernel_files, sizes)),
         *_format_other_changes(UNKNOWN, _add_sizes(other_files, sizes)),
     ]
     return FileLines(
@@ -98,7 +92,10 @@ def _list_written_files(
 
 
 class _Writers(NamedTuple):
-    """The paths of the files that a cell or its kernel opened for writing."""
+    """The paths of the files that a cell or its kernel opened for writing.
+
+    `kernel` also contains the paths in `cell`.
+    """
 
     cell: set[str]
     kernel: set[str]

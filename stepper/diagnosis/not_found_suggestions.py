@@ -96,15 +96,11 @@ def explain_name_error(
     if name in FOREIGN_CONSTANTS:
         constant = FOREIGN_CONSTANTS[name]
         return [f"`{name}` is JSON or JavaScript; in Python, write `{constant}`"]
-    usual_import = []
-    statement = distribution_names.find_import_statement(name)
-    if statement:
-        usual_import.append(f"`{name}` is usually defined by `{statement}`")
-    if fault.frames:
-        file = fault.frames[-1].file
-        if file:
-            sentences = _explain_name_in_file(name, file, error, notebook)
-            return sentences or usual_import
+    usual_import = _describe_usual_import(name)
+    file = fault.frames[-1].file if fault.frames else ""
+    if file:
+        sentences = _explain_name_in_file(name, file, error, notebook)
+        return sentences or usual_import
     sentences = _describe_definitions(name, fault.line, notebook)
     if sentences:
         return sentences
@@ -131,6 +127,17 @@ def explain_name_error(
     if not descriptions:
         return []  # the kernel's names are unknown
     return [_describe_unknown_name(name, notebook)]
+
+
+def _describe_usual_import(name: str) -> list[str]:
+    """Return a list with the sentence on the usual import of a name.
+
+    Return an empty list if the name is not usually imported.
+    """
+    statement = distribution_names.find_import_statement(name)
+    if statement is None:
+        return []
+    return [f"`{name}` is usually defined by `{statement}`"]
 
 
 def _describe_similar_names(

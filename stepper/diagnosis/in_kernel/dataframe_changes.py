@@ -230,10 +230,7 @@ def _split_assignment(
             target_value = f"{text} + {value}"  # x += 1 depends on x
         names = NAME.findall(text)
         if isinstance(target, (ast.Subscript, ast.Attribute)):
-            columns = STRING.findall(text)
-            if not columns:
-                attribute = getattr(target, "attr", "")
-                columns = [attribute]
+            columns = _list_target_columns(target)
             if names:
                 yield Assignment(names[0], columns, target_value, in_loop)
             continue
@@ -241,6 +238,19 @@ def _split_assignment(
             # In `a, b = …`, the value of each name is unknown.
             name_value = target_value if text == name else ""
             yield Assignment(name, [], name_value, in_loop)
+
+
+def _list_target_columns(target: ast.Subscript | ast.Attribute) -> list[str]:
+    """Return the columns that a target such as `df["a"]` or `df.a` names.
+
+    Return a list with an empty string if the column is unknown, as in `df[x]`.
+    """
+    text = ast.unparse(target)
+    columns: list[str] = STRING.findall(text)
+    if columns:
+        return columns
+    attribute = getattr(target, "attr", "")
+    return [attribute]
 
 
 def list_names(source: str) -> list[str]:
