@@ -27,7 +27,7 @@ COLUMN_ERRORS = {"KeyError", "AttributeError", "ColumnNotFoundError"}
 
 
 def explain_missing_column(fault: Fault, notebook: NotebookNames) -> str:
-    """Return a sentence on the line that adds or removed a missing column.
+    """Return a sentence on the line that adds or removes a missing column.
 
     Return an empty string if no such line is known.
     """

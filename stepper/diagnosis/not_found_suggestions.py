@@ -302,10 +302,11 @@ def find_similar_defined_name(
     similar: Sequence[str],
     notebook: NotebookNames,
 ) -> str:
-    """Return a phrase on the most similar name that only a cell defines.
+    """Return a phrase on the most similar name that a cell defines.
 
-    `similar` are the similar names in the kernel. Return an empty string if the first
-    of them is at least as similar, or if no cell defines a similar name.
+    Names that exist in the kernel are not searched. `similar` are the similar names in
+    the kernel. Return an empty string if the first of them is at least as similar, or
+    if no cell defines a similar name.
     """
     live_names = notebook.namespace.names
     undefined_names = [

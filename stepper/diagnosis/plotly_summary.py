@@ -129,7 +129,7 @@ def parse_figure(content: Any) -> PlotlyFigure | None:
 
 
 def _group_traces(traces: list[dict[str, Any]]) -> Iterable[Traces]:
-    """Yield the traces of each type, with the sum of their points."""
+    """Yield the traces of each type, with the sum of their points if it is known."""
     groups: dict[str, list[int | None]] = {}
     for trace in traces:
         kind = _get_type(trace)
@@ -176,7 +176,10 @@ def _get_binary_data(values: Any) -> BinaryData | None:
 
 
 def _count_values(values: Any) -> int:
-    """Return the number of values in a list, a list of lists or an encoded array."""
+    """Return the number of values in a list, a list of lists or an encoded array.
+
+    Return 0 for other values.
+    """
     if isinstance(values, list):
         count = 0
         for row in values:
@@ -291,7 +294,10 @@ def _parse_range(layout_range: Any, scale: str) -> Range:
 
 
 def _decode_values(column: Any) -> list[Any]:
-    """Return the values of a list, or of an array that plotly encoded in base64."""
+    """Return the values of a list, or of an array that plotly encoded in base64.
+
+    Return an empty list for other values.
+    """
     if isinstance(column, list):
         return column
     binary = _get_binary_data(column)

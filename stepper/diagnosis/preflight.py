@@ -151,7 +151,7 @@ def find_certain_error(
 def _has_known_grammar(namespace: Namespace) -> bool:
     """Return whether the kernel would reject all code that this Python rejects.
 
-    This is unknown for a kernel with a newer version of Python.
+    Return False for a kernel with a newer or unknown version of Python.
     """
     kernel_python = namespace.lasting.python if namespace.lasting else (0, 0)
     return (3,) < kernel_python <= sys.version_info[:2]

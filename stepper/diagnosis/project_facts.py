@@ -209,7 +209,7 @@ class ProjectEnvironment:
         return definitions
 
     def _list_sources(self) -> list[str]:
-        """Return the source files to search, first the files in the topmost folders."""
+        """Return up to MAX_SOURCES Python files, those in the topmost folders first."""
 
         def sort_key(path: str) -> tuple[int, str]:
             depth = path.count("/")
@@ -332,7 +332,8 @@ class ProjectEnvironment:
     ) -> Iterator[tuple[str, os.stat_result]]:
         """Yield the path and the status of each regular file, from a new list of files.
 
-        Raise TimeoutError after SECONDS.
+        Temporary files and the files in `exclude` are left out. Raise TimeoutError
+        after SECONDS.
         """
         excluded = set()
         for path in exclude:

@@ -320,7 +320,7 @@ def _apply_nearby(
     index: int,
     rules: Sequence[Replacement],
 ) -> Iterator[Edit]:
-    """Yield the edits of each rule, first those of the lines nearest to the error."""
+    """Yield the edits of each rule for the MAX_DISTANCE lines nearest to the error."""
 
     def get_distance(number: int) -> int:
         return abs(number - index)

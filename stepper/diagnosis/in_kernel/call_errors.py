@@ -85,7 +85,7 @@ def explain_call_error(
 
 
 def list_called_names(message: str) -> list[str]:
-    """Return the names that the call in an error message may have in the source.
+    """Return the names by which the source may call the function of an error message.
 
     Return an empty list if the message does not name the function.
     """

@@ -146,9 +146,9 @@ class FrameState:
 
 
 def is_plain_label(label: Any) -> bool:
-    """Return whether a label is a plain value or a tuple of plain values.
+    """Return whether a label is safe to format: `str()` does not run the user's code.
 
-    `str()` of another label could run the user's code.
+    Such labels are plain values, values of NumPy and pandas, and tuples of them.
     """
     kind = type(label)
     if kind is tuple:
@@ -515,7 +515,8 @@ class FrameComparison:
         """Return whether a frame is empty on purpose.
 
         A frame is empty on purpose if it is assigned in a loop, created empty, computed
-        from an empty frame, or the result of a search for problems.
+        from an empty frame, or the result of a search for problems. The name of the
+        frame can also show that its rows are problems, such as `duplicates`.
         """
         for assignment in bindings:
             value = assignment.value
@@ -570,7 +571,7 @@ class FrameComparison:
         return create_fact("blank", text)
 
     def _has_lost_values(self, name: str, label: str) -> bool:
-        """Return whether a column is blank because of a mapping or a merge.
+        """Return whether a column lost all its values because of a mapping or a merge.
 
         Columns that were blank before, or are computed from blank ones, do not count.
         """

@@ -176,7 +176,7 @@ def search_values(
         return map(make_finding, explain_read_error(error, frames))
 
     def search_keys() -> Iterable[Any]:
-        """Return a finding on a missing key, if the message is about one."""
+        """Return findings on a missing key, if the message is about one."""
         if not MISSING_KEY_MESSAGES.search(message):
             return ()
         return filter(None, [explain_key_error(error, frames)])

@@ -201,7 +201,10 @@ def find_installer(words: list[str]) -> tuple[str, list[str]]:
 
 
 def find_python_of_uv(arguments: list[str]) -> str:
-    """Return the interpreter of `uv pip`: from `-p`, or else the active one."""
+    """Return the interpreter of `uv pip`: from `-p`, or else the active one.
+
+    Return an empty string with `--system`, or if no environment is active.
+    """
     python = get_option(arguments, "-p")
     if not python and "--system" not in arguments:
         python = find_active_python()

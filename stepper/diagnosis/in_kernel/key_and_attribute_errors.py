@@ -318,7 +318,10 @@ def describe_lost_label(
     labels: list[Any],
     lost: dict[str, Any],
 ) -> Finding:
-    """Return a finding on a DataFrame that lost the searched column in a run."""
+    """Return a finding on a DataFrame that lost the searched column in a run.
+
+    `labels` are the labels of the DataFrame, and `lost` the facts of `find_lost_label`.
+    """
     subject = describe_object(lookup)
     count = count_labels(lookup, labels)
     all_labels = list(map(format_label, labels))
@@ -439,7 +442,10 @@ def list_first_labels(axis: Any) -> list[Any]:
 
 
 def describe_axis_names(lookup: Lookup) -> list[str]:
-    """Return clauses on the axes and levels of a pandas object that the key names."""
+    """Return clauses that say which axis or level has the key as its name.
+
+    For example, a key is the name of the index and not a column.
+    """
     if not lookup.is_plain_key:
         return []
     if get_top_module(type(lookup.value)) != "pandas":

@@ -213,7 +213,7 @@ def find_last_binding(scope: Any, target: str, last_line: int) -> Any:
 
 
 def is_binding(node: Any, target: str) -> bool:
-    """Return whether a node assigns a name or attribute, imports or defines a name."""
+    """Return whether a node binds `target`: an assignment, import or definition."""
     if isinstance(node, (ast.Import, ast.ImportFrom)):
         for alias in node.names:
             name = alias.asname or alias.name

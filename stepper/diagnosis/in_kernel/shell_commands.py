@@ -150,7 +150,10 @@ def finish_run(raw: str, error: Any) -> list[Fact]:
 
 
 def record_scripts(lines: list[str]) -> None:
-    """Record the exit codes of script magics, and the commands in their lines."""
+    """Record the exit codes of script magics that failed.
+
+    Lines of a script that install packages for another interpreter are recorded, too.
+    """
     magic_line = 1  # the line of `%%bash`
     for number, line in enumerate(lines, 1):
         if line.strip():

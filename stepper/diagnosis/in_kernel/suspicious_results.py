@@ -108,7 +108,7 @@ tree_recorder = TreeRecorder()
 
 
 def install() -> None:
-    """Install the function that the calls added to `except` handlers look up."""
+    """Make `record_error` available to the calls that are added to handlers."""
     vars(sys.modules[HELPER])[HOOK] = record_error
 
 

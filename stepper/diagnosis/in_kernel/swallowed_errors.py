@@ -163,8 +163,9 @@ def stop_recording() -> list[SwallowedError]:
 def record_error() -> None:
     """Record the exception that the calling handler is handling.
 
-    The user's handlers call this function, possibly thousands of times. An interrupt is
-    not suppressed.
+    A repeated error is counted. Nothing is recorded between two runs, for the classes
+    in EXPECTED, and for more than MAX_ERRORS different errors. The user's handlers call
+    this function, possibly thousands of times. An interrupt is not suppressed.
     """
     __tracebackhide__ = True
     if not state["recording"]:
@@ -273,7 +274,7 @@ def is_safe_function(node: Any) -> bool:
 
 
 def is_retry(node: ast.Try) -> bool:
-    """Return whether a `try` in a loop leaves the loop when it succeeds."""
+    """Return whether a `try` in a loop may leave the loop if no error occurs."""
     parts = walk_fields(node, "body", "orelse")
     return any(isinstance(part, (ast.Break, ast.Return)) for part in parts)
 

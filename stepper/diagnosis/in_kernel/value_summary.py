@@ -398,8 +398,8 @@ def add_item_parts(items: Any, parts: list[str]) -> None:
 def add_array_parts(value: Any, parts: list[str]) -> None:
     """Add the shape, dtype or columns, and contents of an array or table to `parts`.
 
-    The first of the `parts` is the name of the class; it gets the shape, or the value
-    of a scalar.
+    The first of the `parts` is the name of the class. The shape is appended to this
+    part, or the value of a scalar is inserted before the name.
     """
     shape = getattr(value, "shape", None)
     if type(shape) is not tuple or not shape:  # a scalar
