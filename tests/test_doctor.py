@@ -377,6 +377,15 @@ def test_socket_folder_with_open_permissions(project):
     assert "is not a folder" in find_failed_checks(project)["socket"].detail
 
 
+def test_unreadable_file_fails_only_its_check(project, monkeypatch):
+    def fail(paths):
+        raise PermissionError(13, "Permission denied", "/x")
+
+    monkeypatch.setitem(doctor.CHECKS, "hooks", fail)
+    (bad,) = find_failed_checks(project).values()
+    assert bad.name == "hooks" and "/x" in bad.detail
+
+
 def test_listening_daemon(project):
     project.create_runtime_folder()
     with socket.socket(socket.AF_UNIX) as listener:

@@ -439,9 +439,9 @@ def format_text(event: str, text: str) -> bytes:
 
 
 def format_read(path: str, part: DigestPart) -> bytes:
-    """Return a PostToolUse hook's output that replaces what Read shows of a file.
+    """Return a PostToolUse hook's output that replaces the output of Read.
 
-    `path` is the path in the input of Read.
+    `path` is the path in the input of Read, and `part` the text to show.
     """
     file = {
         "filePath": path,

@@ -183,7 +183,7 @@ assert set(RULES) == {field.name for field in fields(Limits)}
 def parse(text: str, file_name: str) -> Limits:
     """Return the limits for the text of a configuration file.
 
-    Raise UsageError if the text is not valid. `file_name` is used in its message.
+    Raise UsageError if the text is not valid. Its message contains `file_name`.
     """
     node, data = _load_yaml(text, file_name)
     if data is None:

@@ -129,7 +129,8 @@ async def _choose_interpreter(request: Request, session: Session) -> LaunchConfi
     """Return the interpreter to run kaleido with, and its environment.
 
     This is the interpreter of the notebook's kernel if the kernel runs on this machine,
-    otherwise the project's interpreter. Raise KernelError if the project has none.
+    otherwise the project's interpreter. Raise KernelError if the project's interpreter
+    is missing or was not accepted.
     """
     launch = request.workspace.get_launch_config(
         session.file.path,

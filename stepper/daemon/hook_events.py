@@ -119,8 +119,8 @@ async def handle_edit(
 ) -> bytes:
     """Run the cells that NotebookEdit or Write changed, and return the report.
 
-    If the run takes too long, it continues in the background, and the report says so.
-    The output is empty if another hook handles the same edit.
+    If the run takes too long, it continues in the background, and the report is an
+    interim report. The output is empty if another hook handles the same edit.
     """
     change = event.change
     try:
@@ -173,11 +173,12 @@ def _finish_turn(workspace: Workspace, session: Session, client: str) -> None:
 
 
 def _finish_message(workspace: Workspace, path: str, client: str) -> None:
-    """Set the modification time of a notebook after a message with edits.
+    """Set the modification time of a notebook to now, after a message with edits.
 
-    Claude Code reads the notebook again to accept the new time. It can't read a large
-    notebook, and would refuse the next edit: such a notebook gets the current time at
-    the end of the turn, and the first edit of the next turn needs a Read.
+    Claude Code reads the notebook again to accept the new time. Because Claude Code
+    can't read a large notebook, it would refuse the next edit. Therefore, a large
+    notebook gets the current time at the end of the turn, and the first edit of the
+    next turn needs a Read.
     """
     notebook_path = workspace.resolve(path)
     session = workspace.get_session(notebook_path)
@@ -382,9 +383,9 @@ def _take_command_lines(workspace: Workspace, event: Event) -> list[str]:
 async def handle_session_start(workspace: Workspace, event: Event) -> bytes:
     """Return the context for an agent session that started, resumed or was compacted.
 
-    The context contains undelivered reports, which are then marked as delivered,
-    running cells and the notebook's status. The session's background runs also notify
-    its client.
+    The context contains undelivered reports, running cells and the notebook's status.
+    The reports are marked as delivered. Background runs without a client will notify
+    this agent session.
     """
     owner = event.session
     session = workspace.find_open_work(owner)

@@ -112,7 +112,12 @@ class Sample:
         guest = sum(getattr(cpu_times, name, 0.0) for name in ("guest", "guest_nice"))
         total = sum(cpu_times) - guest
         idle = cpu_times.idle + getattr(cpu_times, "iowait", 0.0)
-        return cls(time.monotonic(), total - idle, total, _sum_cpu_seconds(pid))
+        return cls(
+            time=time.monotonic(),
+            busy=total - idle,
+            total=total,
+            kernel=_sum_cpu_seconds(pid),
+        )
 
     def compute_machine_percent(self, earlier: Sample) -> float:
         """Return the machine's CPU usage since an earlier sample, in % of all cores."""

@@ -124,9 +124,10 @@ class StatusLineFile:
         namespace = session.namespace_tracker.current
         display = self.displays.setdefault(session.name, KernelDisplay())
         now = time.monotonic()
+        kernel_id = kernel.id if kernel else None
         # The memory can only have changed if one of these values has changed.
         state = (
-            kernel and kernel.id,
+            kernel_id,
             session.state.next_run,
             is_running,
             len(session.state.external_executions),

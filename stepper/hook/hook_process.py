@@ -380,7 +380,7 @@ def build_client_error(result: str, paths: HookPaths) -> StepperError:
     if result.endswith("unread"):
         error = StepperError("the hook process can't read or store its standard input")
     elif result.endswith("gone"):
-        error = build_exited_error(paths, True)
+        error = build_exited_error(paths, accepted=True)
     else:
         error = build_silent_error(paths)
     error.accepted = result.startswith("accepted")

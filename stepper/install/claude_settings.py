@@ -49,9 +49,9 @@ HANDLERS = (
     Handler("PreToolUse", "NotebookEdit", "NotebookEdit(**/*.ipynb)", 30),
     Handler("PreToolUse", "Write", "Write(**/*.ipynb)", 30),
     Handler("PreToolUse", "Bash", "Bash(*stepper *)", 30),
-    # Prepares the read of a large notebook. It also explains what approving a code cell
-    # means: each `NotebookEdit` follows a `Read`, and the output of the edit's own
-    # event appears only after the permission question.
+    # Prepares the read of a large notebook. It also explains that approving a code cell
+    # runs the cell: each `NotebookEdit` follows a `Read`, and the output of the edit's
+    # own event appears only after the permission question.
     Handler("PreToolUse", "Read", "Read(**/*.ipynb)", 10, argument="BeforeRead"),
     Handler(
         "PostToolUse",
@@ -79,7 +79,7 @@ HANDLERS = (
         argument="Wake",
         notifies=True,
     ),
-    # Replaces what the agent reads by a digest.
+    # Replaces the output of Read with a digest.
     Handler("PostToolUse", "Read", "Read(**/*.ipynb)", 10, argument="AfterRead"),
     Handler(
         "PostToolUseFailure", "Read", "Read(**/*.ipynb)", 10, argument="ReadFailed"

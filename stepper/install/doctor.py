@@ -67,13 +67,19 @@ class Check:
 
 
 def run_checks(paths: Paths) -> list[Check]:
-    """Run all checks on a project; return the results in the order of the checks."""
+    """Run all checks on a project; return the results in the order of the checks.
+
+    If a file can't be read, the check fails.
+    """
     results = []
     for name, check in CHECKS.items():
         try:
-            results.append(Check(name, True, check(paths)))
+            result = Check(name, ok=True, detail=check(paths))
         except StepperError as error:
-            results.append(Check(name, False, error.message, error.hint))
+            result = Check(name, ok=False, detail=error.message, mend=error.hint)
+        except OSError as error:
+            result = Check(name, ok=False, detail=str(error))
+        results.append(result)
     return [*results, *_check_kernel_backends(paths)]
 
 

@@ -93,7 +93,7 @@ def check_links(project: Path, *other_names: str, claude: bool = True) -> None:
     """Raise StepperError if one of stepper's paths leads out of the project.
 
     Also raise the error if `.stepper` is a link. `other_names` are further paths to
-    check, relative to the project. `claude` says whether stepper uses .claude/.
+    check, relative to the project. `claude` is true if stepper uses .claude/.
     """
     names = (".stepper", ".gitignore", *STEPPER_PATHS, *other_names)
     if claude:

@@ -170,7 +170,7 @@ def _get_backup_path(path: Path) -> Path:
 def remove_entries(paths: Paths, record: dict[str, Any]) -> Removal:
     """Remove stepper's entries from the files of all clients.
 
-    A file that can't be read or changed is listed in the result only if it mentions
+    The result also lists files that can't be read or changed, if these files mention
     stepper's scripts.
     """
     removal = Removal([], [])
@@ -196,7 +196,7 @@ def _write_remaining(
     """Write the text that remains without stepper's entry.
 
     If `text` is None, remove the file and the folders that stepper created. Remove the
-    backup of a user-level file if no entry of stepper remains in it.
+    backup of a user-level file if no entry of stepper remains in the file.
     """
     if text is not None:
         write(path, text.encode())

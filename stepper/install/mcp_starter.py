@@ -37,7 +37,7 @@ def write_scripts(paths: Paths, repair: str) -> None:
 def check_starter(paths: Paths, repair: str) -> str:
     """Check the start script, and return its path.
 
-    `repair` is the command that sets up the checkout. It is the hint of the error.
+    `repair`, the command that sets up the checkout, is the hint of the error.
 
     Raises:
         StepperError: The script is missing, not executable or from another version of

@@ -87,7 +87,9 @@ def uninstall(options: argparse.Namespace) -> None:
     if has_claude_files:
         text, data = read_settings(project / SETTINGS)
     if not _is_installed(paths, data, has_claude_files):
-        print_line("nothing", f"was removed: stepper is not installed in {project}")
+        print_line(
+            "unchanged", f"stepper is not installed in {project}: nothing was removed"
+        )
         return
     worktrees = [Paths(folder) for folder in paths.find_dependent_worktrees()]
     for checkout in (paths, *worktrees):
@@ -113,7 +115,7 @@ def uninstall(options: argparse.Namespace) -> None:
     for worktree in worktrees:
         print_line(
             "worktree",
-            f"{worktree.project} used this environment: its cells no longer run",
+            f"{worktree.project} used this environment: its notebooks no longer run",
         )
     _print_kept(project, notebooks)
 

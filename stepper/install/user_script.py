@@ -25,7 +25,7 @@ ENVIRONMENT_LINE = re.compile(rb"^any=.*$", re.MULTILINE)
 class ScriptRemoval(NamedTuple):
     """The result of `remove_script`.
 
-    If the script is stepper's and was not removed, `kept` says why.
+    If a script of stepper was not removed, `kept` contains its path and the reason.
     """
 
     is_removed: bool = False

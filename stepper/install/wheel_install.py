@@ -90,7 +90,10 @@ def install(arguments: list[str]) -> int:
 
 
 def _remove_from_path(environ: dict[str, str]) -> None:
-    """Remove this environment from the variables, because it may be deleted later."""
+    """Remove this environment from PATH and VIRTUAL_ENV in `environ`.
+
+    The environment may be deleted later.
+    """
     own_folder = os.path.join(sys.prefix, "bin")
     folders = environ.get("PATH", "").split(os.pathsep)
     other_folders = [folder for folder in folders if folder != own_folder]

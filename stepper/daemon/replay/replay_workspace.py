@@ -447,9 +447,9 @@ def _iterate_sizes(folder: str) -> Iterator[int]:
 def _get_replay_limits(limits: Limits, path: str) -> Limits:
     """Return the limits for the replay of the notebook at a path.
 
-    Each cell runs once, so nothing is undone. If the notebook contains complete outputs
-    that exceed `max_output_bytes`, increase the limit, so that the outputs of the
-    replay are complete too.
+    Each cell runs once, so nothing is undone. If the notebook is larger than
+    `max_output_bytes`, but no output was truncated, increase the limit, so that the
+    outputs of the replay are complete too.
     """
     limits = replace(limits, undo=False)
     with open(path, "rb") as stream:

@@ -93,8 +93,8 @@ class StandaloneReplays:
     ) -> str:
         """Return the kernelspec for a notebook, or an empty string for `paths.python`.
 
-        Raise KernelError if the notebook is in another language and its kernelspec is
-        not installed.
+        If the kernelspec in the notebook is not installed, raise KernelError, or for a
+        Python notebook, only send a progress event.
         """
         if self.options.kernel:
             return self.options.kernel

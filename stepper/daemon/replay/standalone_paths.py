@@ -42,7 +42,7 @@ class StandalonePaths(Paths):
         return os.path.join(self.home, "env")
 
     def find_python(self, configured: str | None) -> str:
-        """Return the interpreter for the kernel, whatever the project configures."""
+        """Return the interpreter for the kernel; ignore `python:` in the project."""
         return self.python
 
     def trusts_python(self, python: str) -> bool:
@@ -106,8 +106,8 @@ def find_python(
     This is the first of these interpreters that exists: `configured`, the one of the
     active virtual environment, of this program's environment, of the nearest `.venv`
     above the notebook, or of the active conda environment, and `python3` on the PATH.
-    An environment that contains only this program (uvx, pipx) is not used. Raise
-    UsageError if `configured` is not an interpreter.
+    An environment that contains only this program (uvx, pipx) is used only if there is
+    no other interpreter. Raise UsageError if `configured` is not an interpreter.
     """
     if configured:
         return _check_python(configured)

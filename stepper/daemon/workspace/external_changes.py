@@ -96,7 +96,8 @@ class ExternalChanges:
         The last line is the number of other changed notebooks if there are more than
         MAX_NAMED. Each change is reported once. If a Jupyter server is running, its
         user may have saved the notebook. In this case, changes are reported only if
-        `used_shell` is true, which means that the agent ran a shell command.
+        `used_shell` is true, which means that the agent ran a shell command. Otherwise,
+        they are ignored.
         """
         if not self.is_started:
             self.start()

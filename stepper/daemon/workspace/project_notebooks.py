@@ -90,8 +90,8 @@ class Workspace:
         self.program = PROGRAM
         self._searched_path: str | None = None  # the PATH that was searched for it
         # Whether more than one notebook is known, and the numbers of folder reads and
-        # sessions when this was determined (see `has_several`).
-        self._has_several = False
+        # sessions when this was determined (see `has_several_notebooks`).
+        self._has_several_notebooks = False
         self._counts = (-1, -1)
         # Whether the commands of the sessions name their notebooks.
         self._are_commands_named = False
@@ -133,8 +133,8 @@ class Workspace:
         name = self.paths.relpath(path)
         if name not in self.sessions:
             self.sessions[name] = self._open(name, path)
-        if self._are_commands_named != self.has_several:
-            self._are_commands_named = self.has_several
+        if self._are_commands_named != self.has_several_notebooks:
+            self._are_commands_named = self.has_several_notebooks
             self._set_all_commands()
         return self.sessions[name]
 
@@ -197,7 +197,7 @@ class Workspace:
     # The commands that sessions suggest.
 
     @property
-    def has_several(self) -> bool:
+    def has_several_notebooks(self) -> bool:
         """Whether more than one notebook is known.
 
         If so, suggested commands include the notebook's name.
@@ -208,8 +208,8 @@ class Workspace:
             self._counts = counts
             paths = {self._join(name) for name in self.sessions}
             paths.update(index.list_notebooks())
-            self._has_several = len(paths) > 1
-        return self._has_several
+            self._has_several_notebooks = len(paths) > 1
+        return self._has_several_notebooks
 
     def update_program(self, environ: Mapping[str, str], interface: str) -> None:
         """Update `program`, the user's command for stepper, from a caller's PATH.
@@ -238,7 +238,7 @@ class Workspace:
 
     def _set_commands(self, session: Session) -> None:
         """Set the commands that a session suggests, if they have changed."""
-        notebook = session.name if self.has_several else ""
+        notebook = session.name if self.has_several_notebooks else ""
         commands = CommandLines(notebook, self.program)
         if session.state.commands != commands:
             session.journal.set_command_lines(commands)
