@@ -24,11 +24,13 @@ from typing import Any
 import pytest
 
 from stepper.cli.main import main
-from stepper.common.errors import KernelError
-from stepper.daemon import hook_events
+from stepper.common.errors import KernelError, StepperError
+from stepper.daemon import hook_events, mcp_handlers
 from stepper.daemon.claude_code_json import Event
 from stepper.daemon.server import Daemon
 from stepper.hook import daemon_client, hook_process
+from stepper.policy.commands import mcp_commands
+from stepper.policy.commands.command_schema import parse_arguments
 from stepper.session import status_queries, undelivered_reports
 from stepper.session.caller import Caller
 from stepper.session.session import Session
@@ -674,3 +676,28 @@ def test_marker_is_removed_after_the_undelivered_reports(project: Quick) -> None
     asyncio.run_coroutine_threadsafe(end_turn(), project.daemon.loop).result()
     assert "cell 1 ran" in delivered[0]
     assert not os.path.exists(project.paths.background_marker)
+
+
+@pytest.mark.parametrize("accepted", [False, True])
+def test_failed_cell_command_selects_the_notebook_if_a_cell_may_have_run(
+    project: Quick, monkeypatch: pytest.MonkeyPatch, accepted: bool
+) -> None:
+    first = project.new("A")
+    second = project.new("B")
+    workspace = project.daemon.workspace
+    request: Any = types.SimpleNamespace(workspace=workspace, owner="")
+
+    async def fail(*_: object) -> None:
+        error = StepperError("the kernel can't be reached")
+        error.accepted = accepted
+        raise error
+
+    monkeypatch.setattr(mcp_handlers, "_dispatch", fail)
+    command = mcp_handlers.handle_cell_command(
+        request,
+        workspace.sessions[first.name],
+        parse_arguments(mcp_commands.CellAdd, {"cells": [{"source": "x"}]}),
+    )
+    with pytest.raises(StepperError):
+        asyncio.run(command)
+    assert workspace.currents.get() == (first.name if accepted else second.name)

@@ -20,7 +20,7 @@ from typing import Any
 
 from stepper import __version__
 from stepper.common.errors import StepperError, UsageError
-from stepper.daemon.request import Request, report_progress
+from stepper.daemon.request import Request, make_current, report_progress
 from stepper.daemon.workspace import resume_target
 from stepper.daemon.workspace.project_notebooks import parse_plan
 from stepper.messages import attached_clients, command_messages
@@ -401,22 +401,12 @@ async def _handle_for_notebook(
     `run`, `restore` and `use` make the notebook the current one, unless the command
     fails before a cell runs.
     """
-    workspace = request.workspace
     _clear_replaced_stops(request)
     selecting_commands = cli_commands.Run | cli_commands.Restore | cli_commands.Use
     if not isinstance(arguments, selecting_commands):
         return await _dispatch(request, session, arguments)
-    former_currents = workspace.currents.get_all()
-    # Before the run, which may take long.
-    workspace.currents.set(session.name, request.owner)
-    next_run = session.state.next_run
-    try:
+    with make_current(request, session):
         return await _dispatch(request, session, arguments)
-    except StepperError as error:
-        nothing_ran = session.state.next_run == next_run and not error.accepted
-        if nothing_ran:
-            workspace.currents.restore(former_currents, session.name, request.owner)
-        raise
 
 
 async def _dispatch(request: Request, session: Session, arguments: Any) -> object:

@@ -245,8 +245,8 @@ async def _run_edit(
     """Run the cells of an edit, and return the report, or None if there is none.
 
     Unless the run continues in the background, make the notebook the current one. Raise
-    StepperError if the run fails and the caller is connected. If the caller has
-    disconnected, the report contains the error.
+    StepperError if the cells can't be run and the caller is connected. If the caller
+    has disconnected, the report contains the error.
     """
     try:
         replaced_notebook.record_agent_version(session)
@@ -674,7 +674,8 @@ def _take_reminder(workspace: Workspace, event: Event) -> str:
         return ""
     progress = len(state.plan.steps) - len(open_steps)
     if state.is_failing:
-        progress = -state.next_run  # each further run counts as progress
+        # Each further run counts as progress. The number of steps is never negative.
+        progress = -state.next_run
     if workspace.continuations.get(owner) == (session.name, progress):
         return ""
     if open_steps:

@@ -10,9 +10,8 @@ import asyncio
 from dataclasses import replace
 from typing import Any
 
-from stepper.common.errors import StepperError
 from stepper.daemon import resource_usage
-from stepper.daemon.request import Request, report_progress
+from stepper.daemon.request import Request, make_current, report_progress
 from stepper.messages.run_report import RunSummary
 from stepper.policy.commands import cli_commands, command_schema, mcp_commands
 from stepper.session import (
@@ -34,20 +33,15 @@ async def handle_cell_command(
     """Execute a command on cells and return its response.
 
     A command that edits cells makes the notebook the current one, unless the command
-    is refused.
+    is refused or fails before a cell runs.
     """
     if not isinstance(arguments, mcp_commands.CellEditArguments):
         return await _dispatch(request, session, arguments)
     workspace = request.workspace
     former_currents = workspace.currents.get_all()
-    # Set before the run, which may take long.
-    workspace.currents.set(session.name, request.owner)
-    try:
+    with make_current(request, session):
         response = await _dispatch(request, session, arguments)
         replaced_notebook.record_agent_version(session)
-    except StepperError:
-        workspace.currents.restore(former_currents, session.name, request.owner)
-        raise
     if _is_refusal(response):
         workspace.currents.restore(former_currents, session.name, request.owner)
     return response

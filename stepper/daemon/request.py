@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from stepper.common.errors import StepperError
 from stepper.daemon.workspace.project_notebooks import Workspace
 from stepper.policy.model import Consent
 from stepper.session import progress_events, status_queries
@@ -47,6 +48,27 @@ class Request:
         if self.caller.environ.get("STEPPER_MODE") == "plan":
             return Consent.WITHHELD
         return Consent.ASKED
+
+
+@contextlib.contextmanager
+def make_current(request: Request, session: Session) -> Iterator[None]:
+    """Make the notebook of a session the current one.
+
+    If the block raises StepperError before a cell runs, restore the former current
+    notebook.
+    """
+    currents = request.workspace.currents
+    former_currents = currents.get_all()
+    # Set before the block, in which cells may run for long.
+    currents.set(session.name, request.owner)
+    next_run = session.state.next_run
+    try:
+        yield
+    except StepperError as error:
+        nothing_ran = session.state.next_run == next_run and not error.accepted
+        if nothing_ran:
+            currents.restore(former_currents, session.name, request.owner)
+        raise
 
 
 @contextlib.asynccontextmanager

@@ -552,16 +552,16 @@ def _convert_mcp_only_record(
     """Convert the record of an `--mcp-only` installation when hooks are installed.
 
     `found` lists the paths of `names` that existed before stepper was installed. The
-    result does not contain the original settings, because .claude/ is still in its
-    original state.
+    result contains no settings and rules: .claude/ is still in its original state,
+    which the caller records.
     """
     existing = [name for name in names if name in record.get("found", ())]
     for name in names:
         if name.startswith(".claude") and (project / name).exists():
             existing.append(name)
-    record = {**record, "found": existing}
-    del record["settings"], record["allow"]
-    return record
+    converted_record = {**record, "found": existing}
+    del converted_record["settings"], converted_record["allow"]
+    return converted_record
 
 
 def _describe_original(

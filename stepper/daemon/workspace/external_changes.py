@@ -123,7 +123,8 @@ class ExternalChanges:
         """Mark notebooks as reported that earlier scans could not find.
 
         These are notebooks that match new patterns, or that earlier incomplete scans
-        left out. Return whether a scan before this check was incomplete.
+        left out. Return whether a scan since the last check was incomplete, including
+        the scan of this check.
         """
         patterns = self.notebook_paths.list_patterns()
         if self.patterns != patterns:
