@@ -1935,6 +1935,29 @@ def test_uninstall_reports_a_file_it_cannot_change(shop: Project, toml: Path) ->
     assert toml.read_text() == broken
 
 
+@pytest.mark.parametrize(
+    ("client", "name", "before"),
+    [
+        ("cursor", ".cursor/mcp.json", '{"a": 1}'),
+        ("codex", ".codex/config.toml", "a = 1\n"),
+    ],
+)
+def test_uninstall_does_not_restore_settings_that_the_user_removed(
+    shop: Project, client: str, name: str, before: str
+) -> None:
+    file = shop.folder / name
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(before)
+    mcp_client_config.add_entry(shop.paths, client)
+    changed = file.read_text().replace("a = 1\n", "").replace('"a": 1,', "")
+    assert changed != file.read_text()
+    file.write_text(changed)
+    record = installer.read_install_record(str(shop.folder))
+    removal = mcp_client_config.remove_entries(shop.paths, record)
+    assert removal == ([name], [])
+    assert file.read_text().strip() in ("", "{}")
+
+
 def test_uninstall_reports_a_file_it_cannot_write(shop: Project) -> None:
     file = shop.folder / ".cursor/mcp.json"
     file.parent.mkdir()

@@ -372,11 +372,8 @@ def _remove_from_text(
         remaining = toml_config.remove_table(text, paths)
         if remaining == text:
             return text
-        if not remaining.strip():
-            return original
-        if original is not None and remaining.strip() == original.strip():
-            return original
-        return remaining
+        is_original = remaining.strip() == (original or "").strip()
+        return original if is_original else remaining
     data = _parse_settings(text, Path(client.file), "")
     servers = data.get(client.key)
     remaining_servers = _remove_our_servers(client, servers, paths)
@@ -389,7 +386,8 @@ def _remove_from_text(
     if not remaining_servers and client.key not in original_data:
         del new_data[client.key]
     # Compared as text, because the order of the keys is significant.
-    if not new_data or json.dumps(new_data) == json.dumps(original_data):
+    is_original = json.dumps(new_data) == json.dumps(original_data)
+    if is_original:
         return original
     return claude_settings.render(new_data, text)
 
