@@ -63,6 +63,7 @@ def test_volatile_values_of_cells_above() -> None:
     [
         ("Thread(target=f).start()", "b\na\n", True),
         ("Thread(target=f).start()", "a\nb\n", False),
+        ("Thread(target=f).start()", "ab\n\n", True),
         ("Thread(target=f).start()", "b\nc\n", False),
         ("f()", "b\na\n", False),
     ],
