@@ -259,14 +259,13 @@ def ask_ipyflow(sources: list[str], changed: int, changed_source: str) -> Answer
     session.sources[changed] = changed_source
     schedule = session.compute_schedule()
     before = Closure(schedule).find(f"cell{changed}")
-    is_changed_ok = session.run(changed)
+    session.run(changed)
     schedule = session.compute_schedule()
     after = {*schedule["ready_cells"], *schedule["waiting_cells"]}
     return {
         "before": list_indexes(before),
         "after": list_indexes(after - {f"cell{changed}"}),
         "failed": failed,
-        "changed_ok": is_changed_ok,
     }
 
 

@@ -86,12 +86,12 @@ PRELOADED = (
     "pointpats",
 )
 TOOLS = ("marimo-base==0.25.2", "ipyflow-core==0.0.231")
-TOOL_SECONDS = 40  # ipyflow traces the cells
+TOOL_SECONDS = 90  # ipyflow traces the cells
 MIN_CELLS = 5
 MAX_CELLS = 40
 # The processor time of a run of all cells. Slower notebooks are left out.
-MAX_SECONDS = 4
-MAX_CHANGED_SECONDS = 12  # with a change
+MAX_SECONDS = 10
+MAX_CHANGED_SECONDS = 25  # with a change
 MAX_TRIES = 3  # changes of numbers to try
 ADDRESS = re.compile(r"0x[0-9a-f]{6,}")
 MAGIC_LINE = re.compile(r"^(\s*)[%!].*$", re.MULTILINE)
