@@ -184,7 +184,7 @@ def second_harness(cluster: Lab) -> Iterator[JobHarness]:
 
 def test_parse_squeue_output() -> None:
     def parse_left_seconds(text: str) -> float | None:
-        return slurm_job.Job(1, "", "RUNNING", time=text).left_seconds
+        return slurm_job.Job(1, "", "RUNNING", remaining_time=text).left_seconds
 
     assert [
         parse_left_seconds(squeue_time)
@@ -201,7 +201,12 @@ def test_parse_squeue_output() -> None:
     ] == [None] * 4
     job, state = (
         slurm_job.Job(
-            1, "", "PENDING", "Priority", starts="2026-03-01T14:05:33", partition="gpu"
+            1,
+            "",
+            "PENDING",
+            "Priority",
+            expected_start="2026-03-01T14:05:33",
+            partition="gpu",
         ),
         datetime(2026, 3, 1),
     )
@@ -211,7 +216,7 @@ def test_parse_squeue_output() -> None:
         job.format_waiting(3, datetime(2026, 2, 28))
         == f"{message}, estimated start 2026-03-01 14:05"
     )
-    assert replace(job, starts="N/A").format_waiting(3, state) == message
+    assert replace(job, expected_start="N/A").format_waiting(3, state) == message
 
 
 def test_node_without_submit_host_uses_its_own_name(

@@ -81,9 +81,10 @@ _backends: dict[str, KernelBackend] = {}
 
 
 def get_backend(kind: str) -> KernelBackend:
-    """Return the backend of a kind.
+    """Return the backend of a kind, which is created on the first call.
 
-    Raise KernelError if the backend is not installed or cannot be imported.
+    Raise KernelError if the backend is not installed, cannot be imported or does not
+    implement KernelBackend.
     """
     if kind in _backends:
         return _backends[kind]
@@ -96,7 +97,8 @@ def get_backend(kind: str) -> KernelBackend:
 def _load_entry_point(kind: str) -> KernelBackend:
     """Return the backend of a kind that another package provides.
 
-    Raise KernelError if the backend is not installed or cannot be imported.
+    Raise KernelError if the backend is not installed, cannot be imported or does not
+    implement KernelBackend.
     """
     entry_point = _find_entry_points().get(kind)
     if entry_point is None:

@@ -202,12 +202,12 @@ class KernelClient(Connection):
                     )
                 except ConnectionLostError:
                     seconds = running.deadline - time.monotonic()
-                    recovered = await self.await_earlier_request(
+                    recovered_result = await self.await_earlier_request(
                         running.msg_id, seconds, limits, wake, running
                     )
-                    if recovered is not None:
-                        recovered.reconnected = True
-                        return recovered
+                    if recovered_result is not None:
+                        recovered_result.reconnected = True
+                        return recovered_result
                     # The request never arrived, so it is sent again.
                     running = RunningExecution(self, seconds, limits, wake)
                     continue
@@ -379,9 +379,9 @@ class KernelClient(Connection):
         is_idle = lost is not None and lost.is_idle
         earlier = EarlierRun(request, area, kernel=self, lost=lost, is_finished=is_idle)
         running.earlier = earlier
-        waited = await self._wait_for_earlier(running, earlier, pending_interrupt)
-        if waited.death is not None:
-            return waited
+        wait_result = await self._wait_for_earlier(running, earlier, pending_interrupt)
+        if wait_result.death is not None:
+            return wait_result
         # The requests below reset `self.interrupt_reason`.
         interrupt_reason = ""
         if self.interrupt_reason:
@@ -414,8 +414,8 @@ class KernelClient(Connection):
             if not record or received == record["count"]:
                 return await lost.finish()
         if not record:
-            unknown = RunningExecution(self, 0.0, running.limits)
-            return await unknown.finish_from_received(earlier)
+            unknown_run = RunningExecution(self, 0.0, running.limits)
+            return await unknown_run.finish_from_received(earlier)
         reason = CONNECTION_LOST if lost else NO_DAEMON
         return await running.finish_from_record(earlier.request_id, facts, reason)
 

@@ -89,8 +89,8 @@ def clean_error(error: dict[str, Any]) -> dict[str, Any]:
 def _clean_text(value: Any) -> str:
     """Return a value as text without escapes, shortened to MAX_TEXT characters."""
     text = cut_middle(str(value), MAX_RAW_TEXT)
-    plain = ESCAPES.sub("", text)
-    return cut_middle(plain)
+    plain_text = ESCAPES.sub("", text)
+    return cut_middle(plain_text)
 
 
 def build_fault(

@@ -30,9 +30,9 @@ def write(path: str, record: Record) -> None:
 
     Raise OSError if the record cannot be written.
     """
-    sealed = _remove_seal(record)
-    sealed[SEAL] = _compute_seal(path, sealed)
-    text = json.dumps(sealed)
+    sealed_record = _remove_seal(record)
+    sealed_record[SEAL] = _compute_seal(path, sealed_record)
+    text = json.dumps(sealed_record)
     secure_files.replace(path, text.encode())
 
 
@@ -72,8 +72,8 @@ def _compute_seal(path: str, content: Record) -> str:
 
     Raise OSError if the key cannot be read or created.
     """
-    protected = [os.path.realpath(path), content]
-    text = json.dumps(protected, sort_keys=True)
+    sealed_values = [os.path.realpath(path), content]
+    text = json.dumps(sealed_values, sort_keys=True)
     data = text.encode("utf-8", "surrogatepass")
     return hmac.new(_get_or_create_key(), data, "sha256").hexdigest()
 

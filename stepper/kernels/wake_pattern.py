@@ -41,7 +41,10 @@ class WakeWatcher:
         self.search_seconds = 0.0
 
     def search(self, stream: str, text: str) -> None:
-        """Search the next piece of text of a stream (stdout or stderr)."""
+        """Search the next piece of text of a stream (stdout or stderr).
+
+        Update `matched_line` and `skipped_characters`. After a match, do nothing.
+        """
         if self.matched_line:
             return
         elapsed = time.monotonic() - self.started_at
@@ -71,18 +74,20 @@ class WakeWatcher:
 
     def _find_candidates(self, text: str) -> Iterator[tuple[int, str]]:
         """Yield the lines that may match, each with its position in the text."""
-        folded = text
+        searched_text = text
         if self.ignores_case and text.isascii():
-            folded = text.lower()
-        finder = self._select_finder(folded)
+            searched_text = text.lower()
+        finder = self._select_finder(searched_text)
         if finder is None:
             return
         position = 0
-        for match in finder.finditer(folded):
+        for match in finder.finditer(searched_text):
             if match.start() < position:
                 continue
-            begin = max(position, folded.rfind("\n", position, match.start()) + 1)
-            line_end = folded.find("\n", match.end())
+            begin = max(
+                position, searched_text.rfind("\n", position, match.start()) + 1
+            )
+            line_end = searched_text.find("\n", match.end())
             if line_end < 0:
                 line_end = len(text)
                 position = line_end
@@ -93,8 +98,9 @@ class WakeWatcher:
     def _select_finder(self, text: str) -> re.Pattern[str] | None:
         """Return the regular expression that finds the candidates in a text.
 
-        It finds the required text that occurs least often. Return None if a required
-        text does not occur, so no line can match.
+        The expression finds the required text that occurs least often. Return None if a
+        required text does not occur, so no line can match. Return ANY_LINE if there are
+        no required texts, or if upper and lower case cannot be compared.
         """
         has_unknown_case = self.ignores_case and not text.isascii()
         if not self.finders or has_unknown_case:
@@ -108,7 +114,10 @@ class WakeWatcher:
         return self.finders[counts.index(lowest)]
 
     def _has_required_texts(self, line: str) -> bool:
-        """Return whether a line contains all texts that a match requires, in order."""
+        """Return whether a line contains all texts that a match requires, in order.
+
+        Return True if upper and lower case cannot be compared.
+        """
         if self.ignores_case:
             if not line.isascii():
                 return True

@@ -61,10 +61,10 @@ def _compare_images(first: Image.Image, second: Image.Image) -> float | None:
     after = second.convert("RGBA")
     bands = ImageChops.difference(before, after).split()
     # The largest difference of each pixel's red, green, blue and alpha.
-    largest = bands[0]
+    largest_differences = bands[0]
     for band in bands[1:]:
-        largest = ImageChops.lighter(largest, band)
-    counts = largest.histogram()
+        largest_differences = ImageChops.lighter(largest_differences, band)
+    counts = largest_differences.histogram()
     first_visible = ROUNDING_ERROR + 1
     different_count = sum(counts[first_visible:])
     rounded_count = sum(counts[1:first_visible])

@@ -127,14 +127,18 @@ class OutputArea:
         for output in outputs:
             entry = area._restore_output(join_texts(output), omitted)
             entries.append(entry)
-        reported = sum_omitted(area._iterate_entries(), area.dropped)
-        unreported = []
-        for count, reported_count in zip(omitted, reported, strict=True):
-            unreported.append(max(0, count - reported_count))
-        area.unreported = OmittedOutput(*unreported)
+        reported_counts = sum_omitted(area._iterate_entries(), area.dropped)
+        unreported_counts = []
+        for count, reported_count in zip(omitted, reported_counts, strict=True):
+            unreported_counts.append(max(0, count - reported_count))
+        area.unreported = OmittedOutput(*unreported_counts)
         for display_id, indices in displays.items():
-            shown = [entries[index] for index in indices if index < len(entries)]
-            display_entries = [entry for entry in shown if "data" in entry.output]
+            shown_entries = [
+                entries[index] for index in indices if index < len(entries)
+            ]
+            display_entries = [
+                entry for entry in shown_entries if "data" in entry.output
+            ]
             area.displays[display_id] = display_entries
         area.held_bytes = area._count_held_bytes()
         return area
@@ -253,18 +257,18 @@ class OutputArea:
         message_type = message["msg_type"]
         content = message["content"]
         display_id = get_display_id(message)
-        shown = {
+        bundle = {
             "metadata": coerce_to_dict(content.get("metadata")),
             "data": build_mime_bundle(content.get("data")),
         }
         if display_id in self.displays:
-            self.pending_updates[display_id] = shown
-            self.held_bytes += measure_output(shown)
+            self.pending_updates[display_id] = bundle
+            self.held_bytes += measure_output(bundle)
         if message_type != UPDATE:
             output: Output = {"output_type": message_type}
             if message_type == RESULT:
                 output["execution_count"] = content.get("execution_count")
-            entry = self._add(Entry.from_output(output | shown))
+            entry = self._add(Entry.from_output(output | bundle))
             if display_id:
                 entries = self.displays.setdefault(display_id, [])
                 entries.append(entry)
@@ -279,22 +283,25 @@ class OutputArea:
 
     def _apply_updates(self) -> None:
         """Replace the content of displays that were updated."""
-        for display_id, shown in self.pending_updates.items():
+        for display_id, bundle in self.pending_updates.items():
             for entry in self.displays[display_id]:
-                self._replace_display(entry, shown)
+                self._replace_display(entry, bundle)
         self.pending_updates = {}
 
-    def _replace_display(self, entry: Entry, shown: Output) -> None:
-        """Replace the content of a display or result, and keep its output type."""
+    def _replace_display(self, entry: Entry, bundle: Output) -> None:
+        """Replace the content of a display or result, and keep its output type.
+
+        `bundle` contains the new data and metadata.
+        """
         output: Output = {"output_type": DISPLAY}
         if entry.output["output_type"] == RESULT:
             count = entry.output.get("execution_count")
             output = {"output_type": RESULT, "execution_count": count}
-        updated = self._limit_size(Entry.from_output(output | shown))
-        entry.output = updated.output
-        entry.size = updated.size
-        entry.image = updated.image
-        entry.removed = updated.removed
+        new_entry = self._limit_size(Entry.from_output(output | bundle))
+        entry.output = new_entry.output
+        entry.size = new_entry.size
+        entry.image = new_entry.image
+        entry.removed = new_entry.removed
 
     def _limit_size(self, entry: Entry) -> Entry:
         """Return an entry, shortened if it is larger than the limit."""
@@ -377,11 +384,11 @@ class OutputArea:
         middle are replaced by a note.
         """
         self._apply_updates()
-        held = [*self.head, *self.entries]
+        stored_entries = [*self.head, *self.entries]
         omitted = self.dropped
-        entries = [entry.shorten(self.limit) for entry in held]
+        entries = [entry.shorten(self.limit) for entry in stored_entries]
         if omitted.outputs or not self._are_within_limit(entries):
-            entries = [entry.shorten(self.limit // 2) for entry in held]
+            entries = [entry.shorten(self.limit // 2) for entry in stored_entries]
         if omitted.outputs or not self._are_within_limit(entries):
             middle = self._find_middle(entries)
             for entry in entries[middle]:
@@ -390,10 +397,10 @@ class OutputArea:
             byte_count = format_count(omitted.bytes, "byte")
             note = Entry(build_omission_note(f"{output_count} ({byte_count})"), 0)
             entries[middle] = [note]
-            held[middle] = [note]
+            stored_entries[middle] = [note]
         omitted = sum_omitted(entries, omitted + self.unreported)
         outputs = [entry.output for entry in entries]
-        return RenderedOutputs(outputs, omitted, self._find_displays(held))
+        return RenderedOutputs(outputs, omitted, self._find_displays(stored_entries))
 
     def _are_within_limit(self, entries: list[Entry]) -> bool:
         """Return whether the entries are within the size limit together."""
@@ -423,8 +430,8 @@ class OutputArea:
         for index, entry in enumerate(entries):
             indices[id(entry)] = index
         displays = {}
-        for display_id, shown in self.displays.items():
-            ids = map(id, shown)
+        for display_id, shown_entries in self.displays.items():
+            ids = map(id, shown_entries)
             shown_indices = [indices[key] for key in ids if key in indices]
             if shown_indices:
                 displays[display_id] = shown_indices

@@ -29,8 +29,8 @@ def get_image_key(text: str) -> int:
 
     The helper in the kernel computes the same key for the images that it describes.
     """
-    stripped = "".join(text.split())
-    return zlib.crc32(stripped.encode("utf-8", "replace"))
+    compact_text = "".join(text.split())
+    return zlib.crc32(compact_text.encode("utf-8", "replace"))
 
 
 def join_content(content: Any, separator: str = "") -> str:

@@ -121,8 +121,8 @@ class Entry:
             descriptions.append(f"{mime_type} of {format_count(size, 'byte')}")
             total += size
         note = build_omission_note(", ".join(descriptions))
-        removed = OmittedOutput(0, 1, total)
-        return Entry(note, measure_output(note), None, self.image, removed)
+        omission = OmittedOutput(0, 1, total)
+        return Entry(note, measure_output(note), None, self.image, omission)
 
     def _shorten_error(self, limit: int) -> Entry:
         """Return the entry of an error with a shortened message and traceback."""
@@ -137,9 +137,9 @@ class Entry:
             "evalue": message.render(),
             "traceback": traceback.render().split("\n"),
         }
-        removed = message.omitted_characters + traceback.omitted_characters
+        removed_count = message.omitted_characters + traceback.omitted_characters
         size = measure_output(output)
-        return Entry(output, size, removed=OmittedOutput(removed))
+        return Entry(output, size, removed=OmittedOutput(removed_count))
 
 
 def get_error_texts(output: Output) -> list[str]:

@@ -108,20 +108,20 @@ class BoundedText:
         first = self.tail.popleft()
         if len(first) > excess:
             self.tail.appendleft(first[excess:])
-        dropped = min(excess, len(first))
-        self.tail_size -= dropped
-        self.omitted_characters += dropped
+        dropped_count = min(excess, len(first))
+        self.tail_size -= dropped_count
+        self.omitted_characters += dropped_count
 
     def shorten(self: Same, limit: int) -> Same:
         """Return a copy of the text with a smaller limit."""
-        shorter = type(self)(limit)
+        copy = type(self)(limit)
         for piece in self.head:
-            shorter.add(piece)
+            copy.add(piece)
         # If the count is above 0, the following pieces are not added to the head.
-        shorter.omitted_characters += self.omitted_characters
+        copy.omitted_characters += self.omitted_characters
         for piece in self.tail:
-            shorter.add(piece)
-        return shorter
+            copy.add(piece)
+        return copy
 
     def render(self) -> str:
         """Return the text, with a line that reports how many characters are omitted."""
@@ -168,7 +168,10 @@ class StreamText(BoundedText):
         super().add(text)
 
     def _redraw(self, text: str) -> str:
-        """Remove the last lines, and return them with a text drawn over them."""
+        """Remove the last lines, and return them with a text drawn over them.
+
+        Also update the position of the next character and `is_bar`.
+        """
         row_count = self.rows_up + 1
         for line_count in CURSOR_UP.findall(text):
             row_count += int(line_count or 1)
@@ -216,26 +219,26 @@ class StreamText(BoundedText):
         """Remove up to `count` lines from the end of the text and return them."""
         pieces: deque[str] = deque()
         size = 0
-        missing = count
+        missing_count = count
         parts: list[MutableSequence[str]] = [self.tail]
         if not self.omitted_characters:
             parts.append(self.head)
         for part in parts:
-            while part and missing > 0 and size < MAX_LINE * count:
+            while part and missing_count > 0 and size < MAX_LINE * count:
                 piece = part.pop()
-                start = find_line_start(piece, missing)
+                start = find_line_start(piece, missing_count)
                 if start:
                     part.append(piece[:start])
-                    missing = 0
+                    missing_count = 0
                 else:
-                    missing -= piece.count("\n")
+                    missing_count -= piece.count("\n")
                 pieces.appendleft(piece[start:])
-                removed = len(piece) - start
-                size += removed
+                removed_size = len(piece) - start
+                size += removed_size
                 if part is self.tail:
-                    self.tail_size -= removed
+                    self.tail_size -= removed_size
                 else:
-                    self.head_size -= removed
+                    self.head_size -= removed_size
         return "".join(pieces).split("\n")
 
 
@@ -309,13 +312,13 @@ def overlay_all(line: str, texts: list[str]) -> str:
     """Return a line after several texts were written over it, one after the other."""
     layers = [line, *texts]
     longest = max(map(len, layers))
-    visible = ""
+    visible_text = ""
     # Begin with the last text: what it covers need not be drawn.
     for layer in reversed(layers):
-        visible = overlay(visible, layer)
-        if len(visible) >= longest or "\x1b" in visible:
+        visible_text = overlay(visible_text, layer)
+        if len(visible_text) >= longest or "\x1b" in visible_text:
             break
-    return visible
+    return visible_text
 
 
 def overlay(text: str, line: str) -> str:

@@ -337,9 +337,9 @@ class Server:
                 f"{self.name} is not running (reported by its hub)",
                 f"start the server at {start_url}",
             )
-        pending = model.get("pending")
-        if pending:
-            action = one_line(str(pending), 40)
+        pending_action = model.get("pending")
+        if pending_action:
+            action = one_line(str(pending_action), 40)
             raise KernelError(f"{self.name} is not ready; its hub reports: {action}")
 
     async def _get_token(self) -> str:

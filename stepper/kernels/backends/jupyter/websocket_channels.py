@@ -192,7 +192,7 @@ class WebsocketChannels:
         return message_id
 
     def _flush(self) -> None:
-        """Send the outgoing messages until the websocket is closed."""
+        """Send the outgoing messages, or leave them unsent if no websocket is open."""
         while self.websocket is not None and self.unsent:
             message = self.unsent[0]
             try:

@@ -111,8 +111,8 @@ def list_folders(environ: Mapping[str, str], python: str) -> list[Path]:
             folders.append(env_folder)
     folders.append("/usr/local/share/jupyter")
     folders.append("/usr/share/jupyter")
-    absolute = filter(os.path.isabs, dict.fromkeys(folders))
-    return [Path(folder, "kernels") for folder in absolute]
+    absolute_folders = filter(os.path.isabs, dict.fromkeys(folders))
+    return [Path(folder, "kernels") for folder in absolute_folders]
 
 
 def _prefers_environment(environ: Mapping[str, str], prefix: str) -> bool:

@@ -48,7 +48,10 @@ class ProcessGroup:
             return []
 
     def record_earlier_processes(self) -> None:
-        """Record the current processes of the group, to spare them at an interrupt."""
+        """Record the current processes of the group, to spare them at an interrupt.
+
+        They are also written to `file`, or the file is removed if there are none.
+        """
         pids = set(self._iterate_pids())
         earlier_pids = {process.pid for process in self.earlier}
         are_running = all(process.is_running() for process in self.earlier)
@@ -75,18 +78,18 @@ class ProcessGroup:
 
     async def interrupt(self) -> None:
         """Send SIGINT to the leader and to the processes that the cell has started."""
-        spared = {process.pid for process in self.earlier if process.is_running()}
-        if spared.isdisjoint(self._iterate_pids()):
+        spared_pids = {process.pid for process in self.earlier if process.is_running()}
+        if spared_pids.isdisjoint(self._iterate_pids()):
             # All processes of the group are interrupted by one signal.
             os.killpg(self.leader.pid, signal.SIGINT)
             return
         self.leader.send_signal(signal.SIGINT)
-        signalled: set[int] = set()
+        signalled_pids: set[int] = set()
         for _ in range(PASSES):
-            for pid in set(self._iterate_pids()) - signalled:
-                if spared.isdisjoint(_list_with_ancestors(pid)):
+            for pid in set(self._iterate_pids()) - signalled_pids:
+                if spared_pids.isdisjoint(_list_with_ancestors(pid)):
                     _interrupt(pid)
-                signalled.add(pid)
+                signalled_pids.add(pid)
             await asyncio.sleep(PASS_SECONDS)
 
 

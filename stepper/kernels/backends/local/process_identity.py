@@ -136,12 +136,12 @@ def find_kernel_processes(
         with contextlib.suppress(psutil.Error):
             processes.setdefault(root.pid, psutil.Process(root.pid))
     # Add the descendants of these processes.
-    pending = list(processes)
-    while pending:
-        for child in scan.children.get(pending.pop(), ()):
+    pending_pids = list(processes)
+    while pending_pids:
+        for child in scan.children.get(pending_pids.pop(), ()):
             if child.pid not in processes and child.pid not in scan.excluded:
                 processes[child.pid] = child
-                pending.append(child.pid)
+                pending_pids.append(child.pid)
     return list(processes.values())
 
 
@@ -208,7 +208,7 @@ def kill_kernel_processes(kernel_id: str, root: Identity | None = None) -> int:
     processes keep appearing.
     """
     deadline = time.monotonic() + CLEAR_SECONDS
-    killed: set[psutil.Process] = set()
+    killed_processes: set[psutil.Process] = set()
     # Processes may fork while they are being killed, so search until two searches in a
     # row find no process.
     empty_count = 0
@@ -219,6 +219,6 @@ def kill_kernel_processes(kernel_id: str, root: Identity | None = None) -> int:
             # If the pid was reused, psutil does not send the signal.
             with contextlib.suppress(psutil.Error):
                 process.kill()
-                killed.add(process)
+                killed_processes.add(process)
         time.sleep(POLL_SECONDS)
-    return len(killed)
+    return len(killed_processes)

@@ -130,7 +130,7 @@ def build_options(
     minutes = DEFAULT_MINUTES
     if max_seconds is not None:
         minutes = min(minutes, int(max_seconds // 60))
-    requested = {
+    requested_options = {
         "partition": settings.partition,
         "account": settings.account,
         "mem": settings.mem,
@@ -145,7 +145,11 @@ def build_options(
         "--export=ALL",
         "--ntasks=1",
         "--nodes=1",
-        *(f"--{option}={value}" for option, value in requested.items() if value),
+        *(
+            f"--{option}={value}"
+            for option, value in requested_options.items()
+            if value
+        ),
         *settings.extra,
     ]
 

@@ -263,12 +263,14 @@ class Slurm:
         Raise RefusedError if SLURM refuses them, and KernelError if the controller does
         not answer.
         """
-        checked = [option for option in options if not option.startswith("--output=")]
+        checked_options = [
+            option for option in options if not option.startswith("--output=")
+        ]
         output = await self.run(
             "sbatch",
             "--test-only",
             "--output=/dev/null",
-            *checked,
+            *checked_options,
             stdin=b"#!/bin/sh\n",
         )
         if output is None:
@@ -391,10 +393,10 @@ class Slurm:
             "-o",
             "%i",
         )
-        waiting = (output or "").split()
+        waiting_ids = (output or "").split()
         job_id = str(job.id)
-        if job_id in waiting:
-            return waiting.index(job_id)
+        if job_id in waiting_ids:
+            return waiting_ids.index(job_id)
         return 0
 
     async def list_own_jobs(self, prefix: str) -> list[str]:
@@ -414,12 +416,14 @@ class Slurm:
         limit is unknown, for example because the controller does not answer.
         """
         output = await self.run("sinfo", "-h", "-o", "%P|%l") or ""
-        selected = set(partition.split(","))
+        selected_partitions = set(partition.split(","))
         limits = []
         for row in output.splitlines():
             name, _, limit = row.partition("|")
             if partition:
-                is_selected = not selected.isdisjoint({name, name.rstrip("*")})
+                is_selected = not selected_partitions.isdisjoint(
+                    {name, name.rstrip("*")}
+                )
             else:
                 is_selected = name.endswith("*")  # the default partition
             if is_selected:

@@ -62,8 +62,8 @@ class Job:
     state: str
     reason: str = ""
     node: str = ""
-    time: str = ""  # the remaining walltime
-    starts: str = ""  # the expected start, if SLURM knows it
+    remaining_time: str = ""  # of the walltime
+    expected_start: str = ""  # if SLURM knows the start
     partition: str = ""
 
     @property
@@ -79,7 +79,7 @@ class Job:
     @property
     def left_seconds(self) -> float | None:
         """The remaining walltime in seconds, or None if it is unlimited or unknown."""
-        return parse_seconds(self.time)
+        return parse_seconds(self.remaining_time)
 
     def format_waiting(self, ahead: int, now: datetime) -> str:
         """Return a description of a waiting job with its state and expected start.
@@ -91,7 +91,7 @@ class Job:
             f"{format_count(ahead, 'job')} ahead",
             f"partition {self.partition}",
         ]
-        day, _, clock = self.starts.partition("T")
+        day, _, clock = self.expected_start.partition("T")
         if clock:
             start = clock[:5]
             if day != now.date().isoformat():

@@ -316,7 +316,7 @@ class SlurmLauncher:
                 )
             if not job.is_waiting:
                 break
-            await self._update_wait(job, settings, since)
+            await self._update_queue_status(job, settings, since)
             await asyncio.sleep(_compute_pause(since, JOB_SECONDS))
         if not job.is_running:
             raise KernelError(
@@ -325,7 +325,7 @@ class SlurmLauncher:
                 "squeue --me",
             )
 
-    async def _update_wait(
+    async def _update_queue_status(
         self,
         job: slurm_job.Job,
         settings: SlurmSettings,
@@ -438,7 +438,7 @@ class SlurmLauncher:
             job_name = "" if is_step else data["job_name"]
             job = await self.slurm.find_job(job_id, job_name)
             if job:
-                await self._update_wait(job, settings, since, request)
+                await self._update_queue_status(job, settings, since, request)
             else:
                 problem = self.slurm.no_answer
         except slurm_cli.RefusedError as error:
@@ -581,7 +581,8 @@ async def _describe_offer(slurm: slurm_cli.Slurm, settings: SlurmSettings) -> li
         )
     node_or_reason = job.node or job.reason
     return [
-        f"job {job.id} ({job.name}): {job.state}, {node_or_reason}, {job.time} left"
+        f"job {job.id} ({job.name}): {job.state}, {node_or_reason},"
+        f" {job.remaining_time} left"
     ]
 
 

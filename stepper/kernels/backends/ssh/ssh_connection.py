@@ -217,9 +217,9 @@ class SshConnection:
         python = shlex.quote(self.settings.python)
         code = shlex.quote(READ_REQUEST)
         commands = f"{self.settings.setup}\nexec {python} -c {code}\n"
-        escaped = commands.replace("\\", "\\\\").replace("\n", "\\n")
+        escaped_commands = commands.replace("\\", "\\\\").replace("\n", "\\n")
         message = json.dumps({"program": program, "do": action, **request})
-        return f"{escaped}\n{message}\n".encode()
+        return f"{escaped_commands}\n{message}\n".encode()
 
     def close(self) -> None:
         """Stop reconnecting, kill the master and remove its sockets."""

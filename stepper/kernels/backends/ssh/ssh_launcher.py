@@ -62,12 +62,12 @@ class SshLauncher:
         await self.cancel_request()
         kernel_id = uuid.uuid4().hex
         key = secrets.token_hex(32)
-        curve = _create_curve_keys()
+        curve_keys = _create_curve_keys()
         link = self._create_connection(settings, kernel_id)
         request = {
             "kernel": kernel_id,
             "key": key,
-            "curve": curve,
+            "curve": curve_keys,
             "folder": settings.folder,
         }
         response = await link.send_request("start", request)
@@ -75,7 +75,7 @@ class SshLauncher:
             raise _create_start_error(settings, response)
         connection = _build_connection(link.sockets, key)
         if response["encrypts"]:
-            connection.update(curve)
+            connection.update(curve_keys)
         ports = [response["ports"][f"{channel}_port"] for channel in CHANNELS]
         data = {
             "kind": KIND,
@@ -218,12 +218,12 @@ def _create_missing_ipykernel_error(
 ) -> KernelError:
     """Return the error for missing ipykernel, with a command that installs it."""
     ssh = ssh_errors.format_ssh_command(settings)
-    quoted = shlex.quote(python)
-    pip = f"{ssh} {quoted} -m pip install ipykernel"
+    quoted_python = shlex.quote(python)
+    pip = f"{ssh} {quoted_python} -m pip install ipykernel"
     commands = {
         "pip": pip,
-        "uv": f"{ssh} uv pip install --python {quoted} ipykernel",
-        "ensurepip": f"{ssh} {quoted} -m ensurepip && {pip}",
+        "uv": f"{ssh} uv pip install --python {quoted_python} ipykernel",
+        "ensurepip": f"{ssh} {quoted_python} -m ensurepip && {pip}",
     }
     return KernelError(
         f"{python} on {settings.host} does not have ipykernel{reason}",
