@@ -510,11 +510,22 @@ kernel.session.send(kernel.iopub_socket, 'stepper_facts', {{'namespace': {namesp
     "send",
     [
         # A message without a signature, a signed message whose parent header is not an
-        # object, and a reply whose payload is not valid.
+        # object, a display whose JSON is nested too deeply, and a reply whose payload is
+        # not valid.
         "get_ipython().kernel.iopub_socket.send_multipart([b'<IDS|MSG>'])",
         """
 kernel = get_ipython().kernel
 frames = [b'{"msg_type": "stream"}', b"[]", b"{}", b"{}"]
+signature = kernel.session.sign(frames)
+kernel.iopub_socket.send_multipart([b"<IDS|MSG>", signature, *frames])
+""",
+        """
+kernel = get_ipython().kernel
+request = kernel.get_parent("shell")["header"]["msg_id"]
+parent = b'{"msg_id": "%b"}' % request.encode()
+nested = b"[" * 1000 + b"]" * 1000
+content = b'{"data": {"application/json": %b}}' % nested
+frames = [b'{"msg_type": "display_data"}', parent, b"{}", content]
 signature = kernel.session.sign(frames)
 kernel.iopub_socket.send_multipart([b"<IDS|MSG>", signature, *frames])
 """,

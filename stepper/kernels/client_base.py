@@ -34,8 +34,15 @@ from stepper.kernels.outputs.widgets import Widgets
 from stepper.policy.model import Death
 from stepper.policy.namespace_model import KernelEnvironment, Namespace
 
-# The exceptions that are raised if a message does not follow the protocol.
-MALFORMED_MESSAGE = (AttributeError, KeyError, TypeError, ValueError)
+# The exceptions that are raised if a message does not follow the protocol, or if its
+# JSON is nested too deeply.
+MALFORMED_MESSAGE = (
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
 MAX_RECEIVED = 5000  # message ids; the helper records at most this many messages
 POLL_SECONDS = 0.02
 log = logging.getLogger("stepper")

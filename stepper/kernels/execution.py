@@ -48,8 +48,6 @@ BACKLOG_SECONDS = 60.0
 # execution that has finished in the meantime must be read first.
 RECONNECT_SECONDS = 2.0
 MAX_SILENT_OUTPUT = 10_000  # bytes of output of stepper's own code
-# Exceptions that are raised if facts in a message of the helper are not valid.
-INVALID_FACTS = (*MALFORMED_MESSAGE, LookupError, RecursionError)
 
 NO_DAEMON = "the stepper daemon was not running"
 CONNECTION_LOST = "the connection was lost, or the server drops output above its limits"
@@ -359,14 +357,14 @@ class RunningExecution:
         self.result.diagnosis_data = content
         if "record" in content:
             self.result.diagnosis_data = {**content, "frames": message["buffers"]}
-        with contextlib.suppress(*INVALID_FACTS):
+        with contextlib.suppress(*MALFORMED_MESSAGE):
             self.result.namespace = self.kernel.decode_namespace(content["namespace"])
         if "undo" in content:
-            with contextlib.suppress(*INVALID_FACTS):
+            with contextlib.suppress(*MALFORMED_MESSAGE):
                 facts = content["undo"]
                 self.result.undo = dataclass_decode.decode(UndoFacts, facts)
         if "modules" in content:
-            with contextlib.suppress(*INVALID_FACTS):
+            with contextlib.suppress(*MALFORMED_MESSAGE):
                 modules = dataclass_decode.decode(ModuleChanges, content["modules"])
                 self.result.module_changes = modules
 
