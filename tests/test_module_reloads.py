@@ -17,6 +17,8 @@ import pytest
 
 from stepper.common.errors import UsageError
 from stepper.daemon import config
+from stepper.kernels.in_kernel.import_time_dependencies import depends_at_import
+from stepper.kernels.in_kernel.module_parsing import list_mentioned_modules
 from stepper.policy.reloaded_modules import ModuleChanges
 from tests.conftest import Project, make_env, reuse_project
 from tests.environments import environment, old_python
@@ -297,6 +299,23 @@ def test_names_imported_from_a_changed_module_are_rebound_everywhere(
     assert "Reloaded: wide.core (changed since it was imported).\n" in answer.text
     assert "(((2, 2, 3, 2, 2, 2), 2, 2, 2, 3, 3, 3), True)" in answer.text
     assert "Also reloaded" not in answer.text
+
+
+@pytest.mark.parametrize(
+    ("source", "depends"),
+    [
+        ("import pack.sub\nDOUBLE = pack.VALUE * 2\n", True),
+        ("import pack.sub as sub\nDOUBLE = sub.VALUE * 2\n", False),
+        ("import pack.sub\ndef double(): return pack.VALUE * 2\n", False),
+    ],
+)
+def test_import_of_a_submodule_binds_its_package(
+    source: str, depends: bool, tmp_path: Path
+) -> None:
+    path = tmp_path / "double.py"
+    path.write_text(source)
+    assert list_mentioned_modules("double", str(path)) >= {"pack", "pack.sub"}
+    assert depends_at_import("double", str(path), {"pack"}, {}) is depends
 
 
 @pytest.mark.nightly

@@ -46,13 +46,13 @@ INSTALLED = tuple(
 def remember_source(number: int, raw: str) -> None:
     """Store the source of a cell or a scratch execution that has run.
 
-    `number` is the execution count, or the negative number of a scratch execution. The
-    names that functions in the source may bind are stored, too.
+    `number` is the execution count, the negative number of a scratch execution, or 0 if
+    IPython itself failed. The names that functions in the source may bind are stored,
+    too.
     """
     run_state["number"] = number
-    # The execution count is None if IPython itself failed.
     last_cell = run_state["cell"]
-    run_state["cell"] = max(number or 0, last_cell)
+    run_state["cell"] = max(number, last_cell)
     for match in GLOBAL.findall(raw):
         names = [name.strip() for name in match.split(",")]
         global_names.update(names)
@@ -123,7 +123,8 @@ def find_cell_line(filename: str, line: int) -> tuple[int, int]:
     """Return the cell's number and the line as written, for a line of transformed code.
 
     IPython removes blank lines at the top of a cell and joins continued magics, so the
-    line as written is never above the line of transformed code.
+    line as written is never above the line of transformed code. The result is an
+    estimate if IPython has changed the text of the line.
     """
     number = get_cell_files()[filename]
     # Code that a magic executes has the execution count of the next cell.
@@ -200,11 +201,12 @@ def describe_frames(trace: TracebackType | None) -> list[dict[str, Any]]:
         half = MAX_FRAMES // 2
         entries = entries[:half] + entries[-half:]
     facts: list[dict[str, Any]] = []
-    for frame, line in entries:
+    for frame, executed_line in entries:
         code = frame.f_code
         filename = code.co_filename
         function = code.co_name
         number = None
+        line = executed_line
         if filename in TIMED_FILENAMES:
             number = run_state["number"]
             magic_line = find_cell_magic_line(number)
@@ -213,9 +215,9 @@ def describe_frames(trace: TracebackType | None) -> list[dict[str, Any]]:
             if function == "<module>":
                 facts = remove_frames_at(facts, number, magic_line)
             # The lines of the body are counted from the line below the magic.
-            line += magic_line
+            line = magic_line + executed_line
         elif filename in get_cell_files():
-            number, line = find_cell_line(filename, line)
+            number, line = find_cell_line(filename, executed_line)
         fact = describe_frame(number, filename, line, function)
         facts.append(fact)
     return facts
@@ -234,7 +236,8 @@ def describe_frame(
 ) -> dict[str, Any]:
     """Return a frame and the lines around its current line, as a dict.
 
-    `number` is the execution count of the frame's cell, or None for a file.
+    `number` is the number of the frame's cell, or None for a file. See
+    `remember_source`.
     """
     if number is None:
         raw_lines = linecache.getlines(filename)

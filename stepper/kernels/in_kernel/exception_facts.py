@@ -54,7 +54,9 @@ def find_reason(error: BaseException) -> BaseException | None:
 def collect_attributes(error: BaseException) -> dict[str, Any]:
     """Return the attributes that help to classify an exception.
 
-    JSON can encode the result.
+    They include the HTTP status, the key of a KeyError, and the classes of wrapped
+    exceptions. The line of a SyntaxError is that of the cell as written. JSON can
+    encode the result.
     """
     values = {name: to_plain_value(peek(error, name)) for name in ATTRIBUTES}
     if is_a(error, KeyError) and error.args:
@@ -88,7 +90,8 @@ def find_http_status(error: BaseException, facts: dict[str, Any]) -> int | None:
 def describe_reasons(error: BaseException) -> dict[str, Any]:
     """Return the class names and the error number of the wrapped exceptions.
 
-    The result is empty if the exception wraps no other exception.
+    The number is that of the innermost exception with an `errno`. The result is empty
+    if the exception does not wrap another one.
     """
     facts: dict[str, Any] = {}
     reason = find_reason(error)
@@ -112,7 +115,11 @@ def get_class_name(error: BaseException) -> str:
 
 
 def get_message(error: BaseException) -> str:
-    """Return the message of an exception, which its `__str__` may compute."""
+    """Return the message of an exception, shortened to MAX_MESSAGE characters.
+
+    The exception's `__str__` is called, except for a SyntaxError with a message. If
+    this fails, the message says so.
+    """
     message = None
     if is_a(error, SyntaxError):
         message = peek(error, "msg")
@@ -126,7 +133,7 @@ def describe_chain(error: BaseException) -> list[list[str]]:
     """Return the causes of an exception, nearest first.
 
     The members of an exception group come before its causes. Each entry is a list of
-    the relation to the exception, the class name and the message.
+    the relation to the previous exception, the class name and the message.
     """
     chain = []
     group = peek(error, "exceptions")
@@ -145,10 +152,10 @@ def describe_chain(error: BaseException) -> list[list[str]]:
 
 
 def find_cause(error: BaseException) -> tuple[str, Any]:
-    """Return the cause or else the context of an exception, after the relation.
+    """Return the relation to the cause or context of an exception, and the latter.
 
-    The relation is "caused by" or "while handling". The returned exception is None if
-    there is no cause and the context is suppressed or missing.
+    The relation is "caused by" or, if there is no cause, "while handling". The returned
+    exception is None if the context is suppressed or missing.
     """
     cause = peek(error, "__cause__")
     context = peek(error, "__context__")

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from stepper.kernels.in_kernel.module_parsing import (
     get_package,
+    list_with_packages,
     parse_source,
     resolve_module_name,
 )
@@ -56,9 +57,9 @@ def depends_at_import(
 
 
 def add_dependent_definitions(tree: ast.Module, names: set[str]) -> set[str]:
-    """Return names, and the module's functions and classes that use one of them.
+    """Return these names, and those of the module's definitions that use one of them.
 
-    Functions and classes that use a name indirectly are included.
+    Functions and classes that use a name through another definition are included.
     """
     definitions = {}
     for node in tree.body:
@@ -80,9 +81,15 @@ def list_changed_imports(tree: ast.Module, package: str, update: Update) -> set[
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
-                top_name = alias.name.partition(".")[0]
-                if alias.name in update.modules:
-                    names.add(alias.asname or top_name)
+                if alias.asname:
+                    name = alias.asname
+                    accessible = [alias.name]
+                else:
+                    # `import a.b` binds `a`, through which `a.b` can be used.
+                    accessible = list_with_packages(alias.name)
+                    name = accessible[0]
+                if not update.modules.isdisjoint(accessible):
+                    names.add(name)
         elif isinstance(node, ast.ImportFrom):
             source = "." * node.level
             if node.module:

@@ -86,7 +86,8 @@ def uninstall() -> None:
 def record_message(message: list[Any]) -> None:
     """Add a message to the buffer if it belongs to the last run.
 
-    An `execute_input` message starts a new run.
+    An `execute_input` message starts a new run. A status message is also stored for
+    the start of the next run.
     """
     # The parts after the signature: header, parent, metadata, content, buffers.
     start = message.index(DELIMITER) + 2
@@ -130,7 +131,7 @@ def keep_ends(parts: list[Any], size: int) -> list[Any] | None:
     """Record the beginning of a long text, and return a message with the text's end.
 
     `parts` are the parts of the message, and `size` is their size in bytes. Return None
-    for a message without text, such as an image: it is dropped as a whole.
+    for a message without text, such as an image: the whole message is dropped.
     """
     headers = parts[:3]
     content = bytes(parts[3])

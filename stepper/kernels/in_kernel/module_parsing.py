@@ -39,9 +39,11 @@ def parse_source(path: str) -> ast.Module | None:
 
 
 def list_mentioned_modules(name: str, path: str) -> frozenset[str]:
-    """Return the modules that a file may import.
+    """Return the modules that a module's file may import.
 
     For `from a import b`, both `a` and `a.b` are included, although `b` may be a value.
+    They are also included for `import a.b`, because the module can then use `a`. A
+    compiled module mentions no modules. Raise OSError if the file cannot be read.
     """
     if not path.endswith(".py"):
         return frozenset()
@@ -58,12 +60,24 @@ def list_mentioned_modules(name: str, path: str) -> frozenset[str]:
         for plain_import in plain_imports.split(","):
             words = plain_import.split()
             if words:
-                modules.add(words[0])
+                modules.update(list_with_packages(words[0]))
     return frozenset(modules)
 
 
+def list_with_packages(name: str) -> list[str]:
+    """Return the name of a module and the names of the packages that contain it.
+
+    The top-level package comes first.
+    """
+    parts = name.split(".")
+    return [".".join(parts[:count]) for count in range(1, len(parts) + 1)]
+
+
 def get_package(name: str, path: str) -> str:
-    """Return the package to which the relative imports of a module refer."""
+    """Return the package to which the relative imports of a module refer.
+
+    `name` and `path` are the module's name and file.
+    """
     if path.endswith("__init__.py"):
         return name
     return name.rpartition(".")[0]

@@ -11,7 +11,6 @@ from __future__ import annotations
 import ast
 import hashlib
 import importlib
-import importlib.machinery
 import importlib.util
 import marshal
 import os
@@ -19,7 +18,7 @@ import sys
 import time
 import types
 from importlib.machinery import PathFinder
-from typing import Any
+from typing import Any, NamedTuple
 
 from IPython.core.error import InputRejected
 
@@ -55,6 +54,9 @@ open_file = os.open
 close_file = os.close
 now_ns = time.time_ns
 OPEN_FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)
+BYTECODE_HEADER = 16  # bytes
+# The hash of a module in memory whose source is not that of its file.
+UNKNOWN_HASH = "another"
 records: dict[str, Any] = {}  # name → the Record of a local module
 state: dict[str, Any] = {
     "seen": set(),  # names of the modules that were loaded at the last check
@@ -67,29 +69,39 @@ state: dict[str, Any] = {
 }
 
 
+class Mark(NamedTuple):
+    """The times and the size of a file, which change if the file is written."""
+
+    modified_ns: int
+    size: int
+    changed_ns: int  # the time of the last change of the content or of the inode
+
+
 class Record:
     """A local module, its file, and the hashes of the sources in memory and on disk.
 
-    A reload or a new import gives the module another `spec`. `mark` contains the file's
-    times and size. A `recent` file is hashed again even if its mark is the same.
-    `outdated` means that the module uses a changed module during its import and could
-    not be reloaded. `mentions` are the modules that the source with the hash
-    `mentions_of` imports.
+    A reload or a new import gives the module another `spec`. `mark` is None if the file
+    does not exist. If `is_recent` is true, the file is hashed again even if its mark is
+    the same. `is_outdated` means that the module uses a changed module during its
+    import and could not be reloaded. `mentions` are the modules that the source with
+    the hash `mentions_hash` imports.
     """
 
-    def __init__(self, path: str, spec: Any, mark: Any, source_hash: str) -> None:
+    def __init__(
+        self, path: str, spec: Any, mark: Mark | None, source_hash: str
+    ) -> None:
         self.path = path
         self.spec = spec
         self.mark = mark
         self.loaded_hash = source_hash
         self.disk_hash = source_hash
-        self.recent = True
+        self.is_recent = True
         self.failed_hash = ""  # of the source whose reload failed
-        self.failure: dict[str, Any] = {}  # the reason, as JSON
+        self.failure: dict[str, Any] = {}  # the reason, for the report
         self.reported_hash = ""  # of the source that was reported as not loaded
-        self.outdated = False
+        self.is_outdated = False
         self.mentions: frozenset[str] = frozenset()
-        self.mentions_of = ""
+        self.mentions_hash = ""
 
 
 class ReloadError(Exception):
@@ -159,13 +171,13 @@ def is_in_environment(folder: str) -> bool:
     return False
 
 
-def read_mark(path: str) -> Any:
+def read_mark(path: str) -> Mark | None:
     """Return the times and the size of a file, or None if they cannot be read."""
     try:
         status = read_status(path)
     except OSError:
         return None
-    return status.st_mtime_ns, status.st_size, status.st_ctime_ns
+    return Mark(status.st_mtime_ns, status.st_size, status.st_ctime_ns)
 
 
 def read_status(path: str) -> os.stat_result:
@@ -179,15 +191,15 @@ def read_status(path: str) -> os.stat_result:
     if not state["network"]:
         return stat(path)
     try:
-        number = open_file(path, OPEN_FLAGS)
+        descriptor = open_file(path, OPEN_FLAGS)
     except FileNotFoundError:
         raise
     except OSError:  # the file cannot be opened
         return stat(path)
     try:
-        return fstat(number)
+        return fstat(descriptor)
     finally:
-        close_file(number)
+        close_file(descriptor)
 
 
 def is_on_network(folder: str, mounts: str = "/proc/self/mounts") -> bool:
@@ -205,35 +217,39 @@ def is_on_network(folder: str, mounts: str = "/proc/self/mounts") -> bool:
     return kinds.get(folder, "").startswith(NETWORK)
 
 
-def hash_file(path: str, mark: Any) -> str:
-    """Return the hash of a source file, or the state of a compiled module's file.
+def hash_file(path: str, mark: Mark | None) -> str:
+    """Return the hash of a source file, or a text that identifies a compiled file.
 
-    `mark` is the result of `read_mark`: the file's times and size. Return "deleted" or
-    "unreadable" if there is no hash.
+    `mark` is the result of `read_mark`. Return "deleted" or "unreadable" if the file
+    cannot be read.
     """
     if mark is None:
         return "deleted"
     if path.endswith(COMPILED):
-        return str(mark[:2])
+        return str((mark.modified_ns, mark.size))
     try:
         return hashlib.sha256(read_source(path)).hexdigest()
     except OSError:
         return "unreadable"
 
 
-def is_recent(mark: Any) -> bool:
-    """Return whether a file may have changed again without a new time stamp.
+def is_changed_since(mark: Mark | None, time_ns: int) -> bool:
+    """Return whether a file may have changed after a time.
 
-    `mark` contains the times of the file, or is None if the file does not exist.
+    A change shortly after another one may not change the time stamp. Return False if
+    `mark` is None: the file does not exist.
     """
     if mark is None:
         return False
-    changed_at = max(mark[0], mark[2])
-    return bool(changed_at > now_ns() - RECENT_NS)
+    last_change = max(mark.modified_ns, mark.changed_ns)
+    return last_change > time_ns - RECENT_NS
 
 
 def record_new_modules() -> None:
-    """Record the local modules that cells imported or reloaded since the last call."""
+    """Record the local modules that cells imported or reloaded since the last call.
+
+    Modules that are no longer loaded are forgotten.
+    """
     since = state["since"]
     state["since"] = now_ns()
     names = set(sys.modules)
@@ -278,11 +294,10 @@ def add_record(name: str, since: int) -> None:
     record = Record(path, spec, mark, hash_file(path, mark))
     records[name] = record
     # The file may have been edited after the import.
-    is_edited = mark is not None and max(mark[0], mark[2]) > since - RECENT_NS
-    if is_edited and path.endswith(".py"):
+    if is_changed_since(mark, since) and path.endswith(".py"):
         is_loaded = call_safely(matches_source, module, path)
         if not is_loaded:
-            record.loaded_hash = "another"
+            record.loaded_hash = UNKNOWN_HASH
 
 
 def matches_source(module: Any, path: str) -> bool:
@@ -309,7 +324,8 @@ def matches_source(module: Any, path: str) -> bool:
     data = read_bytecode(path)
     if data is None:
         return True
-    return bool(marshal.loads(data[16:]) == code)  # noqa: S302  # as Python does
+    loaded_code = marshal.loads(data[BYTECODE_HEADER:])  # noqa: S302  # as Python does
+    return bool(loaded_code == code)
 
 
 def read_bytecode(path: str) -> Any:
@@ -330,7 +346,8 @@ def read_bytecode(path: str) -> Any:
     size_bytes = size.to_bytes(4, "little")
     flags = bytes(4)
     expected = flags + mtime_bytes + size_bytes
-    if data[4:16] == expected:
+    # The header begins with the version of the format.
+    if data[4:BYTECODE_HEADER] == expected:
         return data
     return None
 
@@ -350,14 +367,14 @@ def refresh_records() -> list[str]:
             add_record(name, state["since"])
             continue
         mark = read_mark(record.path)
-        if mark != record.mark or record.recent:
+        if mark != record.mark or record.is_recent:
             record.mark = mark
-            record.recent = is_recent(mark)
+            record.is_recent = is_changed_since(mark, now_ns())
             record.disk_hash = hash_file(record.path, mark)
     return [
         name
         for name, record in records.items()
-        if record.disk_hash != record.loaded_hash or record.outdated
+        if record.disk_hash != record.loaded_hash or record.is_outdated
     ]
 
 
@@ -377,7 +394,9 @@ def drop_bytecode(path: str, code: Any) -> None:
     by its size and its time in whole seconds.
     """
     data = read_bytecode(path)
-    if data is not None and call_safely(marshal.loads, data[16:]) != code:
+    if data is None:
+        return
+    if call_safely(marshal.loads, data[BYTECODE_HEADER:]) != code:
         bytecode_path = importlib.util.cache_from_source(path)
         call_safely(os.unlink, bytecode_path)
 
@@ -393,7 +412,10 @@ def compile_source(path: str) -> Any:
 def update_modules(raw: str, mode: str) -> Any:
     """Reload changed modules in `reload` mode, or only report them in `warn` mode.
 
-    Return the reloaded and the outdated modules as JSON, or None if there are none.
+    `raw` is the source of the next cell, which is rejected if the user interrupts the
+    reload. If the user enabled `%autoreload`, IPython reloads the modules instead.
+    Return the reloaded and the outdated modules, as a dict that JSON can encode, or
+    None if there are none.
     """
     names = refresh_records()
     if not names:
@@ -451,7 +473,8 @@ def report_outdated(
     outdated = [
         name
         for name, record in records.items()
-        if record.outdated or (name in names and record.disk_hash != record.loaded_hash)
+        if record.is_outdated
+        or (name in names and record.disk_hash != record.loaded_hash)
     ]
     if not outdated:
         return
@@ -469,7 +492,7 @@ def report_outdated(
 def describe_outdated(name: str, record: Any, reason: str) -> dict[str, Any]:
     """Return the report on an outdated module, as a dict that JSON can encode.
 
-    See `report_outdated`.
+    See `report_outdated` for `reason`.
     """
     path = os.path.relpath(record.path, find_project_root())
     report = {"name": shorten(name), "file": shorten(path)}
@@ -569,18 +592,21 @@ def uses_at_import(name: str, updated: set[str], snapshots: dict[str, Any]) -> b
 
 
 def reload_record(name: str, changes: dict[str, Any]) -> bool:
-    """Reload a module and update its record. Return whether the reload succeeded."""
+    """Reload a module and update its record. Return whether the reload succeeded.
+
+    If so, the module's name is added to `changes`.
+    """
     record = records[name]
     is_changed = record.disk_hash != record.loaded_hash
     record.failure = reload_one(name, record, changes)
     if record.failure:
         record.failed_hash = record.disk_hash
-        record.outdated = not is_changed
-        if record.outdated:
+        record.is_outdated = not is_changed
+        if record.is_outdated:
             record.failure["why"] = "dependent"
         return False
     record.failed_hash = ""
-    record.outdated = False
+    record.is_outdated = False
     record.loaded_hash = record.disk_hash
     record.spec = get_spec(sys.modules[name])
     key = "reloaded" if is_changed else "dependents"
@@ -589,13 +615,15 @@ def reload_record(name: str, changes: dict[str, Any]) -> bool:
 
 
 def reload_one(name: str, record: Any, changes: dict[str, Any]) -> dict[str, Any]:
-    """Reload a module. Return the reason of a failure as JSON, or {} on success.
+    """Reload a module. Return {} on success, or the reason of a failure.
 
-    If the reloaded module defines classes, this is stored in `changes`.
+    The reason is a dict that JSON can encode. If the module defined classes before the
+    reload, this is stored in `changes`. Raise KeyboardInterrupt if the user interrupts
+    the reload.
     """
     if record.disk_hash == "deleted":
         call_safely(update_path, name, record)
-    if record.disk_hash == "deleted":
+    if record.disk_hash == "deleted":  # there is no new file
         return {"why": "deleted"}
     if record.path.endswith(COMPILED):
         return {"why": "compiled"}
@@ -623,7 +651,10 @@ def reload_one(name: str, record: Any, changes: dict[str, Any]) -> dict[str, Any
 
 
 def describe_compile_error(error: Exception) -> dict[str, Any]:
-    """Return the reason of a failed reload as JSON, for a source that is not valid."""
+    """Return the reason of a failed reload, for a source that cannot be compiled.
+
+    `error` is an OSError, a SyntaxError or a ValueError.
+    """
     message = error.msg if isinstance(error, SyntaxError) else error
     line = getattr(error, "lineno", None)
     return {
@@ -634,7 +665,7 @@ def describe_compile_error(error: Exception) -> dict[str, Any]:
 
 
 def describe_reload_error(error: Any, path: str) -> dict[str, Any]:
-    """Return the reason of a failed reload as JSON, for an error of the module.
+    """Return the reason of a failed reload, for an exception that the module raised.
 
     `path` is the module's file.
     """
@@ -673,7 +704,7 @@ def find_moved_source(name: str) -> str | None:
     if package:
         package_names = get_own_attributes(sys.modules[package])
         folders = list(package_names["__path__"])
-    spec = importlib.machinery.PathFinder.find_spec(name, folders)
+    spec = PathFinder.find_spec(name, folders)
     if spec is None or not spec.origin:
         return None
     path = os.path.realpath(spec.origin)
@@ -683,7 +714,7 @@ def find_moved_source(name: str) -> str | None:
 
 
 def reload_module(module: Any) -> Any:
-    """Reload a module, and restore its namespace if the reload fails.
+    """Reload a module, and restore its former names if the reload fails.
 
     Raise ReloadError if the module raises a BaseException that is not an Exception.
     """
@@ -691,17 +722,15 @@ def reload_module(module: Any) -> Any:
     old_namespace = get_own_attributes(module).copy()
     try:
         return importlib.reload(module)
-    except Exception:
-        raise
     except BaseException as error:
+        module.__dict__.update(old_namespace, __spec__=spec)
+        if isinstance(error, Exception):
+            raise
         raise ReloadError from error
-    finally:
-        if sys.exc_info()[0] is not None:
-            module.__dict__.update(old_namespace, __spec__=spec)
 
 
 def find_error_line(error: Any, path: str) -> int:
-    """Return the line of a file that raised an error, or 0 for another file's error."""
+    """Return the innermost line of a file in the traceback of an error, or 0."""
     line = 0
     trace = getattr(error, "__traceback__", None)
     while trace is not None:
@@ -754,10 +783,10 @@ def is_in_project(top: str) -> bool:
 
 
 def list_imported(name: str) -> set[str]:
-    """Return the local modules that a module's source imports."""
+    """Return the recorded modules that a module's source imports."""
     record = records[name]
-    if record.mentions_of != record.disk_hash:
-        record.mentions_of = record.disk_hash
+    if record.mentions_hash != record.disk_hash:
+        record.mentions_hash = record.disk_hash
         record.mentions = (
             call_safely(list_mentioned_modules, name, record.path) or frozenset()
         )
@@ -767,7 +796,7 @@ def list_imported(name: str) -> set[str]:
 def list_affected(name: str) -> list[str]:
     """Return a module and the modules that import it, directly or indirectly."""
     affected = [name]
-    for module in affected:
+    for module in affected:  # the loop also reaches the modules that it adds
         for other in records:
             if other not in affected and module in list_imported(other):
                 affected.append(other)
@@ -775,7 +804,10 @@ def list_affected(name: str) -> list[str]:
 
 
 def rebind_in_module(name: str, snapshots: dict[str, Any]) -> bool:
-    """Update the names that a module imported. Return whether a name changed."""
+    """Update the names that a module imported. Return whether a name changed.
+
+    `snapshots` are the namespaces of the modules before the reload.
+    """
     path = records[name].path
     tree = parse_source(path)
     if tree is None:
@@ -785,7 +817,7 @@ def rebind_in_module(name: str, snapshots: dict[str, Any]) -> bool:
 
 
 def rebind_in_notebook(raw: str, snapshots: dict[str, Any], lost: Any) -> None:
-    """Update the names that a cell imported.
+    """Update the names that a cell imported. `raw` is the source of the cell.
 
     A name that its module no longer defines is added to `lost`, with the module.
     """

@@ -200,7 +200,7 @@ def measure_library_object(value: Any, shape: Any) -> int | None:
     """Return the size of a library's object in bytes, or None if it is unknown.
 
     The size does not include Python objects in an array. It is unknown for a DataFrame
-    with too many columns.
+    with more than MAX_COLUMNS columns. `shape` is the object's shape, or empty.
     """
     if len(shape) == 2 and is_pandas(value, "DataFrame"):
         if shape[1] > MAX_COLUMNS:
@@ -226,7 +226,7 @@ def remember_values() -> None:
 
 
 def remember_labels() -> None:
-    """Store the columns of the DataFrames, and the runs that removed columns."""
+    """Store the columns of the user's DataFrames, and the runs that removed columns."""
     current = list_labels()
     for name in list(removed_labels):
         if name not in current:
@@ -248,7 +248,8 @@ def remember_labels() -> None:
 def list_labels() -> dict[str, frozenset[str]]:
     """Return the column labels of the user's DataFrames, by variable name.
 
-    Only labels that are strings in a plain Index are included.
+    Only labels that are strings in a plain Index are included. At most MAX_FRAMES
+    frames with at most MAX_LABELS columns are included.
     """
     pandas = sys.modules.get("pandas")
     index_type = getattr(pandas, "Index", None)

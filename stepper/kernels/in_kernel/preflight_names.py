@@ -67,8 +67,8 @@ class Environment(NamedTuple):
 def collect_preflight_facts(known_mark: Any) -> dict[str, Any]:
     """Return the facts for the preflight check, as a dict that JSON can encode.
 
-    `known_mark` is the version of the environment description that the daemon already
-    has. The description is left out if it has this version.
+    `known_mark` is the mark of the environment description that the daemon already has.
+    The description is left out if it has this mark.
     """
     names = [] if has_custom_transforms() else list_loadable_names()
     return {
@@ -80,7 +80,7 @@ def collect_preflight_facts(known_mark: Any) -> dict[str, Any]:
 
 
 def list_loadable_names() -> list[str]:
-    """Return all names that a cell can use, except builtins.
+    """Return all names that a cell can use, except builtins and numbered results.
 
     Return an empty list if some names are unknown, or if the names are too long in
     total: an incomplete list would cause false alarms.
@@ -113,7 +113,7 @@ def is_history_name(name: str) -> bool:
 
 
 def has_custom_transforms() -> bool:
-    """Return whether code other than IPython and the helper transforms cells."""
+    """Return whether code other than IPython and the helper may transform cells."""
     for transformer in shell.ast_transformers:
         if not type(transformer).__module__.startswith("_stepper_helper"):
             return True
@@ -154,7 +154,7 @@ def describe_environment(known_mark: Any) -> dict[str, Any]:
 
 
 def read_environment() -> Environment:
-    """Return the current environment."""
+    """Return the names, folders and finders that cells can now use."""
     finders = [
         getattr(finder, "__name__", type(finder).__name__) for finder in sys.meta_path
     ]
@@ -196,10 +196,11 @@ def list_versions(modules: set[str], local_versions: dict[str, str]) -> dict[str
 
 
 def find_version(name: str) -> str | None:
-    """Return the version of an installed package, or None if it is unknown.
+    """Return the version of the package of an imported module, or None if unknown.
 
-    The version is read from the module's `__dict__`, because an attribute access would
-    load a lazy module.
+    It is None for submodules and for modules of the standard library. The version is
+    read from the module's `__dict__`, because an attribute access would load a lazy
+    module.
     """
     if "." in name or name[:1] == "_":
         return None

@@ -76,7 +76,11 @@ def get_request() -> Any:
 
 
 def prepare_run(info: Any) -> None:
-    """Reload changed modules, and load and start the parts that a cell needs."""
+    """Reload changed modules, start the parts that a cell needs, and take its image.
+
+    `info` is IPython's ExecutionInfo. For code that a cell executes with `run_cell`,
+    only the last exception is stored.
+    """
     # Magics can show an error and still succeed: `find_error` looks for a new error.
     run_state["earlier_error"] = id(getattr(sys, "last_value", None))
     request = get_request()
@@ -131,7 +135,10 @@ def start_undo_part(undo_request: Any, reloaded: list[str]) -> None:
 
 
 def finish_undoable_run(has_failed: bool) -> Any:
-    """Return the undo part's facts on a run, or None if the part is not loaded."""
+    """Complete the image of a run, and return the undo part's facts on the run.
+
+    Return None if the part is not loaded.
+    """
     if UNDO_PART not in parts:
         return None
     if run_state.pop("undo", None):
@@ -189,7 +196,8 @@ def report_run(result: Any) -> None:
     raw = result.info.raw_cell
     is_cell = result.info.store_history
     if is_cell:
-        remember_source(result.execution_count, raw)
+        # The execution count is None if IPython itself failed.
+        remember_source(result.execution_count or 0, raw)
     elif is_scratch():
         shell.displayhook.cache_size = CACHE_SIZE
         remember_scratch(raw)
@@ -213,9 +221,9 @@ def report_run(result: Any) -> None:
 
 
 def collect_run_facts(raw: str, error: BaseException | None) -> dict[str, Any]:
-    """Return the facts of the helper's parts on the run of a source.
+    """Evaluate the criterion of the plan step, and return the parts' facts on a run.
 
-    JSON can encode the result.
+    `raw` is the source of the run. JSON can encode the result.
     """
     facts: dict[str, Any] = {
         "warnings": call_part("suspicious_results", "finish_run", raw, error is None),
@@ -249,7 +257,10 @@ def find_error(result: Any) -> BaseException | None:
 
 
 def call_part(name: str, function: str, *arguments: Any) -> Any:
-    """Return the result of a part's function, or [] if the part is not loaded."""
+    """Return the result of a part's function.
+
+    Return [] if the part is not loaded, or if the function fails.
+    """
     if name not in parts:
         return []
     return call_safely(getattr(parts[name], function), *arguments) or []
@@ -274,7 +285,10 @@ def diagnose_error(error: BaseException) -> Any:
 
 
 def publish_facts(error: BaseException | None = None, **facts: Any) -> None:
-    """Publish the helper's message: these facts, the error, and the namespace."""
+    """Publish the helper's message: these facts, the error, and the namespace.
+
+    The values of the variables are stored for a comparison after the next run.
+    """
     began = clock()
     request = get_request()
     if error is not None:
@@ -415,9 +429,10 @@ def remove_iopub_limit() -> None:
 def enable_stack_samples(stack_path: str) -> None:
     """Write the stacks of all threads to a file on SIGURG, even while C code runs.
 
-    Processes without a handler ignore SIGURG. ipykernel redirects stderr to a pipe,
-    which may have no reader. Therefore, the stack of a crash is written to ipykernel's
-    copy of the original stderr.
+    Nothing is written on SIGURG if `stack_path` is empty. Processes without a handler
+    ignore SIGURG. The stack of a crash is written, too. ipykernel redirects stderr to a
+    pipe, which may have no reader, so this stack is written to ipykernel's copy of the
+    original stderr.
     """
     stderr_copy = getattr(sys.stderr, "_original_stdstream_copy", None)
     faulthandler.enable(stderr_copy or 2, all_threads=False)

@@ -113,7 +113,10 @@ def format_argument(
 
 
 def format_default(value: Any) -> str:
-    """Return a default value as text, or `…` for a value that is large or no scalar."""
+    """Return a default value as text. A long string is shortened.
+
+    Return `…` for a large integer and for a value that is not a scalar.
+    """
     kind = type(value)
     if kind is str:
         return repr(shorten(value, MAX_DEFAULT))
@@ -141,9 +144,10 @@ def format_annotation(annotations: dict[str, Any], name: str) -> str:
 
 
 def describe_callable(thing: Any) -> Signature | None:
-    """Return the signature of a function, method or class, or None if it is unknown.
+    """Return the signature of a function, method or class.
 
-    `self` and `cls` are left out if the caller does not pass them.
+    Return None if the signature is unknown, or if its default values may run the user's
+    code. `self` and `cls` are left out if the caller does not pass them.
     """
     function, skip = find_function(thing)
     if is_a(function, type) and not has_standard_defaults(function):
@@ -216,9 +220,9 @@ def unwrap(function: Any) -> Any:
 
 
 def has_standard_defaults(thing: Any) -> bool:
-    """Return whether a callable is written in C or is from one of TRUSTED_PACKAGES.
+    """Return whether the default values of a callable may be formatted by `__repr__`.
 
-    The `__repr__` of its default values can be called safely.
+    This is true for callables in C and those of TRUSTED_PACKAGES.
     """
     if type(thing) in C_FUNCTION_TYPES:
         return True

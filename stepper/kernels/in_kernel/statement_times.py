@@ -31,14 +31,15 @@ MIN_SECONDS = 10.0  # of a run that is reported
 class Samples:
     """The samples of the current run.
 
-    Callbacks and tasks of other cells may run meanwhile.
+    The times are stored by file, because callbacks and tasks of other cells may run at
+    the same time.
     """
 
     def __init__(self) -> None:
         self.began = 0.0  # 0 if no cell runs
         self.last = 0.0  # time of the last sample
         self.thread = 0  # id of the thread that runs the cell
-        # The times by file of a transformed cell and by line.
+        # File of a transformed cell → line → seconds.
         self.seconds: dict[str, dict[int, float]] = {}
         self.has_timer = False  # whether a call of `check_run` is scheduled
 

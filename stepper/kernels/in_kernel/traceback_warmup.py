@@ -76,7 +76,10 @@ def run_step() -> None:
 
 
 def iterate_steps(load_parts: Callable[[], Any]) -> Iterator[None]:
-    """Run the warm-up in steps, and yield after each step."""
+    """Run the warm-up in steps, and yield after each step.
+
+    Do nothing if a module of the user has the name of one of IPYTHON_DEPENDENCIES.
+    """
     if not all(map(is_from_ipython, IPYTHON_DEPENDENCIES)):
         return
     load_parts()

@@ -207,7 +207,9 @@ def render_dtype(dtype: Any) -> str:
         return text
     categories = [dtype.categories.tolist(), bool(dtype.ordered)]
     items = render_value(categories, ItemBudget(MAX_ITEMS))
-    return items and f"{text}{items}"
+    if not items:
+        return ""
+    return f"{text}{items}"
 
 
 def render_frame(value: Any, kind: str) -> str:

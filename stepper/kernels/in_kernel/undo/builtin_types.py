@@ -41,6 +41,7 @@ from stepper.kernels.in_kernel.undo.object_snapshots import (
 
 
 def restore_bytearray(value: bytearray, state: Any) -> None:
+    """Replace the content of a bytearray. Raise RestoreError if it is exported."""
     try:
         bytearray.__setitem__(value, slice(None), state)
     except BufferError as error:
@@ -48,6 +49,10 @@ def restore_bytearray(value: bytearray, state: Any) -> None:
 
 
 def restore_array(value: Any, state: Any) -> None:
+    """Replace the items of an `array.array` by those in the bytes of a state.
+
+    Raise RestoreError if the length differs and a memoryview shows the array.
+    """
     try:
         if len(state) == len(value) * value.itemsize:
             memoryview(value).cast("B")[:] = state
@@ -59,12 +64,16 @@ def restore_array(value: Any, state: Any) -> None:
 
 
 def measure_buffer(value: Any) -> Any:
+    """Return the seconds and the bytes that a copy of a bytearray or array costs."""
     size = memoryview(value).nbytes
     return size * BYTE_SECONDS, size
 
 
 def take_stream(value: Any) -> Any:
-    """Return the content and the position of a stream in memory."""
+    """Return the content and the position of a stream in memory.
+
+    Return "closed" if the stream is closed.
+    """
     try:
         return value.__getstate__()[:-1]  # without `__dict__`
     except ValueError:
@@ -72,6 +81,7 @@ def take_stream(value: Any) -> Any:
 
 
 def restore_stream(value: Any, state: Any) -> None:
+    """Restore a stream in memory. Raise RestoreError if it was closed since."""
     if state == "closed":
         value.close()
         return
@@ -82,6 +92,7 @@ def restore_stream(value: Any, state: Any) -> None:
 
 
 def measure_stream(value: Any) -> Any:
+    """Return the seconds and the bytes that a copy of a stream's content costs."""
     size = value.__sizeof__()
     return size * BYTE_SECONDS, size
 
@@ -90,20 +101,26 @@ def measure_stream(value: Any) -> Any:
 
 
 def take_random(value: Any) -> Any:
+    """Return the state of a generator of random numbers."""
     return generator_type.getstate(value)
 
 
 def restore_random(value: Any, state: Any) -> None:
+    """Set the state of a generator of random numbers."""
     generator_type.setstate(value, state)
 
 
 def take_iterator(value: Any) -> Any:
-    """Return the iterable of an iterator, and the position if the iterator has one."""
+    """Return the arguments of an iterator, and a list with its position if it has one.
+
+    The first argument is the object from which the iterator takes its items.
+    """
     _, arguments, *position = value.__reduce__()
     return arguments, position
 
 
 def is_same_iterator(value: Any, state: Any) -> bool:
+    """Return whether an iterator has the arguments and the position of a state."""
     arguments, position = take_iterator(value)
     former_arguments, former_position = state
     if len(arguments) != len(former_arguments) or position != former_position:
@@ -121,38 +138,48 @@ def restore_iterator(value: Any, state: Any) -> None:
 
 
 def list_iterator_children(state: Any) -> Any:
+    """Return the arguments in the state of an iterator."""
     return list(state[0])
 
 
 def take_tee(value: Any) -> Any:
-    """Return the buffer of a `tee` iterator with later items, and the position."""
+    """Return the buffer of a `tee` iterator, and the position in this buffer."""
     return value.__reduce__()[2]
 
 
 def is_same_tee(value: Any, state: Any) -> bool:
+    """Return whether a `tee` iterator is at the position of a state."""
     buffer, position = take_tee(value)
-    return buffer is state[0] and position == state[1]
+    former_buffer, former_position = state
+    return buffer is former_buffer and position == former_position
 
 
 def restore_tee(value: Any, state: Any) -> None:
+    """Set the position of a `tee` iterator. Its buffer contains the later items."""
     value.__setstate__(state)
 
 
 def take_source(value: Any) -> Any:
-    """Return the iterators from which another iterator takes its items."""
+    """Return the arguments of a `map`, `filter` or `zip` object, such as iterators."""
     return value.__reduce__()[1]
 
 
-def take_reduced(value: Any) -> Any:
-    return repr(value.__reduce__()[1][1:])
+def take_number(value: Any) -> Any:
+    """Return the next number of an `enumerate` object, as text."""
+    _, (_, *numbers) = value.__reduce__()
+    return repr(numbers)
 
 
 def take_length_hint(value: Any) -> Any:
+    """Return the number of items that an iterator has left."""
     return value.__length_hint__()
 
 
 def take_generator(value: Any) -> Any:
-    """Return the position and the variables of a generator."""
+    """Return the position of a generator and the ids of its variables.
+
+    Return "exhausted" if the generator has ended.
+    """
     frame = value.gi_frame
     if frame is None:
         return "exhausted"
@@ -174,6 +201,7 @@ def take_file(value: Any) -> Any:
 
 
 def take_cell(value: Any) -> Any:
+    """Return a tuple with the content of a closure cell, or with EMPTY."""
     try:
         return (value.cell_contents,)
     except ValueError:
@@ -181,10 +209,12 @@ def take_cell(value: Any) -> Any:
 
 
 def is_same_cell(value: Any, state: Any) -> bool:
+    """Return whether a closure cell contains the object of a state."""
     return take_cell(value)[0] is state[0]
 
 
 def restore_cell(value: Any, state: Any) -> None:
+    """Restore the content of a closure cell."""
     if state[0] is EMPTY:
         del value.cell_contents
     else:
@@ -192,54 +222,66 @@ def restore_cell(value: Any, state: Any) -> None:
 
 
 def take_method(value: Any) -> Any:
+    """Return the object and the function of a method."""
     return value.__self__, value.__func__
 
 
-def take_owner(value: Any) -> Any:
-    """Return the object of a bound method. That of a function is a module or None."""
-    owner = value.__self__
-    return () if isinstance(owner, types.ModuleType) else (owner,)
+def take_bound_object(value: Any) -> Any:
+    """Return a tuple with the object of a builtin method.
+
+    The tuple is empty for a builtin function, which is bound to its module.
+    """
+    bound_object = value.__self__
+    return () if isinstance(bound_object, types.ModuleType) else (bound_object,)
 
 
 def take_variable(value: Any) -> Any:
+    """Return a tuple with the value of a context variable, or with EMPTY."""
     return (value.get(EMPTY),)
 
 
 def is_same_variable(value: Any, state: Any) -> bool:
+    """Return whether a context variable has the value of a state."""
     return value.get(EMPTY) is state[0]
 
 
 def restore_variable(value: Any, state: Any) -> None:
+    """Set a context variable. Raise RestoreError if it had no value."""
     if state[0] is EMPTY:
         raise RestoreError("it had no value")
     value.set(state[0])
 
 
 def take_partial(value: Any) -> Any:
+    """Return the function, the arguments and the attributes of a `partial` object."""
     return value.func, value.args, value.keywords, value.__dict__
 
 
 def take_property(value: Any) -> Any:
+    """Return the functions of a property."""
     return value.fget, value.fset, value.fdel
 
 
 def take_wrapped(value: Any) -> Any:
+    """Return a tuple with the function of a class method or static method."""
     return (value.__func__,)
 
 
 def take_referent(value: Any) -> Any:
+    """Return a tuple with the object of a weak reference, or None if it was freed."""
     return (weakref.ref.__call__(value),)
 
 
 def take_viewed(value: Any) -> Any:
-    """Return the object whose memory a memoryview shows."""
+    """Return a tuple with the object whose memory a memoryview shows."""
     return (value.obj,)
 
 
 def take_cache(value: Any) -> Any:
     """Return the statistics, the function and the entries of an `lru_cache`.
 
-    The statistics of a cache that was cleared and filled again may be the same.
+    The entries are needed for the comparison, because a cache that was cleared and
+    filled again may have the same statistics.
     """
     attributes = value.__dict__
     entries: list[Any] = []
@@ -250,10 +292,13 @@ def take_cache(value: Any) -> Any:
 
 
 def list_cache_children(state: Any) -> Any:
-    return [state[1]]
+    """Return the function in the state of an `lru_cache`."""
+    _, function, _ = state
+    return [function]
 
 
 def is_same_cache(value: Any, state: Any) -> bool:
+    """Return whether an `lru_cache` has the statistics and the entries of a state."""
     info, _, entries = state
     current_info, _, current_entries = take_cache(value)
     if current_info != info or len(current_entries) != len(entries):
@@ -262,7 +307,10 @@ def is_same_cache(value: Any, state: Any) -> bool:
 
 
 def restore_cache(value: Any, state: Any) -> None:
-    # Results that were computed from a state that is undone must not stay.
+    """Clear an `lru_cache`: entries cannot be written.
+
+    Results that were computed from a state that is undone must not stay.
+    """
     value.cache_clear()
 
 
@@ -315,8 +363,8 @@ ROWS: dict[Any, Row] = {
         restore=restore_cell,
     ),
     types.MethodType: frozen(take_method),
-    types.BuiltinMethodType: frozen(take_owner),
-    types.MethodWrapperType: frozen(take_owner),
+    types.BuiltinMethodType: frozen(take_bound_object),
+    types.MethodWrapperType: frozen(take_bound_object),
     contextvars.ContextVar: Row(
         take=take_variable,
         children=list,
@@ -339,7 +387,7 @@ ROWS: dict[Any, Row] = {
         is_same=is_same_cache,
         restore=restore_cache,
     ),
-    enumerate: unprotected("iterator", take_reduced),
+    enumerate: unprotected("iterator", take_number),
     types.GeneratorType: unprotected("generator", take_generator),
     types.CoroutineType: unprotected("coroutine"),
     types.AsyncGeneratorType: unprotected("asynchronous generator"),

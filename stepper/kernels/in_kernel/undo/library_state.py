@@ -11,7 +11,7 @@ from stepper.kernels.in_kernel.undo.numpy_types import flatten_state
 from stepper.kernels.in_kernel.undo.python_objects import scope
 from stepper.kernels.in_kernel.undo.state_row import GlobalState, References
 
-# matplotlib sets these itself when it starts its backend.
+# matplotlib itself sets these when it starts its backend.
 BACKEND_SETTINGS = {"backend", "backend_fallback", "interactive", "toolbar"}
 SHELL_OPTIONS = ("ast_node_interactivity", "autoawait", "automagic", "call_pdb")
 TRANSFORMERS = ("ast_transformers", "input_transformers_post")
@@ -27,14 +27,14 @@ PRINT_OPTIONS_OF_TORCH = (
 # IPython
 
 
-def is_users(function: Any) -> bool:
-    """Return whether a function, method or object is of a module of the user."""
+def is_from_user(function: Any) -> bool:
+    """Return whether a callable, or its class, is defined in a module of the user."""
     module = getattr(function, "__module__", None)
     return scope.is_local(module) or scope.is_local(type(function).__module__)
 
 
 class Magics:
-    """The magics of IPython. Only those of the user are compared."""
+    """The magics of IPython by kind and name. Only those of the user are compared."""
 
     def __init__(self, tables: dict[str, dict[str, Any]]) -> None:
         self.tables = tables
@@ -43,35 +43,35 @@ class Magics:
         if not isinstance(other, Magics):
             return False
         is_same = self.tables == other.tables
-        return is_same or self.list_users() == other.list_users()
+        return is_same or self.list_user_magics() == other.list_user_magics()
 
     __hash__ = None  # type: ignore[assignment]
 
-    def list_users(self) -> dict[tuple[str, str], Any]:
-        """Return the magics that the user has registered."""
-        users = {}
+    def list_user_magics(self) -> dict[tuple[str, str], Any]:
+        """Return the magics that the user has registered, by kind and name."""
+        magics = {}
         for kind, table in self.tables.items():
             for name, function in table.items():
-                if is_users(function):
-                    users[kind, name] = function
-        return users
+                if is_from_user(function):
+                    magics[kind, name] = function
+        return magics
 
 
 def take_shell(module: Any) -> Any:
-    """Return the user's callbacks and magics, and the settings.
+    """Return the user's callbacks and magics, and the settings of IPython.
 
-    The callbacks and magics of libraries do not count: a later import of the library
-    would not add them again.
+    The callbacks and magics of libraries are not included: a later import of the
+    library would not add them again.
     """
     callbacks = {}
     for event, functions in shell.events.callbacks.items():
-        callbacks[event] = References(filter(is_users, functions))
+        callbacks[event] = References(filter(is_from_user, functions))
     magics = {}
     for kind, table in shell.magics_manager.magics.items():
         magics[kind] = dict(table)
     transformers = {}
     for name in TRANSFORMERS:
-        transformers[name] = References(filter(is_users, getattr(shell, name)))
+        transformers[name] = References(filter(is_from_user, getattr(shell, name)))
     return {
         "callbacks": callbacks,
         "magics": Magics(magics),
@@ -83,7 +83,7 @@ def take_shell(module: Any) -> Any:
 
 
 def list_removable_extensions() -> set[str]:
-    """Return the extensions that can be unloaded. Others stay loaded."""
+    """Return the names of the loaded extensions that can be unloaded."""
     removable = set[str]()
     for name in shell.extension_manager.loaded:
         if hasattr(sys.modules.get(name), "unload_ipython_extension"):
@@ -97,16 +97,20 @@ def get_text_formatter() -> Any:
 
 
 def restore_shell(module: Any, state: Any) -> None:
-    """Restore the user's callbacks and magics, and the settings."""
+    """Restore the user's callbacks and magics, and the settings of IPython.
+
+    Unload the extensions that were loaded since.
+    """
     for event, functions in shell.events.callbacks.items():
-        functions[:] = merge(functions, state["callbacks"].get(event, References([])))
-    for name, references in state["transformers"].items():
+        former = state["callbacks"].get(event, References([]))
+        functions[:] = replace_users(functions, former)
+    for name, former in state["transformers"].items():
         functions = getattr(shell, name)
-        functions[:] = merge(functions, references)
-    magics = state["magics"].list_users()
+        functions[:] = replace_users(functions, former)
+    magics = state["magics"].list_user_magics()
     for kind, table in shell.magics_manager.magics.items():
-        for name in [name for name in table if is_users(table[name])]:
-            if (kind, name) not in magics:
+        for name, function in list(table.items()):
+            if is_from_user(function) and (kind, name) not in magics:
                 del table[name]
     for (kind, name), function in magics.items():
         shell.magics_manager.magics[kind][name] = function
@@ -120,17 +124,20 @@ def restore_shell(module: Any, state: Any) -> None:
         shell.extension_manager.unload_extension(name)
 
 
-def merge(functions: list[Any], users: References) -> list[Any]:
-    """Return functions with other functions of the user."""
-    others = [function for function in functions if not is_users(function)]
-    return [*others, *users.values]
+def replace_users(functions: list[Any], former: References) -> list[Any]:
+    """Return functions of libraries and former functions of the user.
+
+    `functions` are the current ones. Those of the user are left out.
+    """
+    others = [function for function in functions if not is_from_user(function)]
+    return [*others, *former.values]
 
 
 # numpy
 
 
 class NumpyState:
-    """The state of numpy's global generator."""
+    """The state of numpy's global generator, as numpy returns it and for comparison."""
 
     def __init__(self, state: Any) -> None:
         self.state = state
@@ -143,42 +150,53 @@ class NumpyState:
 
 
 def take_numpy_random(module: Any) -> Any:
+    """Return the state of numpy's global generator of random numbers."""
     return NumpyState(module.mtrand._rand.get_state(legacy=False))
 
 
 def restore_numpy_random(module: Any, state: Any) -> None:
+    """Set the state of numpy's global generator of random numbers."""
     module.mtrand._rand.set_state(state.state)
 
 
 def take_print_options(module: Any) -> Any:
+    """Return numpy's options for printing."""
     return module.get_printoptions()
 
 
 def restore_print_options(module: Any, state: Any) -> None:
+    """Set numpy's options for printing, except those that have no parameter."""
     names = module.set_printoptions.__code__.co_varnames
     options = {name: value for name, value in state.items() if name in names}
     module.set_printoptions(**options)
 
 
 def take_error_settings(module: Any) -> Any:
+    """Return how numpy handles floating-point errors."""
     return module.geterr()
 
 
 def restore_error_settings(module: Any, state: Any) -> None:
+    """Set how numpy handles floating-point errors."""
     module.seterr(**state)
 
 
 def take_initial_errors(module: Any) -> Any:
+    """Return how numpy handles floating-point errors by default."""
     return {"divide": "warn", "over": "warn", "under": "ignore", "invalid": "warn"}
 
 
 def take_initial_printing(module: Any) -> Any:
+    """Return numpy's default options for printing.
+
+    If `%precision` is set, IPython has set the precision of numpy, which is kept.
+    """
     options = module.get_printoptions()
     defaults = sys.modules["numpy._core.printoptions"].default_format_options_dict
-    precision = get_text_formatter().float_precision
-    kept = {"precision"} if precision else set()
+    has_precision = bool(get_text_formatter().float_precision)
     for name, value in defaults.items():
-        if name in options and name not in kept:
+        is_kept = name == "precision" and has_precision
+        if name in options and not is_kept:
             options[name] = value
     return options
 
@@ -192,6 +210,7 @@ def take_settings(module: Any) -> Any:
 
 
 def copy_settings(parameters: Any) -> Any:
+    """Return a copy of matplotlib's settings, without those of the backend."""
     settings = {}
     for name, value in dict.items(parameters):
         if name not in BACKEND_SETTINGS:
@@ -200,6 +219,7 @@ def copy_settings(parameters: Any) -> Any:
 
 
 def restore_settings(module: Any, state: Any) -> None:
+    """Restore the settings of matplotlib that differ, without a validation."""
     for name, value in state.items():
         current = dict.get(module.rcParams, name)
         if current != value:
@@ -207,15 +227,17 @@ def restore_settings(module: Any, state: Any) -> None:
 
 
 def take_initial_settings(module: Any) -> Any:
+    """Return the settings that matplotlib has after its import."""
     return copy_settings(module.rcParamsOrig)
 
 
 def take_options(module: Any) -> Any:
+    """Return the options of pandas by full name, such as `display.width`."""
     return flatten_options(module._global_config, "")
 
 
 def flatten_options(options: Any, prefix: str) -> dict[str, Any]:
-    """Return nested options as a flat dict."""
+    """Return nested options as a flat dict. `prefix` is added to each name."""
     flat = {}
     for name, value in options.items():
         if type(value) is dict:
@@ -226,6 +248,7 @@ def flatten_options(options: Any, prefix: str) -> dict[str, Any]:
 
 
 def restore_options(module: Any, state: Any) -> None:
+    """Set the options of pandas that differ. Warnings on old options are suppressed."""
     current = take_options(module)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -235,7 +258,7 @@ def restore_options(module: Any, state: Any) -> None:
 
 
 def take_initial_options(module: Any) -> Any:
-    """Return the default options. pandas sets the display width to that of IPython."""
+    """Return the default options of pandas."""
     options = take_options(module)
     for name, option in module._registered_options.items():
         options[name] = option.defval
@@ -243,11 +266,12 @@ def take_initial_options(module: Any) -> Any:
 
 
 def take_figures(module: Any) -> Any:
-    """Return the managers of the open figures, in the order of their use."""
+    """Return the managers of matplotlib's open figures. The last is that in use."""
     return References(module.Gcf.figs.values())
 
 
 def take_no_figures(module: Any) -> Any:
+    """Return the state without figures, as after the import of matplotlib."""
     return References([])
 
 
@@ -267,28 +291,34 @@ def restore_figures(module: Any, state: Any) -> None:
 
 
 def take_config(module: Any) -> Any:
+    """Return the configuration of scikit-learn in this thread."""
     return module.get_config()
 
 
 def restore_config(module: Any, state: Any) -> None:
+    """Set the configuration of scikit-learn in this thread."""
     module.set_config(**state)
 
 
 def take_initial_config(module: Any) -> Any:
+    """Return the default configuration of scikit-learn."""
     return dict(module._config._global_config)
 
 
 def take_torch(module: Any) -> Any:
+    """Return the state of torch's global generator of random numbers, as bytes."""
     return module.default_generator.get_state().numpy().tobytes()
 
 
 def restore_torch(module: Any, state: Any) -> None:
+    """Set the state of torch's global generator of random numbers."""
     content = bytearray(state)
     tensor = module.frombuffer(content, dtype=module.uint8)
     module.default_generator.set_state(tensor)
 
 
 def take_torch_settings(module: Any) -> Any:
+    """Return the settings of torch."""
     return {
         "dtype": module.get_default_dtype(),
         "threads": module.get_num_threads(),
@@ -299,6 +329,7 @@ def take_torch_settings(module: Any) -> Any:
 
 
 def restore_torch_settings(module: Any, state: Any) -> None:
+    """Restore the settings of torch."""
     module.set_default_dtype(state["dtype"])
     if module.get_num_threads() != state["threads"]:
         module.set_num_threads(state["threads"])
@@ -309,6 +340,7 @@ def restore_torch_settings(module: Any, state: Any) -> None:
 
 
 def take_initial_torch(module: Any) -> Any:
+    """Return the settings of torch after its import, with the current thread count."""
     settings = take_torch_settings(module)
     default_options = type(module._tensor_str.PRINT_OPTS)()
     settings["dtype"] = module.float32
@@ -319,10 +351,12 @@ def take_initial_torch(module: Any) -> Any:
 
 
 def take_plotly(module: Any) -> Any:
+    """Return the names of plotly's default template and renderer."""
     return module.templates.default, module.renderers.default
 
 
 def restore_plotly(module: Any, state: Any) -> None:
+    """Set plotly's default template and renderer."""
     template, renderer = state
     module.templates.default = template
     if module.renderers.default != renderer:
@@ -330,10 +364,12 @@ def restore_plotly(module: Any, state: Any) -> None:
 
 
 def take_xarray(module: Any) -> Any:
+    """Return the options of xarray."""
     return dict(module.OPTIONS)
 
 
 def restore_xarray(module: Any, state: Any) -> None:
+    """Set the options of xarray."""
     module.OPTIONS.update(state)
 
 

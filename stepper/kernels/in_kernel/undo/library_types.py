@@ -1,6 +1,6 @@
-"""The rows of types of libraries, if these are loaded.
+"""The rows of the types of libraries.
 
-The classes are looked up in `sys.modules`: this module imports no library.
+The classes are searched in `sys.modules`: this module imports no library.
 """
 
 from __future__ import annotations
@@ -50,11 +50,13 @@ def take_element(value: Any) -> Any:
 
 
 def list_element_children(state: Any) -> Any:
+    """Return the attributes and the children in the state of an XML element."""
     (_, _, _, attributes), children = state
     return [attributes, *children]
 
 
 def is_same_element(value: Any, state: Any) -> bool:
+    """Return whether an XML element has the content and the children of a state."""
     content, children = take_element(value)
     former_content, former_children = state
     is_same_size = len(children) == len(former_children)
@@ -63,6 +65,7 @@ def is_same_element(value: Any, state: Any) -> bool:
 
 
 def restore_element(value: Any, state: Any) -> None:
+    """Restore the content and the children of an XML element."""
     (tag, text, tail, attributes), children = state
     value.tag = tag
     value.text = text
@@ -72,11 +75,13 @@ def restore_element(value: Any, state: Any) -> None:
 
 
 def restore_memory(value: Any, state: Any) -> None:
+    """Write the bytes of a state into the memory of a `ctypes` object."""
     ctypes = sys.modules["ctypes"]
     ctypes.memmove(ctypes.addressof(value), state, len(state))
 
 
 def measure_memory(value: Any) -> Any:
+    """Return the seconds and the bytes that a copy of a `ctypes` object costs."""
     size = sys.modules["ctypes"].sizeof(value)
     return size * BYTE_SECONDS, size
 
@@ -98,7 +103,7 @@ DECISION_TREE = unprotected("decision tree", get_tree_state, is_conclusive=True)
 QUIET = unprotected("object of a C library", is_quiet=True)
 PLAIN = LibraryRow(None)
 ITERATOR = LibraryRow(unprotected("iterator"))
-# The row of a class of a module.
+# Module → class → the row of the class.
 ROWS: dict[str, dict[str, LibraryRow]] = {
     "numpy": {
         "ndarray": LibraryRow(numpy_types.ARRAY, is_complete=False),
@@ -152,12 +157,12 @@ def find_library_row(kind: Any) -> LibraryRow | None:
 
 
 def find_c_type_row(base: Any, kind: Any) -> LibraryRow | None:
-    """Return the row of a class with a library's C type as a base, or None if unknown.
+    """Return the row of a class that is derived from a C type of a library.
 
-    All classes of pybind11 have the same base.
+    `base` is the C type, and `kind` is the class. Return None for other libraries.
     """
     package = get_package(base)
-    if package == "pybind11_builtins":
+    if package == "pybind11_builtins":  # the base of all classes of pybind11
         package = get_package(kind)
     if package in IMMUTABLE_C_TYPES:
         return PLAIN
@@ -167,6 +172,6 @@ def find_c_type_row(base: Any, kind: Any) -> LibraryRow | None:
 
 
 def get_package(kind: Any) -> str:
-    """Return the top-level package of a class."""
+    """Return the top-level package of a class, or "" if it is unknown."""
     module = get_module(kind)
     return module.split(".")[0] if type(module) is str else ""

@@ -51,7 +51,7 @@ def view_array(value: Any) -> Any:
 
 
 def get_layout(view: Any) -> Any:
-    """Return how the memory of an array is interpreted."""
+    """Return the dtype, the shape and the strides of an array."""
     return view.dtype, view.shape, view.strides
 
 
@@ -73,10 +73,11 @@ def take_array(value: Any) -> ArrayState:
 
 
 def find_owner(value: Any) -> Any:
-    """Return the array that owns the memory of a view, or None.
+    """Return the array that owns the memory of a view.
 
-    The owner is copied in place of the view, because a cell may change the memory
-    through another view. Of a large owner, only the view is copied.
+    The owner is copied instead of the view, because a cell may change the memory
+    through another view. Return None if there is no owner, or if the owner is larger
+    than MAX_OWNER: then the view itself is copied.
     """
     owner = get_base_class().base.__get__(value)
     if not issubclass(type(owner), get_base_class()):
@@ -85,7 +86,7 @@ def find_owner(value: Any) -> Any:
 
 
 def list_array_children(state: ArrayState) -> Any:
-    """Return the owner of an array's memory, or the objects in the array."""
+    """Return the owner of the memory, or the objects, in the state of an array."""
     if state.owner is not None:
         return [state.owner]
     if type(state.content) is list:
@@ -105,7 +106,7 @@ def list_current_children(value: Any) -> Any:
 
 
 def list_objects(items: Any) -> Any:
-    """Return the items of nested lists and tuples."""
+    """Return the items of nested lists and tuples as a flat list."""
     if type(items) not in (list, tuple):
         return [items]
     objects = []
@@ -125,7 +126,10 @@ def is_same_array(value: Any, state: ArrayState) -> bool:
 
 
 def has_content(view: Any, content: Any) -> bool:
-    """Return whether an array has the same bytes, or the same objects."""
+    """Return whether an array has the same bytes, or the same objects, as a content.
+
+    `content` is the content of an ArrayState, and not None.
+    """
     if type(content) is list:
         return are_identical(view.ravel().tolist(), content)
     if content.dtype.hasobject:
@@ -147,7 +151,10 @@ def has_content(view: Any, content: Any) -> bool:
 
 
 def restore_array(value: Any, state: ArrayState) -> None:
-    """Restore the layout and the content of an array, in the same memory."""
+    """Restore the layout and the content of an array, in the same memory.
+
+    Raise RestoreError if the array has another memory or incompatible strides.
+    """
     view = view_array(value)
     kind = get_base_class()
     if view.ctypes.data != state.address or view.nbytes != count_bytes(state):
@@ -181,7 +188,7 @@ def write_content(view: Any, content: Any) -> None:
     if type(content) is not list:
         view[...] = content
         return
-    # Each item is one object, also if it is a sequence.
+    # An assignment to `flat` would write the items of a sequence, not the sequence.
     for position, item in enumerate(content):
         view.flat[position] = item if not is_sequence(item) else None
     for index, item in zip(sys.modules["numpy"].ndindex(view.shape), content):
@@ -195,7 +202,10 @@ def is_sequence(item: Any) -> bool:
 
 
 def measure_array(value: Any) -> Any:
-    """Return the seconds and bytes that a copy of an array costs."""
+    """Return the seconds and the bytes that a copy of an array costs.
+
+    They are 0 for a view whose owner is copied.
+    """
     view = view_array(value)
     if find_owner(value) is not None:
         return 0.0, 0
@@ -214,36 +224,49 @@ def sample_array(value: Any) -> Any:
 
 
 def flatten_state(state: Any) -> Any:
-    """Return the state of a generator with bytes instead of arrays."""
+    """Return the state of a random generator with bytes instead of arrays.
+
+    Such states can be compared by `==`.
+    """
     if type(state) is dict:
         return {name: flatten_state(item) for name, item in state.items()}
     return state.tobytes() if hasattr(state, "tobytes") else state
 
 
 def take_bits(value: Any) -> Any:
+    """Return the state of a bit generator, for comparison and as numpy returns it."""
     return flatten_state(value.state), value.state
 
 
 def is_same_bits(value: Any, state: Any) -> bool:
-    return bool(flatten_state(value.state) == state[0])
+    """Return whether a bit generator has the state that `take_bits` returned."""
+    flat_state, _ = state
+    return bool(flatten_state(value.state) == flat_state)
 
 
 def restore_bits(value: Any, state: Any) -> None:
-    value.state = state[1]
+    """Set the state of a bit generator."""
+    _, numpy_state = state
+    value.state = numpy_state
 
 
 def take_legacy(value: Any) -> Any:
+    """Return the state of a RandomState, for comparison and as numpy returns it."""
     state = value.get_state(legacy=False)
     return flatten_state(state), state
 
 
 def is_same_legacy(value: Any, state: Any) -> bool:
+    """Return whether a RandomState has the state that `take_legacy` returned."""
+    flat_state, _ = state
     current = value.get_state(legacy=False)
-    return bool(flatten_state(current) == state[0])
+    return bool(flatten_state(current) == flat_state)
 
 
 def restore_legacy(value: Any, state: Any) -> None:
-    value.set_state(state[1])
+    """Set the state of a RandomState."""
+    _, numpy_state = state
+    value.set_state(numpy_state)
 
 
 ARRAY = Row(

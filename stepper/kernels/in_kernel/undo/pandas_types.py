@@ -48,7 +48,10 @@ class FrameState(NamedTuple):
 
 
 def uses_copy_on_write() -> bool:
-    """Return whether pandas copies a block before it changes the block."""
+    """Return whether copy-on-write is on: pandas copies a shared block before a change.
+
+    The answer is the same for all frames. It may change with pandas' options.
+    """
     pandas = sys.modules["pandas"]
     if int(pandas.__version__.split(".")[0]) >= 3:
         return True
@@ -96,7 +99,10 @@ def take_frame(value: Any) -> FrameState | None:
 
 
 def list_frame_children(state: FrameState) -> Any:
-    """Return the objects in the state of a frame that may change in place."""
+    """Return the objects in the state of a frame that may change in place.
+
+    With copy-on-write, the blocks' arrays are not included, except arrays of objects.
+    """
     children = [*state.attributes.values(), *state.axes]
     for array in state.values:
         if state.copies is None or is_object_array(array):
@@ -132,7 +138,10 @@ def are_same_axes(manager: Any, state: FrameState) -> bool:
 
 
 def has_blocks(manager: Any, state: FrameState) -> bool:
-    """Return whether a manager has the former blocks with the former arrays."""
+    """Return whether a manager has the blocks or the copied blocks of a state.
+
+    The blocks must have the former arrays and positions.
+    """
     blocks = manager.blocks
     if len(blocks) != len(state.blocks):
         return False
@@ -150,7 +159,12 @@ def has_blocks(manager: Any, state: FrameState) -> bool:
 
 
 def has_columns(manager: Any, state: FrameState) -> bool:
-    """Return whether a manager whose blocks were merged has the former columns."""
+    """Return whether a manager has the columns of a state, in other blocks.
+
+    pandas merges blocks without a change of the content. Frames that are larger than
+    MAX_COMPARED, and columns with objects or of extension types, are not compared: the
+    answer is False.
+    """
     sizes = [array.nbytes for array in state.values]
     if sum(sizes) > MAX_COMPARED:
         return False
@@ -173,9 +187,9 @@ def has_columns(manager: Any, state: FrameState) -> bool:
 
 
 def get_column(values: Any, row: int) -> Any:
-    """Return the column of a frame in one row of the array of a pandas block.
+    """Return one column of a frame. `values` is the array of a pandas block.
 
-    A one-dimensional array is a single column.
+    The columns are the rows of this array, or the array itself if it has one dimension.
     """
     return values[row] if values.ndim > 1 else values
 
@@ -212,14 +226,14 @@ def restore_frame(value: Any, state: FrameState) -> None:
 
 
 def list_arrays(value: Any) -> list[Any]:
-    """Return the arrays of the blocks of a frame."""
+    """Return the arrays of the blocks of a frame, or [] if it has no blocks."""
     manager = get_attributes(value).get("_mgr")
     return [block.values for block in getattr(manager, "blocks", ())]
 
 
 def measure_frame(value: Any) -> tuple[float, int]:
-    """Return the seconds and bytes that the state of a frame costs."""
-    # Without copy-on-write, the time is that of the arrays, which are visited.
+    """Return the seconds and the bytes that the state of a frame costs."""
+    # The blocks are not copied. Without copy-on-write, the arrays have snapshots.
     return 0.0, sum(int(array.nbytes) for array in list_arrays(value))
 
 
@@ -231,7 +245,7 @@ def sample_frame(value: Any) -> Any:
 
 
 def take_index(value: Any) -> Any:
-    """Return the parts and the names of an index."""
+    """Return the parts of an index, and a copy of its names or None."""
     attributes = get_attributes(value)
     parts = [attributes.get(name) for name in INDEX_PARTS]
     names = attributes.get("_names")
@@ -263,15 +277,18 @@ def restore_index(value: Any, state: Any) -> None:
 
 
 def take_backed(value: Any) -> Any:
+    """Return the numpy array and the dtype of an NDArrayBacked extension array."""
     return value._ndarray, value._dtype
 
 
 def is_same_backed(value: Any, state: Any) -> bool:
+    """Return whether an extension array has the array and the dtype of a state."""
     array, dtype = state
     return value._ndarray is array and value._dtype is dtype
 
 
 def restore_backed(value: Any, state: Any) -> None:
+    """Restore the numpy array and the dtype of an extension array."""
     array, dtype = state
     base = sys.modules["pandas._libs.arrays"].NDArrayBacked
     base.__init__(value, array, dtype)

@@ -1,7 +1,8 @@
 """Snapshots of what Python code defines: instances, classes, functions and modules.
 
-Only classes, functions and modules of the user are protected. `scope` says which those
-are, and collects the global names that functions of the user use.
+Only classes, functions and modules of the user have snapshots, and those of libraries
+that the cell itself changes. `scope` says which modules are the user's, and collects
+the global names that functions of the user use.
 """
 
 from __future__ import annotations
@@ -57,25 +58,30 @@ MODULE_INTERNALS = {"__builtins__", "__loader__", "__spec__"}
 
 
 def is_never_local(path: str) -> bool:
-    """Return False, until the part is installed."""
+    """Return False: no file is local until the part is installed."""
     return False
 
 
 class Scope:
-    """What belongs to the user, and the global names that the user's functions use."""
+    """The user's namespace and modules, and what the walk over objects collects."""
 
     def __init__(self, namespace: dict[str, Any]) -> None:
         self.namespace = namespace
+        # Global names that the functions of the user that were visited use.
         self.names: set[str] = set()
         # The ids of library modules whose attributes the cell assigns.
         self.changed_modules: set[int] = set()
+        # Name of a module → whether the module is part of the user's project.
         self.local_modules: dict[str, bool] = {"__main__": True}
         self.is_local_file: Callable[[str], bool] = is_never_local
         # Whether the run that ends now has failed.
         self.has_failed = False
 
     def is_local(self, name: Any) -> bool:
-        """Return whether a module is part of the user's project."""
+        """Return whether a module is part of the user's project, by its name.
+
+        Return False for a module that is not loaded.
+        """
         if type(name) is not str:
             return False
         is_local = self.local_modules.get(name)
@@ -105,7 +111,10 @@ def find_slots(classes: list[Any]) -> Any:
 
 
 def find_dict_descriptor(kind: Any) -> Any:
-    """Return the descriptor of an instance's `__dict__`, or None if there is none."""
+    """Return the descriptor of the `__dict__` of a class's instances.
+
+    Return None if the instances have no `__dict__`, or if code in Python returns it.
+    """
     for base in get_mro(kind):
         descriptor = get_class_dict(base).get("__dict__")
         if descriptor is not None and base is not type:
@@ -115,7 +124,7 @@ def find_dict_descriptor(kind: Any) -> Any:
 
 
 def get_slot(slot: Any, value: Any) -> Any:
-    """Return the value of a slot, or EMPTY."""
+    """Return the value in a slot of an object, or EMPTY."""
     try:
         return slot.__get__(value)
     except AttributeError:
@@ -123,9 +132,10 @@ def get_slot(slot: Any, value: Any) -> Any:
 
 
 def make_instance_row(kind: Any, classes: list[Any]) -> Row | None:
-    """Return the row of a class without a builtin base, or None if it has no state.
+    """Return the row for the attributes of a class's instances, or None without any.
 
-    A state consists of the class, `__dict__`, its items, and the values of the slots.
+    `classes` are the Python classes from which the class is derived. A state consists
+    of the class, `__dict__`, a copy of `__dict__`, and the values of the slots.
     """
     descriptor = find_dict_descriptor(kind)
     slots = find_slots(classes)
@@ -135,28 +145,36 @@ def make_instance_row(kind: Any, classes: list[Any]) -> Row | None:
     is_local = scope.is_local(get_class_dict(kind).get("__module__"))
 
     def take(value: Any) -> Any:
+        """Return the state of an instance."""
         attributes = get_dict(value) if get_dict else {}
         slot_values = [get_slot(slot, value) for slot in slots]
         return kind, attributes, dict.copy(attributes), slot_values
 
     def list_children(state: Any) -> Any:
-        children = [*state[2].values(), *state[3]]
+        """Return the values of the attributes, and a class of the user."""
+        _, _, items, slot_values = state
+        children = [*items.values(), *slot_values]
         if is_local:
             return [*children, kind]
-        # Libraries count ids; these need not be the same again.
+        # Libraries count ids, which may differ after an undo.
         return [child for child in children if type(child) is not itertools.count]
 
     def is_same(value: Any, state: Any) -> bool:
+        """Return whether an instance has the class and the attributes of a state."""
+        _, former_attributes, items, former_slot_values = state
         if type(value) is not kind:
             return False
         if get_dict:
             attributes = get_dict(value)
-            if attributes is not state[1] or not is_same_dict(attributes, state[2]):
+            if attributes is not former_attributes:
+                return False
+            if not is_same_dict(attributes, items):
                 return False
         slot_values = [get_slot(slot, value) for slot in slots]
-        return are_identical(slot_values, state[3])
+        return are_identical(slot_values, former_slot_values)
 
     def restore(value: Any, state: Any) -> None:
+        """Restore the class and the attributes of an instance."""
         _, attributes, items, slot_values = state
         if type(value) is not kind:
             set_class.__set__(value, kind)
@@ -182,28 +200,43 @@ def make_instance_row(kind: Any, classes: list[Any]) -> Row | None:
 
 
 def combine_rows(base: Row, instance: Row) -> Row:
-    """Return the row of a class that is derived from a builtin type."""
+    """Return the row of a class that is derived from a builtin or library type.
+
+    `base` is the row of this type, and `instance` that of the instances' attributes. A
+    state is a tuple of both states.
+    """
 
     def take(value: Any) -> Any:
+        """Return the state of an object."""
         return base.take(value), instance.take(value)
 
     def list_children(state: Any) -> Any:
-        return [*base.children(state[0]), *instance.children(state[1])]
+        """Return the objects in a state."""
+        base_state, instance_state = state
+        children = instance.children(instance_state)
+        return [*base.children(base_state), *children]
 
     def is_same(value: Any, state: Any) -> bool:
-        is_same_base = base.is_same is None or base.is_same(value, state[0])
-        return is_same_base and bool(instance.is_same(value, state[1]))  # type: ignore
+        """Return whether an object has a state."""
+        base_state, instance_state = state
+        is_same_base = base.is_same is None or base.is_same(value, base_state)
+        if not is_same_base:
+            return False
+        return bool(instance.is_same(value, instance_state))  # type: ignore[misc]
 
     def restore(value: Any, state: Any) -> None:
-        if base.is_same and not base.is_same(value, state[0]):
-            base.restore(value, state[0])
-        instance.restore(value, state[1])
+        """Restore the state of an object."""
+        base_state, instance_state = state
+        if base.is_same and not base.is_same(value, base_state):
+            base.restore(value, base_state)
+        instance.restore(value, instance_state)
 
     list_current = None
     if base.list_current is not None:
         list_base = base.list_current
 
         def list_current(value: Any) -> Any:
+            """Return the objects in an object."""
             attributes = instance.children(instance.take(value))
             return [*list_base(value), *attributes]
 
@@ -217,7 +250,7 @@ def combine_rows(base: Row, instance: Row) -> Row:
 
 
 def is_python_class(kind: Any) -> bool:
-    """Return whether a class was created by Python code and has no hidden C fields."""
+    """Return whether a class was created by Python code and adds no fields in C."""
     if not get_flags(kind) & HEAP_TYPE:
         return False
     attributes = get_class_dict(kind)
@@ -252,7 +285,11 @@ get_parts = [types.FunctionType.__dict__[name] for name in FUNCTION_PARTS]
 
 
 def take_function(value: Any) -> Any:
-    """Return a function's attributes. A library's function has only its closure."""
+    """Return the parts, the attributes, the closure and the module of a function.
+
+    The state of a library's function contains only the closure; it is None without a
+    closure. The names that a cell's function uses are added to `scope`.
+    """
     namespace = value.__globals__
     module = None
     is_users = namespace is scope.namespace
@@ -270,14 +307,23 @@ def take_function(value: Any) -> Any:
 
 
 def list_function_children(state: Any) -> Any:
+    """Return the attributes, closure, module and default values in a function's state.
+
+    The module is None for a function of a cell.
+    """
     parts, _, items, closure, module = state
     children = [*items.values(), *closure, module]
     if parts:
-        children += [parts[1], parts[2]]
+        _, defaults, keyword_defaults, *_ = parts
+        children += [defaults, keyword_defaults]
     return children
 
 
 def is_same_function(value: Any, state: Any) -> bool:
+    """Return whether a function has the parts and the attributes of a state.
+
+    A library's function is not compared.
+    """
     parts, attributes, items, _, _ = state
     if not parts:
         return True
@@ -288,7 +334,7 @@ def is_same_function(value: Any, state: Any) -> bool:
 
 
 def restore_function(value: Any, state: Any) -> None:
-    """Restore the code, the defaults and the attributes of a function."""
+    """Restore the parts and the attributes of a function of the user."""
     parts, attributes, items, _, _ = state
     for part, item in zip(get_parts, parts):
         if part.__get__(value) is not item:
@@ -299,9 +345,10 @@ def restore_function(value: Any, state: Any) -> None:
 
 
 def take_class(value: Any) -> Any:
-    """Return attributes, bases and subclasses of one of the user's classes, else None.
+    """Return the attributes, the bases and the subclasses of a class.
 
-    Other classes have a state only if the cell assigns their attributes.
+    The last item says whether the class is the user's. A library's class has a state,
+    without subclasses, only if the cell may change it; else it is None.
     """
     attributes = get_class_dict(value)
     is_users = scope.is_local(attributes.get("__module__"))
@@ -315,11 +362,13 @@ def take_class(value: Any) -> Any:
 
 
 def list_class_children(state: Any) -> Any:
+    """Return the attributes and the bases in the state of a class of the user."""
     items, bases, _, is_users = state
     return [*items.values(), *bases] if is_users else []
 
 
 def is_same_class(value: Any, state: Any) -> bool:
+    """Return whether a class has the attributes, bases and subclasses of a state."""
     items, bases, subclasses, is_users = state
     if not are_identical(get_bases.__get__(value), bases):
         return False
@@ -360,9 +409,10 @@ def get_module_dict(value: Any) -> Any:
 
 
 def take_module(value: Any) -> Any:
-    """Return the names of a module of the user, or of one that the cell changes.
+    """Return the items of a module, and whether the module is the user's.
 
-    Return None for other modules.
+    Return None for a library's module, unless the cell changes it, and for the
+    namespace of the cells.
     """
     attributes = get_module_dict(value)
     if attributes is scope.namespace:
@@ -370,13 +420,14 @@ def take_module(value: Any) -> Any:
     is_users = scope.is_local(attributes.get("__name__"))
     if not is_users and id(value) not in scope.changed_modules:
         return None
-    items = dict.copy(attributes)
-    for name in MODULE_INTERNALS:
-        items.pop(name, None)
-    return items, is_users
+    return list_module_items(value), is_users
 
 
 def list_module_children(state: Any) -> Any:
+    """Return the values in the state of a module.
+
+    Of a library's module, only those that the cell may change through the module.
+    """
     items, is_users = state
     children = list(items.values())
     if is_users:
@@ -385,7 +436,10 @@ def list_module_children(state: Any) -> Any:
 
 
 def is_shallow_child(value: Any) -> bool:
-    """Return whether an object in a library's module may be changed through it."""
+    """Return whether a cell may change an object through a library's module.
+
+    A class is added to `scope.changed_modules`, so that it has a snapshot.
+    """
     kind = type(value)
     if issubclass(kind, type):
         scope.changed_modules.add(id(value))
@@ -396,7 +450,7 @@ def is_shallow_child(value: Any) -> bool:
 
 
 def list_module_items(value: Any) -> Any:
-    """Return the names of a module with their values."""
+    """Return the names of a module with their values, without MODULE_INTERNALS."""
     items = dict.copy(get_module_dict(value))
     for name in MODULE_INTERNALS:
         items.pop(name, None)
@@ -404,30 +458,36 @@ def list_module_items(value: Any) -> Any:
 
 
 def is_same_module(value: Any, state: Any) -> bool:
+    """Return whether a module has the items of a state."""
     current = list_module_items(value)
-    items = state[0]
+    items, _ = state
     return len(current) == len(items) and all(
         current.get(name, EMPTY) is item for name, item in items.items()
     )
 
 
 def restore_module(value: Any, state: Any) -> None:
+    """Restore the items of a module, except MODULE_INTERNALS."""
+    items, _ = state
     attributes = get_module_dict(value)
     internals = {
         name: attributes[name] for name in MODULE_INTERNALS if name in attributes
     }
-    MODULE_DICT.restore(attributes, {**state[0], **internals})
+    MODULE_DICT.restore(attributes, {**items, **internals})
 
 
 def take_arguments(value: Any) -> Any:
+    """Return a tuple with the `args` of an exception."""
     return (get_arguments.__get__(value),)
 
 
 def is_same_exception(value: Any, state: Any) -> bool:
+    """Return whether an exception has the `args` of a state."""
     return get_arguments.__get__(value) is state[0]
 
 
 def restore_arguments(value: Any, state: Any) -> None:
+    """Set the `args` of an exception."""
     get_arguments.__set__(value, state[0])
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import Any, NamedTuple
 
 from stepper.kernels.in_kernel.undo.object_snapshots import (
     BYTE_SECONDS,
@@ -13,26 +13,46 @@ from stepper.kernels.in_kernel.undo.object_snapshots import (
 )
 
 
-def take_tensor(value: Any) -> Any:
+class TensorState(NamedTuple):
+    """A copy of a tensor's content, and whether gradients are computed for it.
+
+    `gradient` is that of a leaf tensor, or None.
+    """
+
+    content: Any
+    requires_grad: bool
+    gradient: Any
+
+
+def take_tensor(value: Any) -> TensorState:
+    """Return the state of a tensor, with a copy of its content."""
     content = value.detach().clone()
-    return content, value.requires_grad, value.grad if value.is_leaf else None
+    return TensorState(content, value.requires_grad, get_gradient(value))
 
 
-def list_tensor_children(state: Any) -> Any:
-    return [state[2]]
+def get_gradient(value: Any) -> Any:
+    """Return the gradient of a leaf tensor, or None. Other tensors would warn."""
+    return value.grad if value.is_leaf else None
+
+
+def list_tensor_children(state: TensorState) -> Any:
+    """Return the gradient in the state of a tensor."""
+    return [state.gradient]
 
 
 def list_current_children(value: Any) -> Any:
     """Return the tensor whose memory a view uses, and the gradient of a tensor."""
-    return [value._base, value.grad if value.is_leaf else None]
+    return [value._base, get_gradient(value)]
 
 
 def get_bytes(tensor: Any) -> Any:
+    """Return the content of a tensor as a tensor of bytes, which compares NaNs, too."""
     flat = tensor.detach().contiguous().reshape(-1)
     return flat.view(sys.modules["torch"].uint8)
 
 
-def is_same_tensor(value: Any, state: Any) -> bool:
+def is_same_tensor(value: Any, state: TensorState) -> bool:
+    """Return whether a tensor has the content and the gradient of a state."""
     content, requires_grad, gradient = state
     if value.dtype != content.dtype or value.shape != content.shape:
         return False
@@ -43,7 +63,11 @@ def is_same_tensor(value: Any, state: Any) -> bool:
     return bool(sys.modules["torch"].equal(get_bytes(value), get_bytes(content)))
 
 
-def restore_tensor(value: Any, state: Any) -> None:
+def restore_tensor(value: Any, state: TensorState) -> None:
+    """Restore the content and the gradient of a tensor.
+
+    The content is written into the same memory if the tensor has the former shape.
+    """
     content, requires_grad, gradient = state
     data = value.data
     if data.shape == content.shape and data.dtype == content.dtype:
@@ -57,6 +81,10 @@ def restore_tensor(value: Any, state: Any) -> None:
 
 
 def measure_tensor(value: Any) -> Any:
+    """Return the seconds and the bytes that a copy of a tensor costs.
+
+    Raise UnprotectedError for a tensor that is not on the CPU, sparse or quantized.
+    """
     torch = sys.modules["torch"]
     if value.device.type != "cpu" or value.layout is not torch.strided:
         raise UnprotectedError(f"tensor on {value.device.type}")
@@ -67,14 +95,17 @@ def measure_tensor(value: Any) -> Any:
 
 
 def sample_tensor(value: Any) -> Any:
+    """Return a fingerprint of a tensor: its version, its address and its shape."""
     return value._version, value.data_ptr(), tuple(value.shape)
 
 
 def take_generator(value: Any) -> Any:
+    """Return the state of a random generator as a list of bytes."""
     return value.get_state().tolist()
 
 
 def restore_generator(value: Any, state: Any) -> None:
+    """Set the state of a random generator."""
     torch = sys.modules["torch"]
     value.set_state(torch.tensor(state, dtype=torch.uint8))
 
