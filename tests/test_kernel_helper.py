@@ -340,6 +340,20 @@ def test_data_frame_change_is_detected_for_each_dtype(clean: Lab) -> None:
     assert clean.names("df.iloc[0, 0] = df.iloc[0, 0]")["rebound"] == []
 
 
+def test_sizes_of_objects_without_a_size_attribute(clean: Lab) -> None:
+    """polars' frames have a method, and scipy's sparse matrices only attributes."""
+    variables = clean.names(
+        "import numpy as np\n"
+        "class Frame:\n    def estimated_size(self): return 28_000_000\n"
+        "class Matrix:\n    def __init__(self): self.data = np.zeros(1000)\n"
+        "Frame.__module__ = 'polars.dataframe.frame'\n"
+        "Matrix.__module__ = 'scipy.sparse._csr'\n"
+        "frame, matrix = Frame(), Matrix()"
+    )["variables"]
+    assert variables["frame"]["bytes"] == 28_000_000
+    assert 8000 <= variables["matrix"]["bytes"] < 9000
+
+
 def test_names_of_an_index_are_part_of_the_fingerprint(clean: Lab) -> None:
     clean.ok("import pandas as pd\ndf = pd.DataFrame({'a': [1]})\ns = df['a'].copy()")
     assert clean.names("df.index.name = 'i'")["rebound"] == ["df"]

@@ -70,6 +70,7 @@ def install() -> None:
     send = thread.send_multipart
 
     def send_and_record(message: list[Any], *args: Any, **kwargs: Any) -> None:
+        """Send a message as before, and add it to the buffer."""
         send(message, *args, **kwargs)
         # KeyboardInterrupt is not suppressed: the interrupt is meant for the cell.
         with contextlib.suppress(Exception):

@@ -745,6 +745,11 @@ def sort_by_imports(names: list[str]) -> list[str]:
     ordered: list[str] = []
 
     def visit(name: str, importers: tuple[str, ...]) -> None:
+        """Append a module to `ordered`, after the modules that it imports.
+
+        `importers` are the modules that led to this one, because modules may import
+        each other.
+        """
         if name in ordered or name in importers:
             return
         for imported_name in sorted(list_imported(name)):

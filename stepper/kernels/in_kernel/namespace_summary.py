@@ -20,6 +20,7 @@ from stepper.kernels.in_kernel.safe_inspect import (
     clock,
     format_class_name,
     get_mro,
+    get_own_attributes,
     get_top_module,
     getsizeof,
     is_a,
@@ -212,10 +213,26 @@ def measure_library_object(value: Any, shape: Any) -> int | None:
     memory_usage = getattr(value, "memory_usage", None)
     if callable(memory_usage):
         return int(memory_usage(deep=False))
+    estimated_size = getattr(value, "estimated_size", None)  # of polars
+    if callable(estimated_size):
+        return int(estimated_size())
     size = getattr(value, "nbytes", None)
     if type(size) is int:
         return size
-    return getsizeof(value)
+    return getsizeof(value) + sum_attribute_sizes(value)
+
+
+def sum_attribute_sizes(value: Any) -> int:
+    """Return the size of the arrays in the attributes of an object, in bytes.
+
+    For example, a sparse matrix of SciPy consists of three arrays.
+    """
+    total = 0
+    for item in list(get_own_attributes(value).values()):
+        size = getattr(item, "nbytes", 0) if is_library_object(item) else 0
+        if type(size) is int:
+            total += size
+    return total
 
 
 def remember_values() -> None:

@@ -84,6 +84,7 @@ def format_parameters(function: Any) -> list[str]:
     defaults.update(function.__kwdefaults__ or {})
 
     def format_all(selected: list[str]) -> list[str]:
+        """Return these parameters as texts."""
         return [format_argument(name, annotations, defaults) for name in selected]
 
     parameters = format_all(names[:count])
