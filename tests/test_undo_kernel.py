@@ -608,6 +608,18 @@ def test_counter_of_a_function_whose_only_text_is_a_format(lab: UndoLab) -> None
     assert facts.restore and not facts.restore.not_restored
 
 
+def test_counter_of_a_module_that_was_removed_and_created_again(lab: UndoLab) -> None:
+    source = PACKAGE.replace("'toy'", "'toy_again'")
+    lab.step(source)
+    lab.step("import sys; del sys.modules['toy_again']")
+    lab.step("n = 1")
+    lab.step(source)
+    lab.step("a = toy.System()")
+    facts = lab.step("a = toy.System(); print(a.name)", [lab.number], {"a"})
+    assert lab.output == "sys[0]\n"
+    assert facts.restore and not facts.restore.not_restored
+
+
 def test_counters_that_differ_are_named(lab: UndoLab) -> None:
     lab.step(PACKAGE.replace("'toy'", "'toy_ids'"))
     lab.step("a = toy.System()")

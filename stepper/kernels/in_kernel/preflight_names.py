@@ -196,11 +196,11 @@ def list_versions(modules: set[str], local_versions: dict[str, str]) -> dict[str
 
 
 def find_version(name: str) -> str | None:
-    """Return the version of the package of an imported module, or None if unknown.
+    """Return the version of the package that an imported module belongs to, or None.
 
-    It is None for submodules and for modules of the standard library. The version is
-    read from the module's `__dict__`, because an attribute access would load a lazy
-    module.
+    None is returned for submodules, private modules, modules of the standard library,
+    and unknown versions. The version is read from the module's `__dict__`, because an
+    attribute access would load a lazy module.
     """
     if "." in name or name[:1] == "_":
         return None

@@ -72,8 +72,8 @@ def record_names(bindings: Any) -> None:
 def record_boundary(bindings: Any) -> list[str]:
     """Return the names that were bound or deleted since `record_names` was called.
 
-    No run changed these names. An image of an external execution records them. Nothing
-    is recorded if there is no other image.
+    No run changed these names. They are recorded in an image of an external execution.
+    If there are no other images, nothing is recorded, and the list is empty.
     """
     if log.last_ids is None or not log.images:
         return []

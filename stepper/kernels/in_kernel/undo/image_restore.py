@@ -90,7 +90,8 @@ class Restore:
         """Return the state to restore of a name, an object or a global state.
 
         `get_entries` returns the entries of an image: its bindings, objects or states.
-        `key` is a key of these entries.
+        `key` is a key of these entries. The oldest image of an undone run has the state
+        to restore, unless a newer image is of a run that is not undone.
         """
         images: list[Image] = []
         entry: Any = None
@@ -346,7 +347,10 @@ class Restore:
         names_by_key: Any,
         bindings: Any,
     ) -> None:
-        """Remove the states that the undo used from the images, and measure these."""
+        """Remove the states that the undo used from the images, and update their sizes.
+
+        Failures of earlier undos are removed for the requested names.
+        """
         for name, target in bindings.items():
             for image in target.images:
                 del image.bindings[name]

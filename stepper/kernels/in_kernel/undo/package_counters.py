@@ -174,7 +174,8 @@ class Counters:
         """
         if len(sys.modules) != len(self.known_modules):
             new_names = [name for name in sys.modules if name not in self.known_modules]
-            self.known_modules.update(new_names)
+            # An undo may have removed modules, which are new after another import.
+            self.known_modules = set(sys.modules)
             self.pending += filter(self.may_have_counters, new_names)
         deadline = clock() + SEARCH_SECONDS
         while self.pending and clock() < deadline:
