@@ -140,6 +140,19 @@ def test_commands_are_classified_as_user_or_agent() -> None:
 
 
 @pytest.mark.parametrize(
+    "call",
+    [
+        "stepper plan reopen 7",
+        "stepper plan  reopen 7",
+        "stepper 'plan' \"reopen\" 7",
+        "cd x && stepper plan \\\n reopen 7",
+    ],
+)
+def test_words_of_a_command_may_be_separated_in_any_way(call: str) -> None:
+    assert edit_gate.find_user_command(call) == "plan reopen"
+
+
+@pytest.mark.parametrize(
     ("row", "message", "problem"),
     [
         (cli_commands.Output, {}, "'cell' is missing"),

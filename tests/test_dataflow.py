@@ -986,7 +986,12 @@ def test_definition_has_another_value_if_a_name_that_it_reads_has(
 
 @pytest.mark.parametrize(
     "definition",
-    ["class A:\n    m = 1\n    n = m", "class A:\n    def f(self, m): return m"],
+    [
+        "class A:\n    m = 1\n    n = m",
+        "class A:\n    n = [m for m in range(3)]",
+        "class A:\n    def m(self): pass\n    n = m",
+        "class A:\n    def f(self, m): return m",
+    ],
 )
 def test_definition_does_not_read_names_of_its_own(definition: str) -> None:
     notebook = Played(a="m = f(1)", b=definition, c="print(A)").run("a", "b", "c")

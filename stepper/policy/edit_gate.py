@@ -31,11 +31,14 @@ PLAN_FIRST = (
 # of the command. The pattern can match a text in only one way, so matching takes linear
 # time.
 CALL = r"\bstepper[\\'\")]*(?:\s+[\\'\"]*-\S*)*\s[\s\\'\")]*({})\b"
+# The characters between the words of a name such as `plan reopen`.
+WORD_GAP = r"[\s\\'\"]+"
 
 
 def _compile_calls(names: Sequence[str]) -> re.Pattern[str]:
     """Return a pattern that matches calls of the commands with these names."""
-    return re.compile(CALL.format("|".join(names)))
+    patterns = [WORD_GAP.join(name.split()) for name in names]
+    return re.compile(CALL.format("|".join(patterns)))
 
 
 NEW_COMMAND = _compile_calls(["new"])
@@ -187,18 +190,25 @@ def check_cell_count(cells: Sequence[Cell], limits: Limits) -> str | None:
 
 
 def find_user_command(shell_command: str) -> str | None:
-    """Return the first stepper command that needs the user, or None.
+    """Return the name of the first stepper command that needs the user, or None.
 
     `shell_command` is a shell command of an agent, which may call stepper.
     """
-    match = USER_COMMANDS.search(shell_command)
-    return match[1] if match else None
+    return _find_call(USER_COMMANDS, shell_command)
 
 
 def find_code_running_command(shell_command: str) -> str | None:
-    """Return the first stepper command that runs code, or None.
+    """Return the name of the first stepper command that runs code, or None.
 
     `shell_command` is a shell command of an agent, which may call stepper.
     """
-    match = RUN_COMMANDS.search(shell_command)
-    return match[1] if match else None
+    return _find_call(RUN_COMMANDS, shell_command)
+
+
+def _find_call(calls: re.Pattern[str], shell_command: str) -> str | None:
+    """Return the name of the first command that a shell command calls, or None."""
+    match = calls.search(shell_command)
+    if match is None:
+        return None
+    words = re.findall(r"\w+", match[1])
+    return " ".join(words)

@@ -276,9 +276,10 @@ def collect_body_reads(body: Iterable[ast.AST]) -> set[str]:
     """Return the names that are read when the body of a class is executed.
 
     The bodies of its functions are not executed, but their decorators and the defaults
-    of their parameters are evaluated.
+    of their parameters are evaluated. Names that the body binds are left out.
     """
     names = set[str]()
+    bound = set[str]()
     pending: list[ast.AST | None] = [*body]
     while pending:
         node = pending.pop()
@@ -288,9 +289,11 @@ def collect_body_reads(body: Iterable[ast.AST]) -> set[str]:
         elif isinstance(node, ast.Name):
             if isinstance(node.ctx, ast.Load):
                 names.add(node.id)
+            else:
+                bound.add(node.id)
         elif node is not None:
             pending += ast.iter_child_nodes(node)
-    return names
+    return names - bound
 
 
 def list_changed_arguments(
