@@ -328,6 +328,7 @@ def test_backend_config_is_parsed() -> None:
         ),
         ("read: raw\n\n1: x", 3, "unknown key `1`", "known keys: "),
         ("read: raw\non: x", 2, "unknown key `True`", ""),
+        (f"read: raw\n{'k' * 120}: x", 2, "unknown key `kkk", ""),
     ],
 )
 def test_config_error_names_its_line(

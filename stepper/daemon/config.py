@@ -193,7 +193,8 @@ def parse(text: str, file_name: str) -> Limits:
             f"{file_name}, line 1: the file must contain a mapping of keys to values"
         )
     for key, value in data.items():
-        line = _find_line(node, [str(key)])
+        name = str(key)[:MAX_KEY_CHARACTERS]
+        line = _find_line(node, [name])
         _check_value(key, value, f"{file_name}, line {line}")
     values: dict[str, Any] = {}
     for key, value in data.items():

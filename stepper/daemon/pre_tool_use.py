@@ -93,12 +93,12 @@ def decide_shell_command(workspace: Workspace, command: str, consent: Consent) -
     A command that runs code needs the same approval as an edit that runs code. The
     output is empty if the client should decide as usual.
     """
-    running_command = edit_gate.find_code_running_command(command)
+    code_command = edit_gate.find_code_running_command(command)
     if consent is Consent.WITHHELD:
         if edit_gate.NEW_COMMAND.search(command):
             reason = f"stepper: {edit_gate.PLAN_FIRST}"
             return claude_code_json.format_decision("deny", reason)
-        if running_command:
+        if code_command:
             reason = f"stepper: nothing ran: {edit_gate.PLAN_MODE}"
             return claude_code_json.format_decision("deny", reason)
     user_command = edit_gate.find_user_command(command)
@@ -108,7 +108,7 @@ def decide_shell_command(workspace: Workspace, command: str, consent: Consent) -
             " a stopped notebook or discard state"
         )
         return claude_code_json.format_decision("ask", reason)
-    if not running_command:
+    if not code_command:
         return claude_code_json.SILENT
     limits = workspace.config.load_limits()
     # The reason why the user must approve the command, or None.
@@ -117,7 +117,7 @@ def decide_shell_command(workspace: Workspace, command: str, consent: Consent) -
         approval_reason = edit_gate.check_delegation(consent, limits)
     if not approval_reason:
         return claude_code_json.SILENT
-    reason = f"`stepper {running_command}` runs code in the kernel: {approval_reason}"
+    reason = f"`stepper {code_command}` runs code in the kernel: {approval_reason}"
     return claude_code_json.format_decision("ask", reason)
 
 
