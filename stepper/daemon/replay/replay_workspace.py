@@ -180,7 +180,10 @@ def _read_notebook(session: Session, options: cli_commands.Verify) -> Document:
 
 
 async def verify_in_background(workspace: Workspace, session: Session) -> None:
-    """Verify a complete notebook, and add the result to the undelivered reports."""
+    """Verify a complete notebook, and add the result to the undelivered reports.
+
+    Nothing is added if the daemon exits before the end.
+    """
     caller = Caller(workspace.environ)
     request = Request(
         workspace,
