@@ -632,9 +632,16 @@ def test_widget_model_that_is_too_large_takes_no_room(order: tuple[str, str]) ->
     "widgets", [{STATE: None}, {STATE: {"state": []}}, [], {STATE: {"state": {"a": 1}}}]
 )
 def test_invalid_widget_state_in_a_notebook_is_ignored(widgets: Any) -> None:
-    cells = [{"outputs": [{"data": [1]}, {"data": {VIEW: 1}}]}]
+    cells = [{"outputs": [1, {"data": [1]}, {"data": {VIEW: 1}}]}, {"outputs": True}]
     states = {"a": {"model_name": None, "state": {}}, "b": {"model_name": "B"}}
     result = widget_state.update_metadata(
         {"widgets": widgets}, cells, WidgetState(states, limit=1000)
     )
     assert set(result["widgets"][STATE]["state"]) == {"b"}
+
+
+@pytest.mark.parametrize("outputs", [True, {"a": 1}, "text", None])
+def test_cell_with_invalid_outputs_has_no_recorded_outputs(outputs: Any) -> None:
+    raw = {"nbformat": 4, "cells": [{"cell_type": "code", "outputs": outputs}]}
+    document = notebook_document.Document(b"", raw)
+    assert document.get_recorded_outputs(document.cells[0]) is None

@@ -10,7 +10,13 @@ from typing import Any
 
 import pytest
 
-from stepper.messages import command_messages, error_hint, quoted_output, run_report
+from stepper.messages import (
+    command_messages,
+    error_hint,
+    mcp_cells,
+    quoted_output,
+    run_report,
+)
 from stepper.policy.commands.command_lines import CommandLines
 from stepper.policy.model import Fault
 from tests.conftest import Notebook, Project, code, reuse_project
@@ -560,3 +566,19 @@ def test_line_outside_the_source_is_not_listed(line: int) -> None:
     fault = Fault("SyntaxError", "bad", ("SyntaxError",), line)
     parts = run_report._format_failing_lines(fault, "a = 1\nb = 2", {})
     assert parts == []
+
+
+@pytest.mark.parametrize(
+    "lines", [["x" * 6000], ["a", "x" * 6000, "b"], ["x" * 90] * 90]
+)
+def test_shortened_head_counts_the_omitted_lines(lines: list[str]) -> None:
+    shortened = mcp_cells.shorten_head(lines).split("\n")
+    (gap,) = [line for line in shortened if line.startswith("… ")]
+    omitted_count = len(lines) - (len(shortened) - 1)
+    assert gap.startswith(f"… {omitted_count} line")
+
+
+@pytest.mark.parametrize("data", [True, 1, ["a"], "text", None])
+def test_output_with_invalid_data_has_no_text(data: Any) -> None:
+    output = {"output_type": "display_data", "data": data}
+    assert quoted_output.format_outputs([output]) == []

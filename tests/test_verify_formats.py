@@ -165,6 +165,7 @@ def test_source_lines(indent: int | None, sort_keys: bool) -> None:
         '{"cells": 1}',
         '{"cells": [1]}',
         '{"cells": [{"a": ]}',
+        "{[]: 1}",
         "[" * 99999,
     ],
 )

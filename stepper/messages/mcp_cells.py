@@ -15,7 +15,11 @@ from stepper.messages.digest.notebook_digest import (
     quote_source,
 )
 from stepper.messages.marks import FAILED_MARK, OK_MARK, RUNNING_MARK
-from stepper.messages.quoted_output import format_span, quote_message
+from stepper.messages.quoted_output import (
+    count_fitting_lines,
+    format_span,
+    quote_message,
+)
 from stepper.messages.run_report import (
     Report,
     capitalize_first,
@@ -313,11 +317,14 @@ def shorten_head(lines: Sequence[str]) -> str:
     text = "\n".join(lines)
     if len(text) <= HEAD_SIZE:
         return text
-    start = text[: HEAD_SIZE // 2].rpartition("\n")[0]
-    end = text[-HEAD_SIZE // 2 :].partition("\n")[2]
-    hidden = len(lines) - start.count("\n") - end.count("\n") - 2
-    count = format_count(hidden, "line")
-    return f"{start}\n… {count} left out; see `notebook_status`\n{end}"
+    text_lines = text.split("\n")
+    sizes = [len(line) + 1 for line in text_lines]
+    first_count = count_fitting_lines(sizes, HEAD_SIZE / 2)
+    last_count = count_fitting_lines(sizes[::-1], HEAD_SIZE / 2)
+    last_start = len(text_lines) - last_count
+    count = format_count(last_start - first_count, "line")
+    gap = f"… {count} left out; see `notebook_status`"
+    return "\n".join([*text_lines[:first_count], gap, *text_lines[last_start:]])
 
 
 def format_page(

@@ -92,8 +92,8 @@ def quote(
     has_few_lines = max_lines is None or len(lines) <= max_lines
     if has_few_lines and sum(sizes) <= limit:
         return "\n".join(texts)
-    head_count = _count_fitting_lines(sizes, limit * HEAD_SHARE)
-    tail_count = _count_fitting_lines(sizes[::-1], limit * TAIL_SHARE)
+    head_count = count_fitting_lines(sizes, limit * HEAD_SHARE)
+    tail_count = count_fitting_lines(sizes[::-1], limit * TAIL_SHARE)
     if max_lines is not None:
         max_head = int(max_lines * HEAD_SHARE)
         max_tail = int(max_lines * TAIL_SHARE)
@@ -171,14 +171,14 @@ def _select_lines(
     if from_end:
         lines.reverse()
     sizes = [len(line.text) - 1 for line in lines]
-    count = min(_count_fitting_lines(sizes, limit), max_lines)
+    count = min(count_fitting_lines(sizes, limit), max_lines)
     selected = lines[:count]
     if from_end:
         selected.reverse()
     return selected
 
 
-def _count_fitting_lines(sizes: Sequence[int], limit: float) -> int:
+def count_fitting_lines(sizes: Sequence[int], limit: float) -> int:
     """Return the number of lines at the beginning that fit into `limit` characters.
 
     `sizes` are the lengths of the lines.
@@ -319,7 +319,9 @@ def _get_text(output: Mapping[str, Any]) -> str:
     """
     if output.get("output_type") == "stream":
         return _join_text(output.get("text", ""))
-    data = output.get("data") or {}
+    data = output.get("data")
+    if not isinstance(data, dict):  # an error, or an invalid notebook
+        return ""
     is_image = any(mime.startswith("image/") for mime in data)
     if "text/plain" in data and not is_image:
         return _join_text(data["text/plain"]) + "\n"

@@ -104,8 +104,9 @@ class Document:
     def get_recorded_outputs(self, cell: Cell) -> list[dict[str, Any]] | None:
         """Return the outputs of a code cell, or None if the file records no run."""
         raw = self.raw["cells"][cell.index]
-        raw_outputs = raw.get("outputs") or ()
-        outputs = list(map(_as_object, raw_outputs))
+        outputs: list[dict[str, Any]] = []
+        if isinstance(raw.get("outputs"), list):
+            outputs = list(map(_as_object, raw["outputs"]))
         has_count = isinstance(raw.get("execution_count"), int)
         if not outputs and not has_count:
             return None

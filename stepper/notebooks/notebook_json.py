@@ -383,6 +383,8 @@ def find_spans(text: str) -> dict[Key, Span]:
     position = _skip_separator(text, opening + 1)
     while text[position] != "}":
         name, position = DECODER.raw_decode(text, position)
+        if not isinstance(name, str):
+            raise ValueError("a name is not a string")
         start = _skip_separator(text, position)
         if name == CELLS:
             position = _find_cell_spans(text, start, spans)

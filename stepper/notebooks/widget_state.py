@@ -79,10 +79,12 @@ def _merge_updates(
 def _iterate_views(cells: Iterable[Mapping[str, Any]]) -> Iterator[str]:
     """Yield the ids of the models that cells show."""
     for cell in cells:
-        for output in cell.get("outputs") or ():
-            if not isinstance(output, dict):
-                continue
-            view = _as_object(_as_object(output.get("data")).get(VIEW))
+        outputs = cell.get("outputs")
+        if not isinstance(outputs, list):
+            continue
+        for output in outputs:
+            data = _as_object(_as_object(output).get("data"))
+            view = _as_object(data.get(VIEW))
             model_id = view.get("model_id")
             if isinstance(model_id, str):
                 yield model_id
