@@ -756,6 +756,8 @@ def test_name_that_one_branch_binds_may_come_from_an_earlier_cell() -> None:
 WRITE = "get_ipython().run_cell_magic('writefile', 'm.py', 'x = {}')"
 ENV = "get_ipython().run_line_magic('env', 'X={}')"
 CONFIG = "get_ipython().run_line_magic('config', '{}')"
+RUN = "get_ipython().run_line_magic('run', 'm.py')"
+STORE = "get_ipython().run_line_magic('store', '{}')"
 INSERT = """
 with sqlite3.connect('x.db') as con:
     con.execute("INSERT INTO t VALUES ({})")
@@ -770,7 +772,16 @@ with sqlite3.connect('x.db') as con:
         ("df.to_csv('x.csv')", "pd.read_csv('x.csv')", "ef.to_csv('x.csv')"),
         ("open('x', 'w').write(t)", "open('x').read()", "open('x', 'w').write(u)"),
         ("Path('x').write_text(t)", "Path('x').read_text()", "Path('x').write_text(u)"),
+        ("Path('x').open('w').write(t)", "Path('x').open()", "Path('x').open('w')"),
+        ("gzip.open('x', 'w').write(t)", "gzip.open('x')", "gzip.open('x', 'w')"),
         (WRITE.format(1), "import m", WRITE.format(2)),
+        (WRITE.format(1), RUN, WRITE.format(2)),
+        ("v = f()", STORE.format("v"), "v = g()"),
+        (
+            "v = f()\n" + STORE.format("v"),
+            STORE.format("-r v"),
+            "v = g()\n" + STORE.format("v"),
+        ),
         ("thr = f()", "df.query('x > @thr')", "thr = g()"),
         ("a = f()", "eval('a + 1')", "a = g()"),
         ("a = f()", "globals()['a']", "a = g()"),
@@ -822,6 +833,29 @@ def test_dependencies_outside_the_variables(
     notebook.sources["a"] = changed
     assert notebook.run("a").format_stale().startswith("c<")
     assert notebook.run("c").format_stale() == ""
+
+
+@pytest.mark.parametrize(
+    ("provider", "expression", "changed"),
+    [
+        ("df.to_csv('x.csv')", "pd.read_csv('x.csv')", "ef.to_csv('x.csv')"),
+        ("os.environ['x'] = '1'", "os.environ['x']", "os.environ['x'] = '2'"),
+        ("os.environ.update(a)", "os.getenv('x')", "os.environ.update(b)"),
+        ("plt.style.use('a')", "plt.plot(x)", "plt.style.use('b')"),
+    ],
+)
+def test_functions_that_read_state_outside_the_variables(
+    provider: str, expression: str, changed: str
+) -> None:
+    function = f"def f(x):\n    return {expression}"
+    method = f"class C:\n    def f(self):\n        return {expression}"
+    for definition, call in ((function, "f(1)"), (method, "C().f()")):
+        notebook = Played(d=definition, a=provider, c=call, e=f"{definition}\n{call}")
+        notebook.run("d", "a", "c", "e")
+        assert notebook.format_stale() == ""
+        notebook.sources["a"] = changed
+        stale = notebook.run("a").format_stale()
+        assert "c<" in stale and "e<" in stale and "d<" not in stale
 
 
 @pytest.mark.parametrize(

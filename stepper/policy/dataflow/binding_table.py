@@ -293,6 +293,7 @@ class BindingTable:
         reads = {*usage.reads}
         changes = {*usage.changes}
         binds = {**usage.binds}
+        states = {*usage.outside_reads}
         for call in usage.calls:
             effects = self._get_effects(call.function)
             if effects:
@@ -312,7 +313,8 @@ class BindingTable:
             changes |= effects.changes
             changes |= self._list_changed_instances(effects.methods)
             binds |= dict.fromkeys(effects.binds, VALUE)
-        outside_reads = self._list_outside_reads(usage, reads)
+            states |= effects.outside_reads - usage.outside_binds.keys()
+        outside_reads = self._list_outside_reads(usage, reads, states)
         outside_writes = {*usage.outside_binds, *usage.outside_changes}
         outside_writes |= self.list_databases(changes)
         return ResolvedUsage(reads, changes, binds, outside_reads, outside_writes)
@@ -329,10 +331,15 @@ class BindingTable:
                 names.add(name)
         return names
 
-    def _list_outside_reads(self, usage: NameUsage, reads: set[str]) -> set[str]:
-        """Return the state outside the variables that a cell reads."""
-        outside_reads = usage.outside_reads | self.list_databases(reads)
-        for name in usage.outside_reads:
+    def _list_outside_reads(
+        self, usage: NameUsage, reads: set[str], states: set[str]
+    ) -> set[str]:
+        """Return the state outside the variables that a cell reads.
+
+        `states` are the states that the cell, or a function that it uses, reads.
+        """
+        outside_reads = states | self.list_databases(reads)
+        for name in states:
             state = get_whole_state(name)
             if state != name:
                 outside_reads.add(state)

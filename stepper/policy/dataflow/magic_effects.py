@@ -63,6 +63,7 @@ def analyze_magic(method: str, arguments: Sequence[object]) -> MagicEffects:
     if not method.startswith("run_"):
         reads = _find_expanded_names(texts[0])
         return MagicEffects(reads=reads)
+    is_line_magic = method == "run_line_magic"
     name, line, cell, *_ = (*texts, "", "")  # the line and the cell may be missing
     words = line.split()
     identifiers = [word for word in words if word.isidentifier()]
@@ -78,20 +79,25 @@ def analyze_magic(method: str, arguments: Sequence[object]) -> MagicEffects:
     if name in CODE_MAGICS:
         code = re.sub(OPTIONS, "", line, count=1)
         return MagicEffects([code, cell], discards_bindings=name == "timeit")
-    if name == "store" and "-r" in words:
-        restores_all = line.strip() == "-r"
-        return MagicEffects(binds=identifiers, binds_any=restores_all)
+    if name == "store":
+        return _analyze_store(words)
+    if name == "run":
+        scripts = [word for word in words if word.endswith((".py", ".ipy"))]
+        return MagicEffects(
+            reads=_find_expanded_names(line),
+            binds_any=is_line_magic,
+            outside_reads=[name_file(script) for script in scripts[:1]],
+        )
     if name in INSPECTION_MAGICS:
         reads = re.findall(r"^\w+", line)
         return MagicEffects(reads=reads)
-    is_line_magic = method == "run_line_magic"
     outputs = []
     if not is_line_magic:  # such as `%%bash --out name`
         outputs = re.findall(r"--(?:out|err|proc)[ =](\w+)", line)
     return MagicEffects(
         reads=_find_expanded_names(line),
         binds=outputs,
-        binds_any=is_line_magic and name in ("run", "pylab"),
+        binds_any=is_line_magic and name == "pylab",
     )
 
 
@@ -104,6 +110,24 @@ def _analyze_env(line: str) -> MagicEffects:
     names = _find_expanded_names(line)
     code = "" if names else line  # empty, because the value depends on the names
     return MagicEffects(reads=names, outside_binds={variable: [code]})
+
+
+def _analyze_store(words: Sequence[str]) -> MagicEffects:
+    """Return the effects of `%store name` and `%store -r name`.
+
+    `words` are the words of the line. IPython keeps stored variables in a database.
+    """
+    variables = [word for word in words if word.isidentifier()]
+    stored = [f"stored variable {variable!r}" for variable in variables]
+    if "-r" in words:
+        restores_all = words == ["-r"]
+        return MagicEffects(
+            binds=variables, binds_any=restores_all, outside_reads=stored
+        )
+    if not variables or words[0].startswith("-"):
+        return MagicEffects()
+    # The stored value depends on the variable.
+    return MagicEffects(reads=variables, outside_binds={name: [""] for name in stored})
 
 
 def _find_expanded_names(line: str) -> list[str]:

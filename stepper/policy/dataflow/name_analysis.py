@@ -477,6 +477,7 @@ class _NameVisitor(NameRecorder):
         class_effects.reads |= effects.reads
         class_effects.changes |= effects.changes
         class_effects.binds |= effects.binds
+        class_effects.outside_reads |= effects.outside_reads
         instance = effects.parameters[:1]
         if effects.changed_parameters.intersection(instance):
             class_effects.mutating_methods.add(method)

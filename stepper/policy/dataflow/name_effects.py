@@ -101,6 +101,8 @@ class FunctionEffects:
     mutating_methods: set[str] = field(default_factory=set)
     # Methods that a function calls on notebook names, as (name, method).
     methods: set[tuple[str, str]] = field(default_factory=set)
+    # State outside the variables that a call reads (see `outside_state`).
+    outside_reads: set[str] = field(default_factory=set)
     # The state that stands for the database of a connection (see `library_objects`).
     database: str = ""
 

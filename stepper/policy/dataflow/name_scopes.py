@@ -132,6 +132,8 @@ class NameRecorder:
         for inner in sorted(effects.changes):
             self.record_notebook_change(inner)
         self.usage.methods |= effects.methods
+        for state in sorted(effects.outside_reads):
+            self._record_outside_read(state)
         for inner in effects.binds:
             self.usage.binds[inner] = VALUE
 
@@ -185,9 +187,13 @@ class NameRecorder:
     def record_outside_use(self, use: OutsideUse | None, node: ast.expr) -> None:
         """Record how a node uses state outside the variables, if it does.
 
-        Uses inside functions are not recorded.
+        Inside functions, only reads are recorded.
         """
-        if use is None or self.effects is not None:
+        if use is None:
+            return
+        if self.effects is not None:
+            if not use.sets and not use.changes:
+                self.effects.outside_reads.add(use.name)
             return
         usage = self.usage
         if use.sets:
@@ -197,10 +203,16 @@ class NameRecorder:
             return
         if use.changes:
             usage.outside_changes.add(use.name)
-        if use.name not in usage.outside_binds:
-            usage.outside_reads.add(use.name)
-            if use.name == PLOTS:
-                usage.outside_reads.add(INLINE_PLOTS)
+        self._record_outside_read(use.name)
+
+    def _record_outside_read(self, name: str) -> None:
+        """Record that the cell reads state outside the variables."""
+        usage = self.usage
+        if name in usage.outside_binds:
+            return
+        usage.outside_reads.add(name)
+        if name == PLOTS:
+            usage.outside_reads.add(INLINE_PLOTS)
 
     def record_change(self, node: ast.expr | None) -> None:
         """Record that an expression changes an object in place.

@@ -94,6 +94,7 @@ FILE_READERS = re.compile(r"\.(read_\w+|load|loadtxt|genfromtxt|imread)$")
 FILE_WRITERS = re.compile(r"\.(to_\w+|save|savez|savez_compressed|savetxt)$")
 PATH_WRITERS = ("write_text", "write_bytes")
 PATH_READERS = ("read_text", "read_bytes")
+OPENERS = frozenset({"open", "io.open", "gzip.open", "bz2.open", "lzma.open"})
 WRITE_MODES = frozenset("wax+")
 
 
@@ -190,17 +191,22 @@ def _find_file_use(node: ast.Call, name: str) -> OutsideUse | None:
 
     `name` is the dotted name of the called function.
     """
-    path = get_text(node.args[0]) if node.args else ""
+    arguments = [*node.args]
     method = getattr(node.func, "attr", "")
-    if method in PATH_WRITERS or method in PATH_READERS:
-        path_object = getattr(node.func, "value", None)
-        arguments = getattr(path_object, "args", None)
-        path = get_text(arguments[0]) if arguments else ""
+    path_object = getattr(node.func, "value", None)
+    is_opened_path = method == "open" and isinstance(path_object, ast.Call)
+    if method in PATH_WRITERS or method in PATH_READERS or is_opened_path:
+        # `Path("x").open("w")` has the arguments of `open("x", "w")`.
+        path_arguments = getattr(path_object, "args", None)
+        if not path_arguments:
+            return None
+        arguments = [path_arguments[0], *arguments]
+    path = get_text(arguments[0]) if arguments else ""
     if not path:
         return None
     state = name_file(path)
-    if name == "open":
-        mode = get_text(node.args[1]) if len(node.args) > 1 else ""
+    if name in OPENERS or is_opened_path:
+        mode = get_text(arguments[1]) if len(arguments) > 1 else ""
         for keyword in node.keywords:
             if keyword.arg == "mode":
                 mode = get_text(keyword.value)
