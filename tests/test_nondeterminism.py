@@ -72,9 +72,11 @@ def test_unseeded_draws_are_found(sources: list[str], drawing: set[int]) -> None
         ),
         (
             ["x = random.random()", "x = 1", "print(x)"],
-            "the cause is not known (it may be a clock, threads or a missing seed)",
+            nondeterminism.UNKNOWN,
         ),
         (["t = time.time()", "print(t)"], "cell 1 reads the clock"),
+        (["s = set(words)", "print(list(s)[:3])"], nondeterminism.SET_ORDER),
+        (["print(list(frozenset(words))[0])"], nondeterminism.SET_ORDER),
         (
             ["with ThreadPoolExecutor() as pool: pool.map(print, 'ab')"],
             "the order of threads or processes",
@@ -85,7 +87,7 @@ def test_unseeded_draws_are_found(sources: list[str], drawing: set[int]) -> None
         ),
         (
             ["f(x)"],
-            "the cause is not known (it may be a clock, threads or a missing seed)",
+            nondeterminism.UNKNOWN,
         ),
     ],
 )

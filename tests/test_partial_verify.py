@@ -119,7 +119,7 @@ def test_replay_is_not_partial_if_all_cells_are_needed(project: Quick) -> None:
 def test_usage_errors(project: Quick) -> None:
     make_notebook(project, "1")
     missing = project.stepper("verify", "a", "--from", "2", check=2).stderr
-    assert "--from: there is no code cell '2'" in missing
+    assert "there is no code cell '2'; the notebook has 1 code cell\n" in missing
     several = project.stepper("verify", "a", "b", "--from", "1", check=2).stderr
     assert "--from can't be used with several notebooks" in several
 

@@ -156,6 +156,10 @@ def verify(as_json: bool, **options: Any) -> int:
     if not is_standalone:
         project = resolve_project(daemon_client.get_current_folder(), sys.prefix)
     names = options.pop("notebooks") or []
+    if is_standalone and not names:
+        raise UsageError(
+            "name the notebooks or their folder", "notebook-stepper verify NOTEBOOK"
+        )
     output_format = "json" if as_json else options["format"]
     call = VerifyCall(_expand(names, project), options, output_format, project)
     if options["from_cell"] and len(call.notebooks) > 1:

@@ -142,7 +142,7 @@ def create_file_change(
     """
     text = FILE_TEXTS.get(change, "rewritten, too large to compare")
     if change == "changed":
-        text = f"{change}: {size_before:,} bytes before, {size_now:,} now"
+        text = f"{change}: {format_count(size_before, 'byte')} before, {size_now:,} now"
     return FileChange(name, change, text)
 
 

@@ -22,6 +22,7 @@ THREADS = re.compile(
     r"\b(?:threading|Thread|ThreadPool\w*|ProcessPool\w*|multiprocessing|concurrent"
     r"|asyncio|joblib|dask|imap_unordered|as_completed)\b|\bn_jobs\s*=\s*-?[2-9\d]"
 )
+SETS = re.compile(r"(?<![\w.])(?:frozen)?set\(")
 IDENTITIES = re.compile(
     r"\bgetpid\(|\bid\(|\bhash\(|\buuid[14]\(|\bsecrets\.|\burandom\(|\btempfile\b"
     r"|\bmkdtemp\(|\bmkstemp\(|\bgethostname\(|\bpsutil\b"
@@ -38,7 +39,10 @@ SEED = "draws random numbers without a seed"
 SET_ORDER = "the order of a set depends on the hash seed"
 THREAD_ORDER = "the order of threads or processes"
 IDENTITY = "shows random ids, or ids of the process or of objects"
-UNKNOWN = "the cause is not known (it may be a clock, threads or a missing seed)"
+UNKNOWN = (
+    "the cause is not known (it may be a clock, the order of a set, threads or a"
+    " missing seed)"
+)
 
 
 @dataclass(frozen=True)
@@ -189,4 +193,6 @@ def _find_reason_above(cell: Cell, sources: Sources) -> str:
                 return f"cell {other.number} {reason}"
     if any(THREADS.search(other.source) for other in above):
         return THREAD_ORDER
+    if any(SETS.search(other.source) for other in (cell, *above)):
+        return SET_ORDER
     return ""

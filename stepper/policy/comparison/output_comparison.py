@@ -246,10 +246,13 @@ def _describe_change(
     removed_lines = [f"- {line}" for line in _quote(removed)]
     added_lines = [f"+ {line}" for line in _quote(added)]
     has_moved_lines = Counter(removed) == Counter(added)
+    order = ""
+    if has_moved_lines and not has_unconfirmed:
+        order = "the same lines in another order"
     has_same_words = ignored_differences.have_same_words(removed, added)
     return Difference(
         ReplayVerdict.CHANGED,
-        text="; ".join([" ".join(counts), *shown_figures]),
+        text="; ".join(filter(None, [" ".join(counts), order, *shown_figures])),
         lines=(*removed_lines, *added_lines),
         is_doubtful=has_unconfirmed or has_moved_lines or has_same_words,
         removed=len(removed),
@@ -322,7 +325,9 @@ class _PictureComparison:
         new_figure = self.fresh.figures.get(new_key, "")
         text = ""
         if share is not None:
-            text = f"{100 * share:.2g} % of its pixels differ"
+            percent = 100 * share
+            digits = ".0f" if percent >= 10 else ".2g"  # 100, not 1e+02
+            text = f"{percent:{digits}} % of its pixels differ"
         if old_figure and new_figure:
             if old_figure != new_figure:
                 text = f"{old_figure} then, {new_figure} now"

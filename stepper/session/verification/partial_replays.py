@@ -13,10 +13,9 @@ from dataclasses import dataclass, field
 
 from stepper.common import secure_files
 from stepper.common.errors import UsageError
-from stepper.common.text import one_line
+from stepper.common.text import format_count, one_line
 from stepper.notebooks.notebook_document import Document
 from stepper.policy.changed_cells import hash_source, select_runnable
-from stepper.policy.commands.command_lines import CommandLines
 from stepper.policy.dataflow import partial_replay
 from stepper.policy.dataflow.partial_replay import Reads, ReplayPlan
 from stepper.policy.model import Cell
@@ -62,10 +61,10 @@ def find_first_cell(session: Session, document: Document, from_cell: str) -> Cel
     """
     first = partial_replay.find_cell(document.cells, from_cell)
     if first is None:
-        show = CommandLines(session.name).shell("show")
+        cells = select_runnable(document.cells)
         raise UsageError(
-            f"--from: there is no code cell {one_line(from_cell, 100)!r}",
-            f"{show}  # shows the numbers and ids",
+            f"--from: there is no code cell {one_line(from_cell, 100)!r}; the notebook"
+            f" has {format_count(len(cells), 'code cell')}"
         )
     if document.language != "python" or not session.language.is_python:
         raise UsageError(
