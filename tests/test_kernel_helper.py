@@ -340,6 +340,14 @@ def test_data_frame_change_is_detected_for_each_dtype(clean: Lab) -> None:
     assert clean.names("df.iloc[0, 0] = df.iloc[0, 0]")["rebound"] == []
 
 
+def test_size_of_a_container_includes_its_frames(clean: Lab) -> None:
+    variables = clean.names(
+        "import pandas as pd\n"
+        "frames = {name: pd.DataFrame({name: range(1000)}) for name in 'abc'}"
+    )["variables"]
+    assert 24_000 <= variables["frames"]["bytes"] < 30_000
+
+
 def test_sizes_of_objects_without_a_size_attribute(clean: Lab) -> None:
     """polars' frames have a method, and scipy's sparse matrices only attributes."""
     variables = clean.names(

@@ -171,11 +171,6 @@ def add_lost_image(run: int, names: Iterable[str]) -> None:
     log.images.append(image)
 
 
-def get_current_run() -> int:
-    """Return the number of the run that is in progress, or 0."""
-    return log.current.run if log.current else 0
-
-
 def finish(bindings: Any, has_failed: bool) -> Any:
     """Keep what the run changed, and return the facts for the daemon.
 

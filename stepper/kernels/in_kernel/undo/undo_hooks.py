@@ -117,14 +117,13 @@ def finish_run(has_failed: bool) -> dict[str, Any] | None:
     Return None if there was no undo and the changes of the run are not known. If
     `has_failed` is true, an undo of the run also removes the modules that it imported.
     """
-    run = before_images.get_current_run()
     result = last_restore["result"]
     last_restore["result"] = None
     facts: dict[str, Any] | None
     facts = call_safely(before_images.finish, get_bindings(), has_failed)
     have_counters_changed = call_safely(counters.finish_run, current["run"])
     if result:
-        facts = facts or {"run": run}
+        facts = facts or {"run": current["run"]}
         facts["restore"] = result
         if have_counters_changed:
             result["not_restored"]["package counters"] = LABEL
