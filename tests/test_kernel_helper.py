@@ -5,6 +5,7 @@ test_error_classification.py and test_memory.py also use `Lab`.
 
 from __future__ import annotations
 
+import array
 import asyncio
 import json
 import os
@@ -808,6 +809,22 @@ def test_record_keeps_head_and_tail_of_long_text(unit: str, space: int) -> None:
         assert tail == ""
     else:
         assert iopub_buffer.TAIL - 10 < len(last) <= iopub_buffer.TAIL + empty
+
+
+def test_binary_buffers_of_messages_count_with_all_bytes() -> None:
+    """A buffer of numbers has fewer items than bytes."""
+    buffer = memoryview(array.array("d", bytes(100_000)))
+    header = b'{"msg_type": "comm_msg"}'
+    parent = b'{"msg_id": "run"}'
+    start = [b'{"msg_type": "execute_input"}', parent, b"{}", b"{}"]
+    message = [header, parent, b"{}", b"{}", buffer]
+    try:
+        for parts in (start, *[message] * 30):
+            iopub_buffer.record_message([b"<IDS|MSG>", b"", *parts])
+        _, frames = iopub_buffer.get_record("run")
+    finally:
+        iopub_buffer.last_run.start(b"", [])
+    assert sum(map(len, frames)) <= iopub_buffer.MAX_BYTES
 
 
 def test_record_keeps_complete_messages_and_no_partial_image() -> None:

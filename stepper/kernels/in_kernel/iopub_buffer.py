@@ -21,6 +21,7 @@ MAX_HEAD = MAX_BYTES // 2
 # fit into the second half of MAX_BYTES.
 TAIL = MAX_BYTES // 2 - 2048
 DELIMITER = b"<IDS|MSG>"
+FIRST_BUFFER = 4  # the index of the first binary buffer in the parts of a message
 STREAM = re.compile(rb'\{"name": ?"std(?:out|err)", ?"text": ?"')
 STREAM_END = b'"}'
 # A sequence of complete characters and escapes in a JSON string as UTF-8.
@@ -103,18 +104,26 @@ def record_message(message: list[Any]) -> None:
         return
     # A daemon that has received this number of messages needs no record.
     last_run.count += 1
-    size = 0 if is_always_kept(parts) else sum(map(len, parts))
+    size = 0 if is_always_kept(parts) else measure_parts(parts)
     if size > MAX_HEAD:
         shortened_parts = keep_ends(parts, size)
         if shortened_parts is None:
             return
         parts = shortened_parts
-        size = sum(map(len, parts))
+        size = measure_parts(parts)
     last_run.messages.append(parts)
     last_run.size += size
     if last_run.size <= MAX_HEAD and not last_run.lost_bytes:
         last_run.head_count = len(last_run.messages)
     drop_middle()
+
+
+def measure_parts(parts: list[Any]) -> int:
+    """Return the size of the parts of a message, in bytes."""
+    size = sum(map(len, parts[:FIRST_BUFFER]))
+    for buffer in parts[FIRST_BUFFER:]:
+        size += memoryview(buffer).nbytes
+    return size
 
 
 def start_run(parent: bytes) -> None:
@@ -158,7 +167,7 @@ def drop_middle() -> None:
             index += 1
             continue
         dropped = messages.pop(index)
-        dropped_bytes = sum(map(len, dropped))
+        dropped_bytes = measure_parts(dropped)
         last_run.size -= dropped_bytes
         last_run.lost_bytes += dropped_bytes
 
