@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from stepper.common.errors import KernelUnreachableError
 from stepper.messages.run_report import Report
 from stepper.session.background import background_runs
 from stepper.session.caller import Caller
@@ -32,6 +33,23 @@ class Client:
     async def deliver(self, text: str) -> bool:
         self.delivered_texts.append(text)
         return await self.takes
+
+
+@pytest.mark.parametrize("accepted", [True, False])
+def test_cell_that_may_have_run_is_not_reported_as_not_run(accepted: bool) -> None:
+    async def fail() -> Report | None:
+        error = KernelUnreachableError("cell 1 may still be running: no connection")
+        error.accepted = accepted
+        raise error
+
+    async def get_text() -> str:
+        task = asyncio.create_task(fail())
+        await asyncio.wait([task])
+        call = BackgroundCall("toolu_1", Caller(), task, CallState.BACKGROUND)
+        return background_runs.get_report(call).text
+
+    text = asyncio.run(get_text())
+    assert "may still be running" in text and ("NOT run" in text) != accepted
 
 
 @pytest.mark.parametrize("accepted", [True, False])

@@ -1333,6 +1333,42 @@ def test_background_run_survives_the_daemon(agent: Agent, project: Quick) -> Non
     assert "| over" in unheard and len(project.json("history")) == 1
 
 
+def test_interrupted_run_of_an_earlier_daemon_is_cancelled(
+    agent: Agent, project: Quick
+) -> None:
+    project.new("One")
+    agent.run("import time\ntime.sleep(20)", wait_seconds=0.4, call="lives")
+    project.kill_daemon()
+    responses: list[dict[str, Any]] = []
+    thread = threading.Thread(
+        target=lambda: responses.append(agent.ask("status", wait_seconds=30))
+    )
+    thread.start()
+    wait_until(lambda: project.kernel().is_busy)
+    time.sleep(0.5)
+    project.stepper("interrupt", check=None)
+    thread.join()
+    (response,) = responses
+    assert response["ended"]["state"] == "cancelled", response
+
+
+def test_followed_cell_is_found_after_its_number_has_changed(
+    agent: Agent, project: Quick
+) -> None:
+    project.new("One")
+    cell_id = agent.run(SLOW, wait_seconds=0.2)["cell_id"]
+    pages: list[dict[str, Any]] = []
+    thread = threading.Thread(
+        target=lambda: pages.append(agent.ask("output", cell="1", follow=True))
+    )
+    thread.start()
+    wait_until(lambda: agent.progress_events)
+    agent.add("x = 1", after="top", run=False)
+    thread.join()
+    (page,) = pages
+    assert page["cell_id"] == cell_id and "over" in page["text"], page
+
+
 def test_queued_cells_run_in_order(agent: Agent) -> None:
     agent.project.new("One", "Two")
     agent.project.config("queue: true\n")

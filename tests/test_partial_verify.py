@@ -116,6 +116,15 @@ def test_replay_is_not_partial_if_all_cells_are_needed(project: Quick) -> None:
     assert "a.ipynb: REPRODUCES · 3 of 3 cells as recorded" in text
 
 
+@uses_slow_cells
+def test_partial_replay_accepts_all_names_of_python(project: Quick) -> None:
+    cells = [code(f"{SLOW}\nslow = 5", "a"), code("print(1)", "b")]
+    project.notebook("a.ipynb", cells, language_info={"name": "ipython"})
+    project.stepper("run", "a")
+    document = project.json("verify", "a", "--from", "2")
+    assert list_verdicts(document) == "skipped same"
+
+
 def test_usage_errors(project: Quick) -> None:
     make_notebook(project, "1")
     missing = project.stepper("verify", "a", "--from", "2", check=2).stderr

@@ -631,6 +631,15 @@ def test_cancelled_request_does_not_keep_the_turn() -> None:
         asyncio.run(cancel_while_waiting(yields))
 
 
+def test_cell_of_a_disconnected_caller_is_not_retried() -> None:
+    async def wait_after_disconnecting() -> bool:
+        caller = Caller()
+        caller.disconnected.set()
+        return await RequestQueue().wait_for_retry(0.01, caller)
+
+    assert not asyncio.run(wait_after_disconnecting())
+
+
 def test_cancelled_request_leaves_the_queue() -> None:
     async def cancel_before_the_turn() -> None:
         queue = RequestQueue()

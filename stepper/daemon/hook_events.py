@@ -267,7 +267,7 @@ async def _run_edit(
         if not caller.disconnected.is_set():
             raise
         # The report is delivered later.
-        report = agent_edits.format_error(error)
+        report = run_report.format_error(error)
     # The agent may work on another notebook while this one runs in the background.
     is_background = change.tool_use_id in session.state.background_calls
     if report is not None and not is_background:

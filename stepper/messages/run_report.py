@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from stepper.common.errors import StepperError
 from stepper.common.text import clean, format_count, one_line
 from stepper.messages import stop_suggestion
 from stepper.messages.error_hint import format_hint
@@ -614,6 +615,17 @@ def format_unknown(reason: str, hint: str = "") -> Report:
     return Report(
         limit_report(text), f"{UNKNOWN_MARK} {one_line(reason, 200)}", ok=False
     )
+
+
+def format_error(error: StepperError) -> Report:
+    """Return the report on a cell for which an error was raised.
+
+    If the error's `accepted` attribute is true, the cell may have run. Otherwise the
+    cell did not run.
+    """
+    if error.accepted:
+        return format_unknown(error.message, error.hint)
+    return format_not_run(error.message, error.hint)
 
 
 def format_runs(

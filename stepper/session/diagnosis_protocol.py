@@ -16,8 +16,9 @@ from stepper.policy.notebook_state import State
 class SideEffects(NamedTuple):
     """Lines on the side effects of a cell that failed or was interrupted.
 
-    The lines are on commands that failed, on names that the cell changed, on files that
-    the cell changed, and on files that changed while the cell ran.
+    `commands` are lines on commands that failed, `names` on names that the cell
+    changed, and `cell_files` on files that the cell changed. `other_files` are lines on
+    other files that changed while the cell ran.
     """
 
     commands: Sequence[str] = ()

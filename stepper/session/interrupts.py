@@ -48,7 +48,9 @@ async def interrupt(session: Session) -> responses.InterruptResponse:
             interrupts.format_disconnected(target, one_line(problem, TROUBLE_LIMIT))
         )
     if not is_interrupted:
-        return responses.InterruptResponse(session.name, False, interrupts.NOTHING_RUNS)
+        return responses.InterruptResponse(
+            session.name, interrupted=False, text=interrupts.NOTHING_RUNS
+        )
     if activity is Activity.RUNNING:
         has_finished = await _wait_until(
             lambda: (
@@ -65,7 +67,7 @@ async def interrupt(session: Session) -> responses.InterruptResponse:
     else:
         await _wait_until(lambda: manager.activity not in WAITS_FOR_KERNEL)
         text = _describe_interrupted_start(session)
-    return responses.InterruptResponse(session.name, True, text)
+    return responses.InterruptResponse(session.name, interrupted=True, text=text)
 
 
 async def _wait_until(condition: Callable[[], bool]) -> bool:

@@ -66,7 +66,8 @@ FinishedRuns = list[RunSummary] | None
 async def initialize_notebook(session: Session, new_plan: Plan) -> None:
     """Log the creation and the plan of a new notebook.
 
-    Shut down the kernel of an earlier notebook with the same name.
+    Before that, interrupt and shut down the kernel of an earlier notebook with the same
+    name.
     """
     # The running cell of an earlier notebook may take hours.
     await session.interrupt()
@@ -137,8 +138,8 @@ async def restore(
     """Rerun the cells whose last run succeeded, in a new kernel.
 
     The restore stops at the first cell that was changed since its last run, or whose
-    outcome differs from the last run. The notebook stays stopped unless the death of
-    the kernel caused the stop.
+    outcome differs from the last run. A stopped notebook stays stopped, unless
+    `edit_gate.restore_resumes` says that `restore` resumes it.
     """
     async with session.take_turn(caller=caller):
         document = session.read_with_unique_ids()
@@ -355,8 +356,8 @@ async def _create_run_response(
 ) -> responses.RunResponse:
     """Return the response on a sequence of cells that ran.
 
-    `which` is the kind of run. The new outputs are compared with `recorded`, if it is
-    given.
+    `which` is the kind of run. If `recorded` is given, the new outputs are compared
+    with these outputs. The stale cells count as reported afterwards.
     """
     session = sequence.session
     changed = await sequence.find_changed_outputs(recorded)
@@ -402,7 +403,7 @@ def _create_result(summary: RunSummary) -> responses.CellResult:
 async def evaluate(
     session: Session, source: str, caller: Caller, may_start: bool = False
 ) -> responses.EvalResponse:
-    """Execute code in the kernel without changing the notebook.
+    """Execute code in the kernel without changing the notebook, and log the execution.
 
     Raise UsageError if the code cannot be encoded, and StepperError if no kernel is
     running. With `may_start`, start a kernel instead, unless variables were lost.
@@ -419,6 +420,7 @@ async def evaluate(
             limits.max_cell_timeout_seconds,
             caller.timeout,
         )
+        # The cell is not in the notebook: it has neither an index nor a number.
         cell = Cell("eval", -1, 0, "code", source)
         started = journal_events.RunStarted(
             run=0,
@@ -433,7 +435,7 @@ async def evaluate(
         )
         run = await _record_scratch_run(session, cell, started, execution, elapsed)
         summary = await _summarize_scratch_run(session, cell, run, execution, timeout)
-        figures = session.language.diagnosis.list_saved_figures(0)
+        figures = session.language.diagnosis.list_saved_figures(run.run)
         return responses.EvalResponse(
             notebook=session.name,
             source=source,
@@ -553,9 +555,9 @@ async def _execute_scratch(
 async def restart(session: Session, caller: Caller) -> bool:
     """Replace the kernel with a new one; return whether a kernel was running.
 
-    If the death of the kernel stopped the notebook, resume the notebook. Raise
-    KernelError if stepper must not replace the kernel, or if the new kernel cannot
-    start.
+    If the kernel had died while no cell was running, and the notebook stopped because
+    of this, resume the notebook. Raise KernelError if stepper must not replace the
+    kernel, or if the new kernel cannot start.
     """
     await _check_replaceable(session, caller)
     await session.interrupt()
@@ -565,7 +567,7 @@ async def restart(session: Session, caller: Caller) -> bool:
             session.read()  # raises an error for a notebook in another language
         stop = session.state.stop
         if stop is not None and stop.key is None:
-            # The death of the kernel, not a cell, stopped the notebook.
+            # The notebook stopped because the kernel died while no cell was running.
             session.journal.log(journal_events.Continued(at=format_now()))
         await session.kernel_manager.get_or_start_kernel(
             caller.environ, caller.disconnected
@@ -628,7 +630,7 @@ def find_skipped_step(session: Session, answer: str) -> int | None:
 
 
 async def fix(session: Session, hint: str = "") -> str:
-    """Resume a notebook and reset the retries of the failed step.
+    """Resume a notebook and reset the retries of the failed step or cell.
 
     Return the text for the agent: the error and the user's hint.
     """
@@ -650,9 +652,9 @@ async def fix(session: Session, hint: str = "") -> str:
 async def skip(session: Session, reason: str) -> str:
     """Skip the failed step or cell, and resume the notebook.
 
-    If nothing failed, skip the next open step. If no cell caused the stop, only resume
-    the notebook. Return the text for the agent, which names the next step. Raise
-    NotebookError if the skipped cell cannot be tagged.
+    If nothing failed, skip the next open step, if there is one. If no cell caused the
+    stop, only resume the notebook. Return the text for the agent, which names the next
+    step. Raise NotebookError, before anything is skipped, if the cell cannot be tagged.
     """
     key = find_failed_key(session)
     if key is None and session.state.stop is not None:
@@ -664,16 +666,17 @@ async def skip(session: Session, reason: str) -> str:
     if key is None:
         return command_messages.format_skip(session.name, session.state, None, reason)
     cell = _find_cell(session, key)
-    session.journal.log(journal_events.Skipped(at=format_now(), key=key, reason=reason))
     if cell is not None:
         session.file.add_tag(cell, changed_cells.SKIP_TAG)
+    session.journal.log(journal_events.Skipped(at=format_now(), key=key, reason=reason))
     return command_messages.format_skip(session.name, session.state, key, reason)
 
 
 def reopen(session: Session, number: int) -> responses.PlanResponse:
-    """Reopen a skipped step; return the plan.
+    """Reopen a skipped step, and remove the skip tag of its cell; return the plan.
 
-    Raise UsageError if the step does not exist or is not skipped.
+    `number` is the ID of the step. Raise UsageError if the step does not exist or is
+    not skipped, and NotebookError if the notebook cannot be written.
     """
     state = session.state
     if state.plan.find_step(number) is None:
@@ -706,7 +709,7 @@ def use_kernel(session: Session, name: str, kernel: KernelMetadata) -> None:
 
 
 def confirm(session: Session, reason: str) -> str:
-    """Mark a step as done although its criterion is false.
+    """Mark the first step with a false criterion as done.
 
     Return the text for the agent, which names the next step. Raise UsageError if no
     step has a false criterion, or if the reason is empty.
@@ -780,7 +783,7 @@ async def change_plan(
     cannot be written.
     """
     # A change of the plan does not wait for a background run. No turn is needed,
-    # because there is no `await` between the changes of the journal and of the file.
+    # because there is no `await` between the changes of the file and of the journal.
     turn: contextlib.AbstractAsyncContextManager[None]
     if session.runs_in_background:
         turn = contextlib.nullcontext()
@@ -791,6 +794,6 @@ async def change_plan(
             new_plan = change(session.state)
         except ValueError as error:
             raise UsageError(str(error), _suggest_plan(session)) from None
-        _log_plan(session, new_plan)
         session.file.write_plan(new_plan)
+        _log_plan(session, new_plan)
     return status_queries.get_plan(session)

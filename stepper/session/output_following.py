@@ -41,7 +41,8 @@ async def follow_output(
     # Positions in the outputs up to which `take_new_lines` returned the text.
     positions: dict[int, int] = {}
     await _report_until_finished(session, run, caller, report_progress, positions)
-    page = status_queries.get_output(session, name, 1)
+    # The number of the cell may have changed during the run.
+    page = status_queries.get_output(session, cell.id, 1)
     outputs = session.file.read_outputs(CellVersion.from_cell(cell))
     is_long = _is_long(outputs)
     lines: list[str] = []
@@ -50,7 +51,7 @@ async def follow_output(
     report_progress(progress_events.OutputPrinted(lines=lines, last=""))
     text = _format_result(session, cell, run)
     if is_long:
-        command = session.state.commands.shell("output", name)
+        command = session.state.commands.shell("output", cell.id)
         text += f". The output is long; to read the output, run: {command}"
     return replace(page, ended=text)
 
@@ -62,20 +63,25 @@ async def _report_until_finished(
     report_progress: progress_events.ProgressCallback,
     positions: dict[int, int],
 ) -> None:
-    """Report new output of a run until the run finishes or the caller disconnects."""
-    change_count = -1
+    """Report new output of a run until the run finishes or the caller disconnects.
+
+    `positions` are updated to the end of the reported text.
+    """
+    change_count = -1  # no output was reported yet
     while session.state.running is run and not caller.disconnected.is_set():
         kernel = session.kernel_manager.kernel
-        partial = None
+        partial_output = None
         if kernel:
-            partial = kernel.partial_output
-        if partial is not None and partial.change_count != change_count:
-            change_count = partial.change_count
-            outputs = partial.get_outputs()
+            partial_output = kernel.partial_output
+        if partial_output is not None and partial_output.change_count != change_count:
+            change_count = partial_output.change_count
+            outputs = partial_output.get_outputs()
             lines: list[str] = []
             if not _is_long(outputs):
                 lines = take_new_lines(outputs, positions, has_finished=False)
-            last_line = one_line(partial.get_last_line(), status_queries.LINE_LIMIT)
+            last_line = one_line(
+                partial_output.get_last_line(), status_queries.LINE_LIMIT
+            )
             report_progress(progress_events.OutputPrinted(lines=lines, last=last_line))
         await asyncio.sleep(POLL_SECONDS)
 

@@ -45,11 +45,11 @@ class KernelDescription:
     """A kernel's interpreter, process and location.
 
     `pid` is None unless the process runs on this machine. `install_command` installs
-    ipykernel if the interpreter lacks it, otherwise it is empty. `limitation` is a
-    sentence on what the backend cannot do. stepper did not start an `is_external`
-    kernel and does not shut it down. For a remote kernel, `location` is a short text
-    such as "job 12 on n1", `walltime_left` is in seconds and `problem` describes a lost
-    connection.
+    ipykernel if the interpreter lacks ipykernel, otherwise it is empty. `limitation` is
+    a sentence on a missing feature of the backend. `url` is the address of the kernel
+    on a Jupyter server. stepper did not start an `is_external` kernel and does not shut
+    it down. For a remote kernel, `location` is a short text such as "job 12 on n1",
+    `walltime_left` is in seconds and `problem` describes a lost connection.
     """
 
     python: str

@@ -392,7 +392,7 @@ class RestoreResponse(RunResponse):
 class EvalResponse:
     """The result of a scratch execution.
 
-    `output` contains what the code printed and its value; `text` is the report.
+    `output` contains the printed text and the value of the code; `text` is the report.
     """
 
     notebook: str

@@ -22,6 +22,7 @@ from stepper.session.cells.cell_run import (
     create_work,
     finish_run,
     record_execution,
+    write_unretried_outputs,
 )
 from stepper.session.session import Session
 
@@ -57,13 +58,12 @@ async def recover_run(session: Session) -> None:
     age = _compute_age(started)
     # The cell may have moved in the notebook.
     started = replace(started, number=work.cell.number, index=work.cell.index)
-    run, decision = await record_execution(session, work, started, execution, age)
-    if decision.action is run_decisions.NextAction.RETRY:
+    result = await record_execution(session, work, started, execution, age)
+    run = result.run
+    if result.decision.action is run_decisions.NextAction.RETRY:
         # The cell is not run again, because no client waits for the result.
-        work.notes += session.outputs.write_outputs(
-            work.cell, execution, run.step, run.run, keep_time=work.keeps_mtime
-        )
-    summary = await finish_run(session, work, run, execution, decision)
+        write_unretried_outputs(session, work, result)
+    summary = await finish_run(session, work, result)
     session.journal.log_report(run_report.format_run(summary), summary)
     # `background_runs` delivers the result of a background run.
     if started.tool_use_id not in session.state.background_calls:
@@ -113,7 +113,8 @@ def _format_note(run_name: str, interruption: str, execution: Execution) -> str:
 async def _await_execution(session: Session, started: RunStarted) -> Execution | None:
     """Return the result of the run, or None if the run never started.
 
-    If the kernel exited or does not answer, the outcome is KERNEL_DIED. Raise
+    If the kernel exited or does not answer, the outcome is KERNEL_DIED. If the user
+    replaced the unreachable kernel, the outcome is CANCELLED. Raise
     KernelUnreachableError if the kernel cannot be reached.
     """
     manager = session.kernel_manager
@@ -150,7 +151,7 @@ async def _handle_lost_kernel(session: Session) -> Execution:
     if manager.kernel is not None:
         await manager.kernel.shutdown()
     elif session.state.lost_reason and not manager.unhandled_death:
-        # The user gave up the kernel while the connection was lost.
+        # The user replaced or shut down the kernel while the connection was lost.
         return Execution(Outcome.CANCELLED, death=Death(session.state.lost_reason))
     death = manager.pop_unhandled_death()
     if death is None:

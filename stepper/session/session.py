@@ -1,4 +1,4 @@
-"""The session of one notebook: connects the owners of its state and orders requests."""
+"""The session of one notebook: connects the parts of its state, and orders requests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from stepper.notebooks.journal_file import SyncMode
 from stepper.notebooks.notebook_document import Document
 from stepper.notebooks.notebook_file import IpynbFile
 from stepper.policy import journal_events, plan
-from stepper.policy.commands.command_lines import CommandLines
 from stepper.policy.comparison.output_comparison import PixelComparison
 from stepper.policy.configuration import kernel_languages
 from stepper.policy.dataflow import run_history
@@ -67,15 +66,15 @@ def _do_nothing() -> None:
 
 
 def _compare_no_pixels(*_: object) -> None:
-    return None
+    """Return None, which means that two images cannot be compared."""
 
 
 class Session:
     """The work on one notebook; requests take turns (`take_turn`).
 
-    Each part of the session's state has an owner in `session_state`, and only the owner
-    changes this part. The session creates the owners, passes events between them, and
-    executes code.
+    Each class in `session_state` manages a part of the session's state, and only its
+    methods change this part. The session creates the objects, passes events between
+    them, and executes code.
     """
 
     def __init__(
@@ -167,7 +166,8 @@ class Session:
     async def _wait_until_reachable(self, reconnecting: Caller) -> None:
         """Wait until the kernel that may be running a caller's cell can be reached.
 
-        This takes no lock, so that other requests do not wait for the connection.
+        Stop waiting if the kernel dies or the caller disconnects. This takes no lock,
+        so that other requests do not wait for the connection.
         """
         while True:
             kernel = await self._find_unreachable_kernel(reconnecting)
@@ -194,7 +194,8 @@ class Session:
     async def do_maintenance(self) -> None:
         """Write late and pending outputs; handle an unfinished run or a dead kernel.
 
-        While another request has the turn, only write late outputs.
+        Also process the messages that the kernel has sent. While another request has
+        the turn, only write late outputs.
         """
         kernel = self.kernel_manager.kernel
         if kernel is not None and not self.requests.is_locked:
@@ -203,31 +204,34 @@ class Session:
             self.write_late_outputs()
         if self.requests.is_locked:
             return
-        has_died = self.kernel_manager.unhandled_death or (
-            kernel is not None and await kernel.check_death() is not None
+        death = self.kernel_manager.unhandled_death
+        if death is None and kernel is not None:
+            death = await kernel.check_death()
+        may_write_again = time.monotonic() > self.outputs.next_retry
+        needs_turn = (
+            death is not None
+            or self.state.running is not None
+            or (may_write_again and bool(self.state.pending_outputs))
         )
-        has_pending_outputs = (
-            self.state.pending_outputs and time.monotonic() > self.outputs.next_retry
-        )
-        needs_turn = has_died or self.state.running or has_pending_outputs
-        # `check_death` may have waited: another request may have taken the lock.
+        # `check_death` may have waited: another request may have the turn now.
         if needs_turn and not self.requests.is_locked:
             async with self.take_turn():
                 pass
 
     async def handle_idle_death(self) -> None:
-        """Record the death of a kernel that died while no daemon was running.
+        """Attach to the kernel of an earlier daemon, or record its death.
 
-        Do nothing if the kernel is alive or another request has the turn.
+        While another request has the turn, the death is not recorded yet.
         """
         await self.kernel_manager.find_or_attach()
         if self.kernel_manager.unhandled_death is not None:
             await self.do_maintenance()
 
     async def _catch_up(self) -> None:
-        """Recover an unfinished run, take over the kernel and write outputs.
+        """Recover an unfinished run or take over the kernel, and write outputs.
 
-        Do nothing if the kernel of the unfinished run cannot be reached.
+        Also record the death of a kernel that died while no cell was running. Do
+        nothing if the kernel of the unfinished run cannot be reached.
         """
         manager = self.kernel_manager
         kernel = await manager.find_or_attach()
@@ -250,14 +254,18 @@ class Session:
         self.write_late_outputs()
 
     async def _record_idle_death(self, death: Death) -> None:
-        """Record that the kernel died; stop the notebook if variables were lost."""
-        rebuild = command_messages.format_rebuild(self.state)
+        """Record that the kernel died; stop the notebook if variables were lost.
+
+        This also shuts down the kernel, with the processes that it started.
+        """
+        # Format this first: the state forgets the variables when they are lost.
+        rebuild_clause = command_messages.format_rebuild(self.state)
         reason = f"the kernel died ({death.reason}) while no cell was running"
         await self.kernel_manager.shut_down(reason)
-        if not rebuild:
+        if not rebuild_clause:
             return
         error, block = command_messages.format_death_stop(
-            reason, rebuild, death.stderr, self.state.commands
+            reason, rebuild_clause, death.stderr, self.state.commands
         )
         self.journal.log(
             journal_events.Stopped(
@@ -320,8 +328,10 @@ class Session:
         self.file.move(path)
         self.kernel_manager.set_launch_config(get_launch_config)
         self.language.move(path)
-        if self.state.commands.notebook:
-            self.journal.set_command_lines(CommandLines(name))
+        commands = self.state.commands
+        # The name is empty if the project has only this notebook.
+        if commands.notebook:
+            self.journal.set_command_lines(replace(commands, notebook=name))
         self._on_change()
 
     def can_run(self, document: Document) -> bool:
@@ -332,7 +342,8 @@ class Session:
         """
         if document.language in PYTHON_LANGUAGES:
             return True
-        return (self.state.plan.kernel or self.limits().kernel) != Limits.kernel
+        backend_name = self.state.plan.kernel or self.limits().kernel
+        return backend_name != Limits.kernel  # the default
 
     def read_with_unique_ids(self) -> Document:
         """Replace duplicate cell IDs in the file, and read the notebook.
@@ -355,7 +366,8 @@ class Session:
     def write_late_outputs(self) -> None:
         """Write late outputs and the outputs so far of a long-running cell.
 
-        If no cell is running, also write the widget state.
+        If no request has the turn and no outputs are pending, also write the widget
+        state.
         """
         kernel = self.kernel_manager.kernel
         is_busy = self.requests.is_locked or self.state.pending_outputs
@@ -378,7 +390,7 @@ class Session:
 
     @property
     def is_idle(self) -> bool:
-        """Whether stepper manages the notebook's kernel and the kernel is idle."""
+        """Whether the notebook has an idle kernel that stepper started."""
         kernel = self.kernel_manager.kernel
         if kernel is None or self.requests.is_locked or self.state.running is not None:
             return False
@@ -427,7 +439,8 @@ class Session:
                 source, timeout, limits, request, scratch, criterion, wake, undo
             )
         if undo is None and not scratch:
-            # Undo is turned off: the facts are only on code outside the cells.
+            # Undo is off. The facts only name the variables that the code assigned,
+            # which is needed after scratch executions.
             execution.undo = None
         self.namespace_tracker.record_execution(execution)
         return execution
@@ -435,8 +448,9 @@ class Session:
     async def undo(self, kernel: Kernel, request: RestoreRequest) -> UndoFacts | None:
         """Undo earlier runs without a new run; return the kernel's facts.
 
-        The facts are None if the result is unknown. Raise KernelError if the kernel did
-        not get the request or has died.
+        The facts are None if the result is unknown. Afterwards, the recorded namespace
+        counts as outdated. Raise KernelError if the kernel did not get the request or
+        has died.
         """
         facts = await kernel.undo(request)
         # The next `fetch` requests the namespace from the kernel.
@@ -517,8 +531,8 @@ class Session:
     async def interrupt(self) -> bool:
         """Interrupt the running cell, its retry or the start of its kernel.
 
-        Return whether something was interrupted. Queued background runs are cancelled.
-        This takes no lock.
+        Return whether there was one of these. Queued background runs are cancelled,
+        too. This takes no lock.
         """
         # Cancel the background runs that wait behind the running cell.
         for call in self.background_calls:

@@ -29,7 +29,7 @@ MAX_RUNS = 3
 
 
 def update_dependencies(session: Session, cells: Sequence[Cell]) -> Dependencies:
-    """Record which cells of a notebook are stale; return the dependencies of its cells.
+    """Record the stale cells of a notebook; return the dependencies of its cells.
 
     The result is empty if the notebook's language is not Python, because stepper
     analyzes only Python sources.
@@ -134,7 +134,10 @@ class CellMarks(NamedTuple):
 
 
 def collect_marks(session: Session, cells: Sequence[Cell]) -> CellMarks:
-    """Record which cells are stale; return the marks for a status response."""
+    """Record the stale cells; return the marks for a status response.
+
+    The lists are empty if the notebook's language is not Python.
+    """
     dependencies = update_dependencies(session, cells)
     stale = messages.format_marks(dependencies.stale, "stale")
     hidden = messages.format_marks(dependencies.hidden, "hidden state")
@@ -155,7 +158,8 @@ def select_cells_to_run(
     changed_ids = {
         cell.id for cell in changed_cells.select_changed(cells, state.last_sources)
     }
-    # Cells that ran in the current kernel, including cells that failed.
+    # Cells that ran in the current kernel, including cells that failed. The execution
+    # counts may be of a kernel that was lost: then no cell has succeeded.
     kernel_ids = {*state.succeeded_sources}
     if state.succeeded_sources:
         kernel_ids.update(state.cells_by_execution_count.values())
@@ -178,8 +182,8 @@ def select_cells_to_run(
 def format_order(session: Session, cells: Sequence[Cell]) -> str:
     """Return sentences on whether a run from top to bottom gives the same results.
 
-    Also record which cells are stale. Return an empty string if the notebook's language
-    is not Python.
+    Also record the stale cells. Return an empty string if the notebook's language is
+    not Python.
     """
     if not session.language.is_python:
         return ""

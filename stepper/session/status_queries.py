@@ -41,7 +41,7 @@ async def get_status(
 ) -> responses.StatusResponse:
     """Return the status of a notebook, its plan and its kernel.
 
-    Also record which cells are changed or stale. This does not wait for a running cell.
+    Also record the changed and the stale cells. This does not wait for a running cell.
     Pass `document` to avoid reading the file again.
     """
     await session.handle_idle_death()
@@ -140,6 +140,7 @@ def get_last_verification(
     last = session.state.verified
     if last is None:
         return None
+    # Imported here because only notebooks that were verified need these modules.
     from stepper.messages.verification import verify_report
     from stepper.policy.comparison import verify_results
 
@@ -169,6 +170,7 @@ def _explain_start_problem(session: Session) -> str:
     """
     backend_name = session.state.plan.kernel
     try:
+        # The default backend needs no configuration.
         if (backend_name or session.limits().kernel) != Limits.kernel:
             session.kernel_manager.get_launch_config({}, backend_name)
     except (KernelError, UsageError) as error:
@@ -178,21 +180,24 @@ def _explain_start_problem(session: Session) -> str:
 
 
 def get_running(session: Session) -> responses.RunningCell | None:
-    """Return the running code and its progress, or None if no code is running."""
+    """Return the running code and its progress, or None if no code is running.
+
+    Code that another client executes does not count.
+    """
     started = session.state.running or session.requests.scratch_run
     if started is None:
         return None
     seconds = _compute_age(started.at)
     kernel = session.kernel_manager.kernel
-    partial = None
+    partial_output = None
     if kernel:
-        partial = kernel.partial_output
+        partial_output = kernel.partial_output
     last_line = ""
     left_seconds = None
-    if partial:
-        last_line = one_line(partial.get_last_line(), LINE_LIMIT)
+    if partial_output:
+        last_line = one_line(partial_output.get_last_line(), LINE_LIMIT)
         left_seconds = session.requests.estimate_remaining(
-            seconds, partial.get_last_lines()
+            seconds, partial_output.get_last_lines()
         )
     if left_seconds is not None:
         left_seconds = round(left_seconds)
@@ -228,9 +233,9 @@ def format_running(session: Session) -> str:
 
     Return an empty string if there is neither.
     """
-    queued = session.kernel_manager.queue_status
-    if queued:
-        return format_queue_state(queued.text, queued.until)
+    queue_status = session.kernel_manager.queue_status
+    if queue_status:
+        return format_queue_state(queue_status.text, queue_status.until)
     progress = get_running(session)
     if progress is None or progress.seconds < SHOWN_SECONDS:
         return ""
@@ -273,9 +278,9 @@ def explain_wait(session: Session) -> str:
     if not session.requests.is_locked:
         return ""
     name = one_line(session.name)
-    queued = session.kernel_manager.queue_status
-    if queued:
-        return f"waiting for the kernel of {name}: {queued.text}"
+    queue_status = session.kernel_manager.queue_status
+    if queue_status:
+        return f"waiting for the kernel of {name}: {queue_status.text}"
     progress = get_running(session)
     if progress is None:
         return f"waiting for another request to {name}"
@@ -291,7 +296,7 @@ async def get_entry(
     """Return the entry of a notebook in the list of notebooks.
 
     `is_current` is true for the current notebook. `age` is the time in seconds since
-    the last change of the notebook.
+    the last change of the notebook. Also record the changed and deleted cells.
     """
     await session.kernel_manager.find_or_attach()
     statuses: list[responses.StepStatus | responses.CellStatus] = []
@@ -324,8 +329,8 @@ def _list_statuses(
 ) -> tuple[list[responses.StepStatus], list[responses.CellStatus]]:
     """Return the statuses of the steps, or of the code cells if there is no plan.
 
-    The unused list is empty. Raise NotebookError if there is no plan and the notebook
-    cannot be read.
+    The unused list is empty. Also record the changed and deleted cells. Raise
+    NotebookError if there is no plan and the notebook cannot be read.
     """
     journal_plan = session.state.plan
     if journal_plan.steps:
@@ -341,7 +346,7 @@ def _list_statuses(
 
 
 def _update_changed_cells(session: Session, document: Document | None = None) -> None:
-    """Record which cells were changed or deleted, if the notebook can be read."""
+    """Record the changed and deleted cells, if the notebook can be read."""
     # The next edit or run reports a notebook that cannot be read.
     with contextlib.suppress(NotebookError):
         undelivered_reports.update_changed_cells(session, document)
@@ -394,7 +399,10 @@ def _get_step_status(session: Session, step: Step) -> responses.StepStatus:
 
 
 def get_plan(session: Session) -> responses.PlanResponse:
-    """Return the plan with the status of each step."""
+    """Return the plan with the status of each step.
+
+    Also record the changed and deleted cells, if the notebook can be read.
+    """
     _update_changed_cells(session)
     state = session.state
     steps = [
@@ -414,7 +422,7 @@ def get_plan(session: Session) -> responses.PlanResponse:
 
 def list_history(session: Session) -> list[responses.HistoryEntry]:
     """Return all runs and all executions of other clients, oldest first."""
-    # The number of the run, or of the run before the external execution; and the entry.
+    # The number of the run, or of the run before the external execution, and the entry.
     rows: list[tuple[int, responses.HistoryEntry]] = []
     not_restored = _list_not_restored(session.state)
     for run in session.state.runs:
@@ -430,6 +438,7 @@ def list_history(session: Session) -> list[responses.HistoryEntry]:
 
 
 def _create_run_entry(session: Session, run: Run) -> responses.HistoryEntry:
+    """Return the history entry of a run."""
     return responses.HistoryEntry(
         notebook=session.name,
         run=run.run,
@@ -445,6 +454,7 @@ def _create_run_entry(session: Session, run: Run) -> responses.HistoryEntry:
 def _create_external_entry(
     session: Session, execution: ExternalExecution
 ) -> responses.HistoryEntry:
+    """Return the history entry of an execution of another client."""
     outcome = "error" if execution.error else "ok"
     return responses.HistoryEntry(
         notebook=session.name,
@@ -461,19 +471,23 @@ def _create_external_entry(
 
 
 def _list_not_restored(state: State) -> dict[int, set[str]]:
-    """Return the names that were not restored, by the number of each undone run."""
+    """Return the names that were not restored, by the number of each undone run.
+
+    A run that was undone completely has an empty set.
+    """
     changed = {run.run: run.bound.keys() | run.changes.keys() for run in state.runs}
     names_by_run: dict[int, set[str]] = {}
     for event in state.undone:
         not_restored = event.not_restored.keys()
-        # Other names are known only from the source, or are no variables.
-        listed = set[str]()
+        changed_by_any = set[str]()
         for number in (*event.runs, *event.others):
-            listed |= changed.get(number, set())
+            changed_by_any |= changed.get(number, set())
+        # No run reported these names. Any of the runs may have changed them.
+        unattributed = not_restored - changed_by_any
         for number in event.runs:
             names = names_by_run.setdefault(number, set())
             names |= not_restored & changed.get(number, set())
-            names |= not_restored - listed
+            names |= unattributed
     return names_by_run
 
 
@@ -592,7 +606,8 @@ def _summarize_namespace(
 async def fetch_namespace(session: Session) -> tuple[Namespace, bool]:
     """Return the kernel's namespace and whether the kernel is alive.
 
-    If the namespace is unknown and no cell is running, request it from the kernel.
+    If the namespace is unknown, request the namespace from the kernel, unless another
+    request has the turn.
     """
     kernel = await session.kernel_manager.find_or_attach()
     if kernel is None or await kernel.check_death() is not None:

@@ -94,7 +94,7 @@ def pop_from_other_notebooks(
 def update_changed_cells(
     session: Session, document: Document | None = None
 ) -> ChangedCells:
-    """Record which cells were changed or deleted; return the changed cells.
+    """Record the changed and deleted cells; return the changed cells.
 
     If the selected kernel does not support the notebook's language, return no cells.
     Pass `document` to avoid reading the file again. Raise NotebookError if the file

@@ -55,22 +55,22 @@ async def take_snapshot(
     kernel = await session.kernel_manager.find_or_attach()
     running = session.state.running
     run = running.run if running else 0
-    partial = kernel.partial_output if kernel else None
-    change_count = partial.change_count if partial else 0
+    partial_output = kernel.partial_output if kernel else None
+    change_count = partial_output.change_count if partial_output else 0
     outputs = None
     is_new = (run, change_count) != (request.run, request.changes)
-    if running is not None and partial is not None and is_new:
-        outputs = [_truncate(output) for output in partial.get_outputs()]
+    if running is not None and partial_output is not None and is_new:
+        outputs = [_truncate(output) for output in partial_output.get_outputs()]
     marks = _ViewMarks()
     if request.marks:
         marks = _collect_marks(session)
-    queued = session.kernel_manager.queue_status
+    queue_status = session.kernel_manager.queue_status
     kernels = {}
     for other in others:
         if other.kernel_manager.kernel:
             kernels[other.name] = await other.kernel_manager.get_status()
     running_cell = status_queries.get_running(session)
-    queue_text = queued.text if queued else ""
+    queue_text = queue_status.text if queue_status else ""
     kernel_status = await session.kernel_manager.get_status()
     return ViewSnapshot(
         run=run,

@@ -39,7 +39,7 @@ RECOVERY_SECONDS = 3.0  # for the calls of an earlier daemon
 # A result counts as read after more prompts and ends of turns than this.
 MAX_PROMPTS = 1
 
-Work = Coroutine[Any, Any, "Report | None"]
+Work = Coroutine[Any, Any, "Report | None"]  # runs the cells of a call
 
 
 def start_call(
@@ -47,17 +47,18 @@ def start_call(
     call_id: str | None,
     caller: Caller,
     work: Work,
-    recovered: bool = False,
+    is_recovered: bool = False,
 ) -> BackgroundCall:
-    """Start the work of a call in a task that outlives the request.
+    """Start the work of a call in a task that outlives the request; return the call.
 
-    `recovered` means that an earlier daemon started the call.
+    Without a call ID, the call gets a new ID. `is_recovered` means that an earlier
+    daemon started the call.
     """
     call = BackgroundCall(
         call_id or uuid.uuid4().hex,
         caller,
         asyncio.create_task(work),
-        is_recovered=recovered,
+        is_recovered=is_recovered,
     )
     entry = session.state.background_calls.get(call.id)
     if entry is not None:
@@ -144,7 +145,8 @@ def list_unattended_calls(
 ) -> list[tuple[Session, BackgroundCall]]:
     """Return the background calls for which no client waits, with their sessions.
 
-    `owner` is the ID of the agent session that gets the results.
+    Calls whose result a client accepted are left out. `owner` is the ID of the agent
+    session that gets the results.
     """
     unattended = []
     for session in sessions:
@@ -303,7 +305,7 @@ def get_report(call: BackgroundCall) -> Report:
     try:
         report = call.task.result()
     except StepperError as error:
-        report = run_report.format_not_run(error.message, error.hint)
+        report = run_report.format_error(error)
     except Exception as error:  # noqa: BLE001  # reported like the error of a request
         report = run_report.format_unknown(
             "it is not known whether the cell ran, because stepper itself failed:"
@@ -326,7 +328,7 @@ def _handle_finished_task(session: Session, call: BackgroundCall) -> None:
     if call.in_background:
         _notify_waker(session, call)
         return
-    call.task.exception()  # the caller gets the error; keep asyncio from logging it
+    call.task.exception()  # keeps asyncio from logging an error that the caller gets
     call.apply(CallEvent.FINISHED)
     call.release_wakers()
     session.background_calls.finish(call)
@@ -415,7 +417,7 @@ def process_background_calls(session: Session, since: float) -> None:
         if is_grace_over or session.journal.has_handled(call_id):
             caller = Caller(call_id=call_id, is_alive=lambda: False)
             work = _recover_call(session, call_id, caller)
-            start_call(session, call_id, caller, work, recovered=True)
+            start_call(session, call_id, caller, work, is_recovered=True)
 
 
 async def _recover_call(session: Session, call_id: str, caller: Caller) -> Report:
@@ -438,7 +440,8 @@ async def recover_calls(session: Session) -> None:
 
     Wait for at most RECOVERY_SECONDS, because a cell may still be running.
     """
-    process_background_calls(session, 0.0)
+    long_ago = 0.0  # so that all calls are recovered at once
+    process_background_calls(session, long_ago)
     tasks = [call.task for call in session.background_calls if call.is_recovered]
     if tasks:
         # A task that takes longer waits for a running cell.
@@ -446,7 +449,7 @@ async def recover_calls(session: Session) -> None:
 
 
 def transfer_calls(session: Session, owner: str, client_pid: str) -> None:
-    """Make a new agent session the owner of background calls.
+    """Assign background calls of other agent sessions to a new agent session.
 
     `owner` is the ID of the new session, and `client_pid` the ID of its client process.
     The session gets the calls that this process started before /clear. The session also
@@ -471,8 +474,8 @@ def _has_client(call: BackgroundCall) -> bool:
 def finish_deliveries(session: Session) -> None:
     """Mark results as reported if a running client accepted them.
 
-    This is called when the daemon exits: no one can then check whether the agent has
-    read the results.
+    This is called when the daemon exits, because the daemon can then no longer check
+    whether the agent has read the results.
     """
     for call in session.background_calls:
         if call.delivery and call.delivery.client.is_alive():
@@ -482,8 +485,9 @@ def finish_deliveries(session: Session) -> None:
 async def interrupt_calls(session: Session, owner: str, seconds: float) -> str:
     """Interrupt the kernel; return the reports on an agent session's background calls.
 
-    Wait for the results for at most `seconds`. If no call finishes, return a message on
-    the interrupt. Return an empty string if nothing was interrupted.
+    `owner` is the ID of the agent session. Wait for the results for at most `seconds`,
+    and mark them as reported. If no call finishes, return a message on the interrupt.
+    Return an empty string if nothing was interrupted.
     """
     calls = [
         call

@@ -32,12 +32,12 @@ def compute_wait_seconds(session: Session, call: BackgroundCall) -> float:
     """
     running = session.state.running
     limits = session.outputs.load_limits()
-    queued = session.kernel_manager.queue_status
-    if running is None and queued:
-        queue_seconds = queued.wait_seconds
+    queue_status = session.kernel_manager.queue_status
+    if running is None and queue_status:
+        queue_seconds = queue_status.wait_seconds
         if queue_seconds is None:
             queue_seconds = limits.queue_seconds
-        return queued.since + queue_seconds - call.started_at
+        return queue_status.since + queue_seconds - call.started_at
     if running is None:
         return math.inf  # the kernel is starting
     if running.tool_use_id != call.id:
@@ -57,14 +57,14 @@ def format_backgrounded(session: Session, call: BackgroundCall) -> Report:
     """Return the interim report on a call that continues in the background."""
     state = session.state
     may_queue = session.outputs.load_limits().queue
-    queued = session.kernel_manager.queue_status
-    if queued:
+    queue_status = session.kernel_manager.queue_status
+    if queue_status:
         return background_runs.format_queued(
             session.name,
             state.commands,
-            reason=queued.text,
-            until=queued.until,
-            request=queued.request,
+            reason=queue_status.text,
+            until=queue_status.until,
+            request=queue_status.request,
             queue=may_queue,
         )
     running = state.running
@@ -124,10 +124,10 @@ def format_still_running(session: Session, owner: str) -> str:
     if not session.runs_in_background:
         return ""
     is_notified = _notifies_agent(session, owner)
-    queued = session.kernel_manager.queue_status
-    if queued:
+    queue_status = session.kernel_manager.queue_status
+    if queue_status:
         return background_runs.format_still_queued(
-            session.name, queued.text, queued.until, is_notified
+            session.name, queue_status.text, queue_status.until, is_notified
         )
     progress = status_queries.get_running(session)
     if progress is None:
@@ -152,10 +152,10 @@ def explain_refusal(session: Session, owner: str = "") -> str | None:
     if session.outputs.load_limits().queue or not session.runs_in_background:
         return None
     is_notified = _notifies_agent(session, owner)
-    queued = session.kernel_manager.queue_status
-    if queued:
+    queue_status = session.kernel_manager.queue_status
+    if queue_status:
         return background_runs.format_refused_queued(
-            session.name, session.state.commands, queued.text, is_notified
+            session.name, session.state.commands, queue_status.text, is_notified
         )
     progress = status_queries.get_running(session)
     if progress is None:

@@ -20,7 +20,7 @@ from stepper.messages.background_runs import format_queue_state
 from stepper.messages.quoted_output import format_outputs
 from stepper.messages.run_report import Report, limit_report
 from stepper.policy import cell_list_edits, changed_cells, journal_events
-from stepper.policy.model import Cell, Verdict
+from stepper.policy.model import Cell, Outcome, Verdict
 from stepper.session import status_queries, undelivered_reports
 from stepper.session.background import background_runs
 from stepper.session.caller import Caller
@@ -36,7 +36,7 @@ MIN_WAIT_SECONDS = 0.3
 
 @dataclass(frozen=True)
 class CellRunReport(Report):
-    """A report on the cells of a call, for a `CellRunResponse`."""
+    """A report on the cells of a call, with the fields of its `CellRunResponse`."""
 
     cell_id: str = ""
     state: str = ""
@@ -44,7 +44,7 @@ class CellRunReport(Report):
     cells: Sequence[str] = ()
 
 
-Work = Coroutine[Any, Any, Report | None]
+Work = Coroutine[Any, Any, Report | None]  # runs the cells of a call
 
 
 async def run_with_limit(
@@ -97,6 +97,7 @@ async def wait_for_background(
     Return an interim response after `seconds`, or if a line matches the wake pattern.
     Return None if there is no background run, or if another client got the result.
     """
+    # The clients of calls of an earlier daemon may still request the results.
     background_runs.process_background_calls(session, math.inf)
     calls = [
         call
@@ -151,10 +152,10 @@ def _format_waiting(session: Session, progress: RunningCell | None) -> Report:
 
     `progress` is the progress of the other cell.
     """
-    queued = session.kernel_manager.queue_status
+    queue_status = session.kernel_manager.queue_status
     queue_state = ""
-    if queued:
-        queue_state = format_queue_state(queued.text, queued.until)
+    if queue_status:
+        queue_state = format_queue_state(queue_status.text, queue_status.until)
     running_name = progress.name if progress else ""
     return mcp_cells.format_waiting(running_name, queue_state)
 
@@ -223,10 +224,10 @@ def create_response(session: Session, call: BackgroundCall) -> CellRunResponse:
 def _complete_report(
     session: Session, call: BackgroundCall, report: Report
 ) -> CellRunReport:
-    """Add the cell, the state and the figures to the report on a recovered call.
+    """Return the report on a recovered call, with the cell, the state and the figures.
 
     The report of a call that an earlier daemon started has only a text. The journal
-    contains the other values.
+    contains the other values. The cells below that have not run are added to the text.
     """
     runs = [run for run in session.state.runs if run.tool_use_id == call.id]
     if not runs:
@@ -240,6 +241,8 @@ def _complete_report(
         state = "ok"
     elif session.state.stop:
         state = "stopped"
+    elif run.outcome is Outcome.CANCELLED:
+        state = "cancelled"
     else:
         state = "failed"
     figures = session.language.diagnosis.list_saved_figures(run.run)

@@ -1,4 +1,4 @@
-"""Runs the cells that Claude Code writes: check, preflight, run, report."""
+"""Runs the cells that an agent writes: check, preflight check, run, report."""
 
 from __future__ import annotations
 
@@ -42,22 +42,24 @@ STALE_LINE_LIMIT = 300  # characters of the line for the user
 
 
 async def run_edited_cell(
-    session: Session, edit: CellEdit, caller: Caller, again: bool = False
+    session: Session, edit: CellEdit, caller: Caller, is_repeated: bool = False
 ) -> Report | None:
     """Run a code cell that the agent inserted or replaced; return the report.
 
-    Return None if there is nothing to report. With `again`, the client repeats a call
-    that an earlier daemon received. If the call was already handled, return its report.
+    After a deletion or an edit of a text cell, nothing runs: report the restored values
+    and the stale cells. Return None if there is nothing to report. With `is_repeated`,
+    the client repeats a call that an earlier daemon received. If the call was already
+    handled, return its report.
     """
     if edit.mode == "delete":
         return await _report_deletion(session)
     if edit.cell_type not in (None, "code"):
         return _report_stale(session)
     caller.call_id = edit.tool_use_id
-    waits_in_line = session.requests.is_locked
-    async with _take_turn(session, caller, again):
+    must_wait = session.requests.is_locked
+    async with _take_turn(session, caller, is_repeated=is_repeated):
         if session.journal.has_handled(edit.tool_use_id):
-            if again:
+            if is_repeated:
                 return session.journal.take_report(edit.tool_use_id)
             return None
         cells = session.read_with_unique_ids().cells
@@ -70,26 +72,26 @@ async def run_edited_cell(
                 f"{missing} in {session.name}",
                 "Read the notebook again to see its cell ids",
             )
-        if waits_in_line and edit.source and cell.source != edit.source:
+        if must_wait and edit.source and cell.source != edit.source:
             return run_report.format_not_run(
                 f"{cell.label} was changed while it was queued: the call that"
                 " changed it runs the new source"
             )
         new_cells = [cell] if edit.mode == "insert" else []
         report, _ = await run_cells(
-            session, cells, [cell], new_cells, edit.consent, caller, alone=True
+            session, cells, [cell], new_cells, edit.consent, caller, is_only_cell=True
         )
         return report
 
 
 def _take_turn(
-    session: Session, caller: Caller, again: bool
+    session: Session, caller: Caller, *, is_repeated: bool
 ) -> contextlib.AbstractAsyncContextManager[None]:
     """Return a context manager that waits for the turn of a call.
 
-    With `again`, the client repeats a call that an earlier daemon received.
+    With `is_repeated`, the client repeats a call that an earlier daemon received.
     """
-    if again:
+    if is_repeated:
         return session.take_turn(reconnecting=caller)
     return session.take_turn(caller=caller)
 
@@ -103,26 +105,27 @@ def _restore_plan(session: Session, document: Document) -> Document:
 
 
 async def run_written_notebook(
-    session: Session, write: FileWrite, caller: Caller, again: bool = False
+    session: Session, write: FileWrite, caller: Caller, is_repeated: bool = False
 ) -> Report | None:
     """Run the new and changed code cells after the agent wrote a notebook file.
 
-    Return the report, or None if there is nothing to report. With `again`, the client
-    repeats a call that an earlier daemon received. In this case, run only the remaining
-    cells, and return one report on all cells.
+    Return the report, or None if there is nothing to report. With `is_repeated`, the
+    client repeats a call that an earlier daemon received. In this case, run only the
+    remaining cells, and return one report on all cells.
     """
     caller.call_id = write.tool_use_id
-    if session.runs_in_background and not again:
+    if session.runs_in_background and not is_repeated:
         document = _restore_plan(session, session.read())
         if not backgrounding.list_other_pending_cells(session, document.cells):
             return None  # no cell would run, so do not wait for the background run
-    async with _take_turn(session, caller, again):
+    async with _take_turn(session, caller, is_repeated=is_repeated):
         earlier_report = None
-        if again:
+        if is_repeated:
             earlier_report = session.journal.take_report(write.tool_use_id)
         if session.journal.has_handled(write.tool_use_id):
             has_failed = earlier_report is not None and not earlier_report.ok
-            if not again or has_failed:
+            # After a failed cell, the remaining cells of the call do not run.
+            if not is_repeated or has_failed:
                 return earlier_report
         last_sources = session.state.last_sources
         cells = _restore_plan(session, session.read_with_unique_ids()).cells
@@ -143,14 +146,14 @@ async def run_cells(
     new_cells: Sequence[Cell],
     consent: Consent,
     caller: Caller,
-    alone: bool = False,
+    is_only_cell: bool = False,
 ) -> tuple[Report | None, list[RunSummary]]:
     """Run cells until one fails; return the report and the finished runs.
 
-    `cells` are all cells of the notebook, and `new_cells` are the cells of `to_run`
-    that were just inserted. `alone` means that the agent wrote a single cell. The
-    report is None if there is nothing to report. Raise StepperError if the first cell
-    did not run because of an error.
+    Before that, undo the runs of deleted cells. `cells` are all cells of the notebook,
+    and `new_cells` are the cells of `to_run` that were just inserted. `is_only_cell`
+    means that the agent wrote a single cell. The report is None if there is nothing to
+    report. Raise StepperError if the first cell did not run because of an error.
     """
     # The report of this call covers these cells.
     pop_unreported_cells(session, to_run)
@@ -170,12 +173,12 @@ async def run_cells(
                 consent,
                 caller,
                 is_new=cell in new_cells,
-                alone=alone,
+                is_only_cell=is_only_cell,
             )
         except StepperError as error:
             if not finished and not error.accepted:
                 raise
-            result = format_error(error)
+            result = run_report.format_error(error)
         if not isinstance(result, RunSummary):
             if not finished or result is None:
                 return result, finished
@@ -193,30 +196,19 @@ async def run_cells(
     return session.journal.log_report(report, finished[-1]), finished
 
 
-def format_error(error: StepperError) -> Report:
-    """Return the report on a cell for which an error was raised.
-
-    If the error's `accepted` attribute is true, the cell may have run. Otherwise it did
-    not run.
-    """
-    if error.accepted:
-        return run_report.format_unknown(error.message, error.hint)
-    return run_report.format_not_run(error.message, error.hint)
-
-
 async def _report_deletion(session: Session) -> Report | None:
-    """Undo the runs of deleted cells; return a report on that and on stale cells.
+    """Undo the runs of deleted cells; report the restored values and the stale cells.
 
-    While another request has the turn, nothing is undone: the next run does it. Return
-    None if there is nothing to report.
+    While another request has the turn, nothing is undone; the next run then undoes the
+    runs. Return None if there is nothing to report.
     """
     return _report_stale(session, await undo_deleted_cells_if_idle(session))
 
 
 async def undo_deleted_cells_if_idle(session: Session) -> list[str]:
-    """Undo the runs of deleted cells if no other request has the turn.
+    """Undo the runs of deleted cells if no request has the turn.
 
-    Return sentences on what was restored.
+    Return sentences on the restored values. If the notebook cannot be read, do nothing.
     """
     if session.requests.is_locked or session.kernel_manager.kernel is None:
         return []
@@ -250,13 +242,13 @@ async def _run_or_refuse(
     caller: Caller,
     *,
     is_new: bool,
-    alone: bool,
+    is_only_cell: bool,
 ) -> RunSummary | Report | None:
     """Run a cell if the policy allows the run; return the summary of the run.
 
-    `is_new` means that the cell was just inserted, and `alone` that the agent wrote a
-    single cell. Return a report if the cell must not run, and None if the cell need not
-    run.
+    `is_new` means that the cell was just inserted, and `is_only_cell` that the agent
+    wrote a single cell. Return a report if the cell must not run, and None if the cell
+    need not run.
     """
     decision = run_decisions.decide_on_written_cell(
         session.state,
@@ -265,7 +257,7 @@ async def _run_or_refuse(
         consent,
         session.limits,
         is_new=is_new,
-        is_only_cell=alone,
+        is_only_cell=is_only_cell,
     )
     if decision.action is run_decisions.CellAction.WAIT:
         commands = CommandLines(session.name, session.state.commands.program)
@@ -330,7 +322,7 @@ async def _run_preflight_check(
     fault = cell_undo.explain_removed_name(session, fault, removed, cell, cells)
     work = create_work(session, cells, cell)
     work = replace(work, timeout=0.0, notes=session.pop_notices())
-    started = work.create_started_event(0, caller)
+    started = work.create_started_event(0, caller)  # the cell does not run
     run = started.create_run(Outcome.ERROR, Verdict.RECOVERABLE, fault, 0.0)
     failure = journal_events.PreflightFailed(**vars(run), at=started.at)
     decision = run_decisions.decide_after_preflight(session.state, failure, work.limits)

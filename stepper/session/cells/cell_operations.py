@@ -26,6 +26,7 @@ from stepper.session.cells import agent_edits
 from stepper.session.mcp_responses import CellChangeResponse
 from stepper.session.session import Session
 
+# Returns the new list of cells, given the current cells of the notebook.
 Rearrange = Callable[[Sequence[Cell]], Sequence[Cell]]
 # Returns the existing cells that a call runs if it changes no cell.
 SelectExisting = Callable[[Sequence[Cell]], list[Cell]]
@@ -42,10 +43,12 @@ async def run_cell(
     references = cell_list_edits.CellReferences()
 
     def select_existing(cells: Sequence[Cell]) -> list[Cell]:
+        """Return the cell that the arguments name; the list is empty for a new cell."""
         if arguments.old_string is not None:
-            within = references.resolve_id(cells, arguments.cell_id)
+            # The cell may be named only by the text that it contains.
+            cell_id = references.resolve_id(cells, arguments.cell_id)
             cell, _ = cell_list_edits.edit_source(
-                cells, within, arguments.old_string, ""
+                cells, cell_id, arguments.old_string, ""
             )
             return [cell]
         if arguments.cell_id is None:
@@ -53,13 +56,14 @@ async def run_cell(
         return [references.resolve(cells, arguments.cell_id)]
 
     def rearrange(cells: Sequence[Cell]) -> Sequence[Cell]:
+        """Return the cells with the edited, replaced or new cell."""
         if arguments.cell_id is not None:
             cell = references.resolve(cells, arguments.cell_id)
             _check_source(session, cell, arguments.expected_source_hash)
         if arguments.old_string is not None:
-            within = references.resolve_id(cells, arguments.cell_id)
+            cell_id = references.resolve_id(cells, arguments.cell_id)
             cell, source = cell_list_edits.edit_source(
-                cells, within, arguments.old_string, arguments.new_string or ""
+                cells, cell_id, arguments.old_string, arguments.new_string or ""
             )
             return cell_list_edits.replace_cell(
                 cells, cell, source, arguments.cell_type
@@ -129,12 +133,13 @@ async def add_cells(
     references = cell_list_edits.CellReferences()
 
     def rearrange(cells: Sequence[Cell]) -> list[Cell]:
+        """Return the cells with the new cells."""
         after = references.resolve_id(cells, arguments.after)
         index = cell_list_edits.find_insertion_index(cells, after)
         return cell_list_edits.insert_cells(cells, index, new_cells)
 
     return await _write_and_run(
-        session, rearrange, caller, consent, lambda _: [], runs=arguments.run
+        session, rearrange, caller, consent, lambda _: [], should_run=arguments.run
     )
 
 
@@ -156,6 +161,7 @@ def parse_cells(cells: Sequence[object]) -> list[Cell]:
 
 
 def _parse_cell(value: object) -> Cell:
+    """Parse a new cell; raise UsageError if it is invalid."""
     if not isinstance(value, dict) or not isinstance(value.get("source"), str):
         raise UsageError(
             "each item of `cells` must be an object with a string `source`"
@@ -176,14 +182,15 @@ async def _write_and_run(
     caller: Caller,
     consent: Consent,
     select_existing: SelectExisting,
-    runs: bool = True,
+    *,
+    should_run: bool = True,
 ) -> Report:
     """Write cells if the edit gate allows it, and run the new and changed code cells.
 
     `rearrange` returns the new list of cells, and `select_existing` returns the cells
-    to run if no cell changes. If `runs` is false, no cell runs. Writing only Markdown
-    cells does not wait for a running cell. Raise UsageError for an invalid reference to
-    a cell.
+    to run if no cell changes. If `should_run` is false, no cell runs. Writing only
+    Markdown cells does not wait for a running cell. If the call was already handled,
+    return its report. Raise UsageError for an invalid reference to a cell.
     """
     if session.journal.has_handled(caller.call_id):
         async with session.take_turn(reconnecting=caller):
@@ -196,16 +203,21 @@ async def _write_and_run(
     try:
         cells = session.read_with_unique_ids().cells
         _, selected = _rearrange_and_select(cells, rearrange, select_existing)
-        runs_code = runs and any(cell.is_code for cell in selected)
+        runs_code = should_run and any(cell.is_code for cell in selected)
         if runs_code and backgrounding.explain_refusal(session):
             report = mcp_cells.format_refused(_describe_running(session))
             return _create_refusal(report)
-        turn = (
-            session.take_turn(caller=caller) if runs_code else contextlib.nullcontext()
-        )
+        turn: contextlib.AbstractAsyncContextManager[None] = contextlib.nullcontext()
+        if runs_code:
+            turn = session.take_turn(caller=caller)
         async with turn:
             return await _write_in_turn(
-                session, rearrange, caller, consent, select_existing, runs
+                session,
+                rearrange,
+                caller,
+                consent,
+                select_existing,
+                should_run=should_run,
             )
     except cell_list_edits.CellReferenceError as error:
         raise UsageError(
@@ -220,8 +232,15 @@ async def _write_in_turn(
     caller: Caller,
     consent: Consent,
     select_existing: SelectExisting,
-    runs: bool,
+    *,
+    should_run: bool,
 ) -> CellRunReport:
+    """Write cells if the edit gate allows it, and run the new and changed code cells.
+
+    If code runs, the caller must have the turn. The parameters are those of
+    `_write_and_run`.
+    """
+    # The notebook may have changed while the request waited for its turn.
     cells = session.read_with_unique_ids().cells
     rearranged, selected = _rearrange_and_select(cells, rearrange, select_existing)
     refusal = _explain_refusal(session, cells, rearranged, selected, consent)
@@ -236,7 +255,14 @@ async def _write_in_turn(
         selected = written or select_existing(cells)
     new_cells = selected if has_new else []
     return await _run_written(
-        session, cells, selected, new_cells, caller, consent, runs, has_changes
+        session,
+        cells,
+        selected,
+        new_cells,
+        caller,
+        consent,
+        should_run=should_run,
+        has_changes=has_changes,
     )
 
 
@@ -259,15 +285,17 @@ async def _run_written(
     new_cells: Sequence[Cell],
     caller: Caller,
     consent: Consent,
-    runs: bool,
+    *,
+    should_run: bool,
     has_changes: bool,
 ) -> CellRunReport:
     """Run the code cells among the written cells; return the report.
 
-    `new_cells` are the inserted cells. `has_changes` means that the file was written.
+    `new_cells` are the inserted cells. `has_changes` means that the file was written;
+    otherwise, `written` are existing cells. If `should_run` is false, no cell runs.
     """
     runnable = changed_cells.select_runnable(written)
-    to_run = runnable if runs else []
+    to_run = runnable if should_run else []
     finished: list[RunSummary] = []
     report: Report | None
     if to_run:
@@ -279,7 +307,7 @@ async def _run_written(
                 new_cells,
                 consent,
                 caller,
-                alone=len(written) == 1,
+                is_only_cell=len(written) == 1,
             )
         except StepperError as error:
             report = run_report.format_not_run(error.message, error.hint)
@@ -317,7 +345,10 @@ def _list_saved_figures(session: Session, finished: Sequence[RunSummary]) -> lis
 def create_run_report(
     session: Session, response: responses.RunResponse, finished: Sequence[RunSummary]
 ) -> CellRunReport:
-    """Return the report on a run of existing cells."""
+    """Return the report on the command `run` or `restore`.
+
+    `finished` are the summaries of the runs.
+    """
     if not finished:
         default_text = (
             f"stepper: {one_line(session.name)} has no cells to run for this request."
@@ -354,14 +385,17 @@ def create_run_report(
 
 
 def _create_refusal(report: Report, state: str = "refused") -> CellRunReport:
+    """Return the report on a call that wrote nothing."""
     return CellRunReport(report.text, report.line, report.stop, ok=False, state=state)
 
 
 def _describe_running(session: Session) -> str:
     """Return a text on the cell that is running or waiting for the kernel."""
-    queued = session.kernel_manager.queue_status
-    if queued:
-        return f"a cell of {session.name} is waiting for its kernel ({queued.text})"
+    queue_status = session.kernel_manager.queue_status
+    if queue_status:
+        return (
+            f"a cell of {session.name} is waiting for its kernel ({queue_status.text})"
+        )
     progress = status_queries.get_running(session)
     if progress is None:
         return "another cell is running"
@@ -428,8 +462,8 @@ async def change_cells(
 ) -> CellChangeResponse:
     """Delete or move cells, or clear their outputs, even while a cell is running.
 
-    If no cell is running, the runs of deleted cells are undone.
-    Raise UsageError for invalid arguments, and StepperError in plan mode.
+    If no cell is running, the runs of deleted cells are undone. Raise UsageError for
+    invalid arguments, and StepperError in plan mode.
     """
     _check_change_arguments(arguments)
     if consent is Consent.WITHHELD:
@@ -438,12 +472,14 @@ async def change_cells(
     references = cell_list_edits.CellReferences()
 
     def select_cells(cells: Sequence[Cell]) -> list[Cell]:
+        """Return the cells that the arguments name, each once; check their sources."""
         selected = [references.resolve(cells, name) for name in arguments.cell_ids]
         for cell, expected_hash in zip(selected, hashes, strict=False):
             _check_source(session, cell, expected_hash)
         return list(dict.fromkeys(selected))
 
     def rearrange(cells: Sequence[Cell]) -> Sequence[Cell]:
+        """Return the cells without the deleted cells, or with the moved cells."""
         selected = select_cells(cells)
         if arguments.action == "delete":
             return cell_list_edits.remove_cells(cells, selected)
@@ -469,16 +505,20 @@ async def change_cells(
             cell_list_edits.REFERENCE_HINT,
         ) from None
     cell_ids = [cell.id for cell in session.file.read_uncached().cells]
-    changed_ids = []
-    if arguments.action != "delete":
-        changed_ids = [cell_ids[index] for index in indexes]
-    restored = []
+    changed_ids: list[str] = []
+    sentences: list[str] = []
     if arguments.action == "delete":
-        restored = await agent_edits.undo_deleted_cells_if_idle(session)
+        sentences = await agent_edits.undo_deleted_cells_if_idle(session)
+    else:
+        changed_ids = [cell_ids[index] for index in indexes]
     stale_lines = stale_cells.report_new_after_edit(session)
-    lines = "\n".join(filter(None, [*restored, stale_lines]))
     return CellChangeResponse(
-        session.name, changed_ids, cell_ids, len(selected), lines, is_unchanged
+        notebook=session.name,
+        changed=changed_ids,
+        cells=cell_ids,
+        count=len(selected),
+        follows="\n".join(filter(None, [*sentences, stale_lines])),
+        unchanged=is_unchanged,
     )
 
 

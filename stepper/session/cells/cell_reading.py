@@ -24,17 +24,18 @@ from stepper.session.mcp_responses import CellReadResponse
 from stepper.session.session import Session
 
 EXTRA_PAGES = 20  # how many pages after the requested pages are counted
+# The first line of outputs in a digest. A response has a separate field for outputs.
 TITLE = "Output:\n"
 
 
 async def read_cells(
     session: Session, arguments: mcp_commands.CellRead, owner: str
 ) -> CellReadResponse:
-    """Return pages of the digest of the requested cells, for the agent `owner`.
+    """Return pages of the digest of the requested cells.
 
-    This does not wait for a running cell, and reads files in a thread. With all
-    outputs, they are read only for the counted pages. Raise UsageError if a cell or the
-    page does not exist.
+    `owner` is the ID of the agent session. This does not wait for a running cell, and
+    reads files in a thread. If complete outputs are requested, only the outputs on the
+    counted pages are read. Raise UsageError if a cell or the page does not exist.
     """
     document = await notebook_reading.read_document(session)
     selected = None
@@ -53,6 +54,7 @@ async def read_cells(
     page_limit = last_page + EXTRA_PAGES
 
     def split_cells() -> Iterator[mcp_cells.CellRead]:
+        """Yield the cells, split into parts that fit on a page."""
         for block in digest.blocks:
             cell = document.cells[block.cell.index]
             description = _describe_cell(session, cell, block.cell, arguments.outputs)
@@ -60,6 +62,7 @@ async def read_cells(
             yield from mcp_cells.split_cell(replace(description, outputs=outputs))
 
     def create_pages() -> list[list[mcp_cells.CellRead]]:
+        """Return at most `page_limit` pages of cells."""
         try:
             return mcp_cells.split_pages(split_cells(), page_limit, head)
         finally:
@@ -94,9 +97,10 @@ async def read_cells(
 def _select_cells(
     name: str, cells: Sequence[Cell], references: Sequence[object]
 ) -> Sequence[Cell]:
-    """Return the referenced cells; a reference may also be a range of numbers.
+    """Return the referenced cells, each once, in the order of the references.
 
-    Raise UsageError if a referenced cell does not exist.
+    A reference may also be a range of numbers. `name` is the name of the notebook, for
+    messages. Raise UsageError if a referenced cell does not exist.
     """
     selected: dict[int, Cell] = {}
     for reference in references:
@@ -111,6 +115,10 @@ def _select_cells(
 
 
 def _get_cell(name: str, cells: Sequence[Cell], reference: object) -> Cell:
+    """Return the referenced cell; raise UsageError if it does not exist.
+
+    `name` is the name of the notebook, for the message.
+    """
     try:
         return cell_list_edits.get_referenced_cell(cells, reference)
     except cell_list_edits.CellReferenceError as error:
@@ -150,7 +158,10 @@ def _describe_cell(
 def _format_outputs(
     session: Session, cell: Cell, block: DigestBlock, output_amount: str
 ) -> str:
-    """Return the outputs of a cell as text, or an empty string if there are none."""
+    """Return the outputs of a cell as text, or an empty string if there are none.
+
+    `output_amount` is "none", "brief" or "full".
+    """
     if output_amount == "none" or not cell.is_code:
         return ""
     lines = list(block.outputs)

@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from stepper.common.errors import (
     KernelError,
@@ -82,8 +83,8 @@ class CellWork:
     ) -> journal_events.RunStarted:
         """Return the journal event for the start of a run.
 
-        `run` is the number of the run, and `kernel` the ID of the kernel. `undo` is
-        what the kernel undoes before.
+        `run` is the number of the run, or 0 if the cell does not run, and `kernel` the
+        ID of the kernel. `undo` may contain earlier runs that the kernel undoes first.
         """
         restore = undo.restore if undo else None
         cell = self.cell
@@ -106,6 +107,17 @@ class CellWork:
             undoes_others=restore.other_runs if restore else (),
             undoes_names=restore.sorted_names if restore else None,
         )
+
+
+class RunResult(NamedTuple):
+    """A logged run, its execution, and the decision on the next action.
+
+    The next action is to retry the cell, to stop the notebook or to continue.
+    """
+
+    run: journal_events.RunEnded
+    execution: Execution
+    decision: run_decisions.RunDecision
 
 
 def create_work(
@@ -152,12 +164,14 @@ async def run_cell(
     keep_time: bool = True,
     recompute: bool = True,
 ) -> RunSummary:
-    """Run a cell and retry it after transient errors; stop the notebook if required.
+    """Run a cell and retry it after transient errors; return the summary of the run.
 
-    With `keep_time`, the modification time of the file is preserved. With `recompute`,
-    run cells above it first if they must compute values again; if one of them fails,
-    return its summary. Raise StepperError if the cell did not run. If it
-    is unknown whether the cell ran, the error's `accepted` attribute is true.
+    Stop the notebook if required. With `keep_time`, the modification time of the file
+    is preserved. With `recompute`, first run the cells above that must compute values
+    again; if one of these cells fails, return its summary. If the notebook stops
+    because no kernel can start, return a summary with the run number 0. Raise
+    StepperError if the cell did not run for another reason. If it is unknown whether
+    the cell ran, the error's `accepted` attribute is true.
     """
     problem = changed_cells.find_encoding_problem(cell.source)
     if problem:
@@ -169,50 +183,80 @@ async def run_cell(
         failed_summary = await _recompute(session, work, caller)
         if failed_summary is not None:
             return failed_summary
-    while True:
-        try:
-            kernel = await session.kernel_manager.get_or_start_kernel(
-                caller.environ, caller.disconnected
-            )
-        except KernelError as error:
-            return _handle_start_failure(session, work, caller, error)
-        _check_language(session, kernel)
-        description = kernel.describe()
-        work.notes = [*session.pop_notices(), *work.notes]
-        if not work.repeat_count:
-            work.notes += command_messages.format_walltime_note(
-                work.timeout, description.location, description.walltime_left
-            )
-        if caller.disconnected.is_set():
-            raise StepperError(
-                "interrupted before the cell ran: the client disconnected"
-            )
-        work.notes += await cell_undo.undo_deleted_cells(
-            session, cells, before_run=True
+    try:
+        result = await _run_once(session, work, caller)
+    except KernelError as error:
+        return _handle_start_failure(session, work, caller, error)
+    result = await _retry(session, work, caller, result)
+    return await finish_run(session, work, result)
+
+
+async def _run_once(session: Session, work: CellWork, caller: Caller) -> RunResult:
+    """Run a cell without retries; log the run and write its outputs.
+
+    If the cell will be retried, no outputs are written. Raise StepperError if the cell
+    did not run. If it is unknown whether the cell ran, the error's `accepted` attribute
+    is true.
+    """
+    kernel = await session.kernel_manager.get_or_start_kernel(
+        caller.environ, caller.disconnected
+    )
+    _check_language(session, kernel)
+    description = kernel.describe()
+    work.notes = [*session.pop_notices(), *work.notes]
+    if not work.repeat_count:
+        work.notes += command_messages.format_walltime_note(
+            work.timeout, description.location, description.walltime_left
         )
-        undo = cell_undo.create_request(session, kernel, cells, cell, work.limits)
-        started = work.create_started_event(
-            session.state.next_run, caller, kernel.id, undo
-        )
-        started_at = time.monotonic()
-        session.journal.log(started, sync=SyncMode.NONE)
-        execution = await _execute(session, kernel, work, started, caller, undo)
-        elapsed = time.monotonic() - started_at
-        run, decision = await record_execution(
-            session, work, started, execution, elapsed
-        )
-        if decision.action is not run_decisions.NextAction.RETRY:
-            break
+    if caller.disconnected.is_set():
+        raise StepperError("interrupted before the cell ran: the client disconnected")
+    work.notes += await cell_undo.undo_deleted_cells(
+        session, work.cells, before_run=True
+    )
+    undo = cell_undo.create_request(session, kernel, work.cells, work.cell, work.limits)
+    started = work.create_started_event(session.state.next_run, caller, kernel.id, undo)
+    started_at = time.monotonic()
+    session.journal.log(started, sync=SyncMode.NONE)
+    execution = await _execute(session, kernel, work, started, caller, undo)
+    elapsed = time.monotonic() - started_at
+    return await record_execution(session, work, started, execution, elapsed)
+
+
+async def _retry(
+    session: Session, work: CellWork, caller: Caller, result: RunResult
+) -> RunResult:
+    """Run a cell again while the last decision is a retry; return the last result.
+
+    `result` is the result of the first run. If a retry is cancelled or cannot start,
+    write the outputs of the last run, which then counts as final. Notes for the report
+    are added to `work`. Raise StepperError, with a true `accepted` attribute, if it is
+    unknown whether the cell ran again.
+    """
+    while result.decision.action is run_decisions.NextAction.RETRY:
+        run = result.run
+        wait = result.decision.wait
         failure = f"run {run.run} failed: {run.error}"
-        if not await session.requests.wait_for_retry(decision.wait, caller):
+        if not await session.requests.wait_for_retry(wait, caller):
             work.notes.append(f"{failure}; the retry was cancelled")
-            run = replace(run, verdict=Verdict.CANCELLED, outcome=Outcome.CANCELLED)
-            break
-        work.notes.append(
-            f"{failure}; stepper ran the cell again after {decision.wait:g} s"
-        )
+            write_unretried_outputs(session, work, result)
+            cancelled_run = replace(
+                run, verdict=Verdict.CANCELLED, outcome=Outcome.CANCELLED
+            )
+            return result._replace(run=cancelled_run)
+        retry_note = f"{failure}; stepper ran the cell again after {wait:g} s"
+        work.notes.append(retry_note)
         work.repeat_count += 1
-    return await finish_run(session, work, run, execution, decision)
+        try:
+            result = await _run_once(session, work, caller)
+        except StepperError as error:
+            if error.accepted:
+                raise
+            position = work.notes.index(retry_note)
+            work.notes[position] = f"{failure}; the retry did not run: {error.message}"
+            work.repeat_count -= 1
+            write_unretried_outputs(session, work, result)
+            return result
+    return result
 
 
 async def _recompute(
@@ -311,11 +355,11 @@ async def record_execution(
     started: journal_events.RunStarted,
     execution: Execution,
     elapsed: float,
-) -> tuple[journal_events.RunEnded, run_decisions.RunDecision]:
+) -> RunResult:
     """Evaluate an execution, write its outputs and log the run.
 
-    `elapsed` is the time in seconds, including the wait for the kernel. Return the
-    logged run and the decision on the next action (retry, stop or continue).
+    If the cell will be retried, no outputs are written. Notes for the report are added
+    to `work`. `elapsed` is the time in seconds, including the wait for the kernel.
     """
     state = session.state
     cell = work.cell
@@ -342,7 +386,7 @@ async def record_execution(
         session, work, started, execution, finished_run, unmet_criterion
     )
     decision = run_decisions.decide_after_run(state, run, work.limits)
-    # A retry replaces the outputs.
+    # A retry replaces the outputs. Without it, see `write_unretried_outputs`.
     if decision.action is not run_decisions.NextAction.RETRY:
         work.notes += session.outputs.write_outputs(
             cell, execution, run.step, run.run, keep_time=work.keeps_mtime
@@ -353,7 +397,20 @@ async def record_execution(
     has_failed = verdict is Verdict.RECOVERABLE
     failed_execution = execution if has_failed else None
     session.outputs.set_failed_execution(failed_execution)
-    return run, decision
+    return RunResult(run, execution, decision)
+
+
+def write_unretried_outputs(
+    session: Session, work: CellWork, result: RunResult
+) -> None:
+    """Write the outputs of a run that is not retried, although this was decided.
+
+    The notes on the outputs are added to the work.
+    """
+    run = result.run
+    work.notes += session.outputs.write_outputs(
+        work.cell, result.execution, run.step, run.run, keep_time=work.keeps_mtime
+    )
 
 
 def _create_run_event(
@@ -434,14 +491,9 @@ async def judge_execution(
     return run_decisions.Judgement(fault, verdict)
 
 
-async def finish_run(
-    session: Session,
-    work: CellWork,
-    run: journal_events.RunEnded,
-    execution: Execution,
-    decision: run_decisions.RunDecision,
-) -> RunSummary:
+async def finish_run(session: Session, work: CellWork, result: RunResult) -> RunSummary:
     """Finish a logged run: stop the notebook if required, and summarize the run."""
+    run, execution, decision = result
     session.write_late_outputs()
     summary = summarize_run(session, work, run, execution)
     # Scaling images and listing folders takes time.
@@ -585,9 +637,9 @@ def _describe_figures_and_effects(
         is_cancelled = run.outcome is Outcome.CANCELLED
         # Files of other machines can't be checked.
         files_since = None if session.kernel_manager.is_remote else started_ns
-        end = "its interrupt" if is_cancelled else "failing"
+        event = "its interrupt" if is_cancelled else "failing"
         effects = diagnosis.describe_side_effects(
-            execution.diagnosis_data, files_since, end
+            execution.diagnosis_data, files_since, event
         )
         names = effects.names
         if execution.undo is not None:
@@ -631,7 +683,7 @@ def _handle_start_failure(
         f"the cell was NOT run: {error.message}",
         ("KernelStartFailed",),
     )
-    started = work.create_started_event(0, caller)
+    started = work.create_started_event(0, caller)  # the cell does not run
     run = started.create_run(Outcome.KERNEL_DIED, Verdict.UNRECOVERABLE, fault, 0.0)
     work.notes = []
     work.timeout = 0.0

@@ -1,7 +1,7 @@
 """Undo before a cell runs again and after a cell was deleted: requests and results.
 
-`policy/undo/undone_runs` decides what is undone. The kernel restores it and reports
-what it restored; only this report counts.
+`policy/undo/undone_runs` selects the runs to undo. The kernel restores values and
+reports the restored names; only this report counts.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from stepper.session.protocols import Kernel
 from stepper.session.session import Session
 from stepper.session.session_state.notebook_journal import format_now
 
-# The time for the before-image of a run.
+# The time limit for the before-image of a run: from IMAGE_SECONDS to MAX_IMAGE_SECONDS.
 IMAGE_SECONDS = 0.015
 MAX_IMAGE_SECONDS = 0.5
 IMAGE_SHARE = 0.04  # of the duration of the cell's last run
@@ -99,7 +99,7 @@ def create_request(
 
 
 def _get_image_seconds(runs: undone_runs.KernelRuns, cell: Cell) -> float:
-    """Return the time for the before-image of the next run of a cell, in seconds."""
+    """Return the time limit for the before-image of a cell's next run, in seconds."""
     durations = (run.duration_s for run in reversed(runs.all) if run.cell_id == cell.id)
     last_duration = next(durations, 0.0)
     return min(MAX_IMAGE_SECONDS, max(IMAGE_SECONDS, IMAGE_SHARE * last_duration))
@@ -149,7 +149,11 @@ def find_expected_changes(
 def record_restore(
     session: Session, started: journal_events.RunStarted, execution: Execution
 ) -> list[str]:
-    """Log what the kernel undid before a run; return notes for the report."""
+    """Log the runs that the kernel undid before a run; return notes for the report.
+
+    The notes leave out names that were not restored but that the run assigned. If no
+    run was undone or the kernel died, log nothing and return no notes.
+    """
     runs = (*started.undoes, *started.undoes_others)
     if not runs or execution.death is not None:
         return []
@@ -224,12 +228,12 @@ def list_journaled_facts(facts: UndoFacts | None) -> dict[str, Any]:
 
 
 class Recomputation(NamedTuple):
-    """The cells that compute values again that cannot be restored.
+    """The cells to run again because they assign values that cannot be restored.
 
-    `names` are the values. `cells` must run before the cell that needs the values; the
-    list is empty if it is unknown which cells provide the values, or if they take too
-    long. `seconds` is the duration of their last runs. If `cells` is empty, it is the
-    duration of the last runs of all cells that succeeded.
+    `names` are the names of the values. `cells` must run before the cell that needs the
+    values; the list is empty if it is unknown which cells provide the values, or if the
+    cells take too long. `seconds` is the duration of the last runs of `cells` or, if
+    `cells` is empty, of all cells that succeeded.
     """
 
     names: Collection[str]
@@ -271,7 +275,7 @@ def plan_recomputation(
 
 
 def list_only_restored(facts: UndoFacts | None) -> frozenset[str]:
-    """Return the names that were restored before a run and that the run did not change.
+    """Return the names that were restored before a run and not changed by the run.
 
     `facts` are the kernel's facts on the run, or None if it reported none.
     """
@@ -360,20 +364,22 @@ def explain_removed_name(
     if binding_run.cell_id == cell.id:
         sentences = [undo_report.format_removed_name(name), fault.suggestion]
         return replace(fault, suggestion="; ".join(filter(None, sentences)))
-    numbers = [other.number for other in cells if other.id == binding_run.cell_id]
-    first_number = numbers[0] if numbers else 0
-    suggestion = undo_report.format_removed_below(name, first_number)
+    number = 0  # the cell was deleted
+    for other in cells:
+        if other.id == binding_run.cell_id:
+            number = other.number
+    suggestion = undo_report.format_removed_below(name, number)
     return replace(fault, suggestion=suggestion)
 
 
 async def undo_deleted_cells(
     session: Session, cells: Sequence[Cell], *, before_run: bool = False
 ) -> list[str]:
-    """Undo the runs of deleted cells; return sentences on what was restored.
+    """Undo the runs of deleted cells; return sentences on the restored values.
 
     `cells` are all cells of the notebook. The caller must have the turn. If the kernel
-    reports no result, a later call asks again. With `before_run`, a cell runs next, so
-    log that nothing is known about the values.
+    reports no result, log nothing, so that a later call undoes the runs again. But with
+    `before_run`, a cell runs next: then log that the values are not known.
     """
     kernel = session.kernel_manager.kernel
     limits = session.limits()
@@ -385,7 +391,7 @@ async def undo_deleted_cells(
         return []
     session.journal.update_run_history()
     sentences = []
-    # A cell below may use what a cell above it did, so it is undone first.
+    # A cell may use values of a cell above it, so the later cell is undone first.
     for cell_id, own_runs in sorted(
         deleted.items(), key=lambda item: item[1][0].run, reverse=True
     ):

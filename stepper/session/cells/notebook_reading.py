@@ -42,7 +42,8 @@ class NotebookDigest(NamedTuple):
 async def read_document(session: Session) -> Document:
     """Return the contents of a notebook; raise NotebookError if this fails.
 
-    They are not cached, because an idle daemon must not hold notebooks in memory.
+    The contents are not cached, because an idle daemon must not keep notebooks in
+    memory.
     """
     return await asyncio.to_thread(session.file.read_uncached)
 
@@ -60,11 +61,12 @@ async def read_notebook(
     """Return the digest of a notebook for the agent session `owner`.
 
     `document` is the contents of the notebook, and `selected` its cells in the digest,
-    or None for all cells. `max_size` limits the digest, in bytes. `is_partial` means
-    that the agent reads more of its last digest: the line numbers must not change. With
-    `has_pages`, the cells can be understood without the head, which only the first page
-    has. After `figure_seconds`, no more recorded images are saved as files.
-    This does not wait for a running cell.
+    or None for all cells. A digest of all cells is recorded as a read of the session.
+    `max_size` limits the digest, in bytes. `is_partial` means that the agent reads more
+    of its last digest: the line numbers must not change. With `has_pages`, the cells
+    can be understood without the head, which only the first page has. After
+    `figure_seconds`, no more recorded images are saved as files. This does not wait for
+    a running cell.
     """
     status = await status_queries.get_status(session, document)
     changes = ""
@@ -84,6 +86,7 @@ async def read_notebook(
     create_cell = make_cell_factory(session, document, figures)
 
     def create_digest() -> NotebookDigest:
+        """Return the digest; this may save figures, so it runs in a thread."""
         digest_cells = [create_cell(cell) for cell in cells]
         shown_status = asdict(replace(status, cells=(), off_plan=()))
         head = notebook_digest.format_head(
@@ -157,7 +160,10 @@ def _count_names(session: Session) -> int | None:
 
 
 def is_range(reference: object) -> bool:
-    """Return whether a reference to cells is a range of numbers, such as 3-5 or 3-."""
+    """Return whether a reference to cells is a range of numbers, such as 3-5 or 3-.
+
+    `-5` is not a range here, but an index from the end of the notebook.
+    """
     if not isinstance(reference, str):
         return False
     match = NUMBERS.fullmatch(reference)
@@ -167,9 +173,10 @@ def is_range(reference: object) -> bool:
 def select_cells(name: str, cells: Sequence[Cell], selection: str) -> Sequence[Cell]:
     """Return the cells that `selection` names.
 
-    `selection` is the id of a cell, the number of a code cell (`3`), or a range of
+    `selection` is the ID of a cell, the number of a code cell (`3`), or a range of
     numbers (`3-5`, `3-`, `-5`). The other cells directly above a selected code cell are
-    also selected. Raise UsageError if there is no such cell.
+    also selected, and the cells below the last code cell if it is selected. `name` is
+    the name of the notebook, for messages. Raise UsageError if there is no such cell.
     """
     by_id = [cell for cell in cells if cell.id == selection]
     if by_id:
@@ -181,9 +188,11 @@ def select_cells(name: str, cells: Sequence[Cell], selection: str) -> Sequence[C
             f"{name} has no cell {selection[:100]!r}; --cells takes an id, a number or"
             " a range of numbers, such as 3-5"
         )
-    first_text, is_range, last_text = match.groups()
+    first_text, dash, last_text = match.groups()
     first = int(first_text or 1)
-    last = int(last_text or count) if is_range else first
+    last = first
+    if dash:
+        last = int(last_text or count)
     if not 1 <= first <= last or first > count:
         raise UsageError(f"{name} has {count} code cells, but not {selection[:100]}")
     selected: list[Cell] = []
@@ -213,6 +222,7 @@ def make_cell_factory(
     recent_ids = {run.cell_id for run in state.runs[-RECENT_RUNS:]}
 
     def create_cell(cell: Cell) -> DigestCell:
+        """Return the description of a cell."""
         if not cell.is_code:
             return DigestCell(
                 cell_id=cell.id,
@@ -268,6 +278,7 @@ def get_cell_state(session: Session, cell: Cell, run: RunEnded | None) -> str:
     if run.outcome is not Outcome.OK:
         return notebook_digest.FAILED
     if state.succeeded_sources.get(cell.id) != run.source_hash:
+        # The run was in an earlier kernel, or a later preflight check failed.
         return notebook_digest.NOT_RUN
     if cell.id in state.stale_ids:
         return notebook_digest.STALE
@@ -315,10 +326,10 @@ def get_completeness(
 def _record_read(
     session: Session, cells: Sequence[Cell], owner: str, is_partial: bool
 ) -> str:
-    """Record what an agent session reads, and return a line on the changes.
+    """Record a read of an agent session; return a line on the changes since the last.
 
-    A partial read is not recorded, and the changes are those of the last read.
-
+    `cells` are all cells of the notebook, and `owner` is the ID of the session. A
+    partial read is not recorded, and the line is that of the read that it continues.
     The line is empty if the session reads the notebook for the first time, or if
     `owner` is empty.
     """
@@ -334,7 +345,9 @@ def _record_read(
     previous_read = session.agent_reads.get_previous_read(owner)
     if previous_read is None:
         return ""
-    added, edited, ran = [], [], []
+    added: list[Cell] = []
+    edited: list[Cell] = []
+    ran: list[Cell] = []
     for cell in cells:
         before = previous_read.get(cell.id)
         if before is None:

@@ -1,4 +1,4 @@
-"""`stepper undo`: return the kernel to the state before a cell, on request.
+"""`stepper undo`: restores the kernel's state before a cell, on request.
 
 `policy/undo/requested_undo` selects the runs. The kernel restores everything that it
 can, and only its report counts.
@@ -29,11 +29,12 @@ from stepper.session.session_state.notebook_journal import format_now
 async def undo(
     session: Session, cell_name: str | int | None, caller: Caller
 ) -> responses.UndoResponse:
-    """Undo the last run, or all runs since a cell ran first; report what was restored.
+    """Undo the last run, or restore the state before the first run of a cell.
 
-    `cell_name` is the number or the id of the cell. Raise StepperError, before anything
-    is undone, if undo is off, no kernel or a cell is running, or the kernel does not
-    keep the state.
+    `cell_name` is the number or the ID of the cell, or None for the last run. The
+    response lists the restored values. Raise StepperError, before anything is undone,
+    if undo is off, no kernel or a cell is running, or the kernel does not keep the
+    state. Also raise StepperError if the kernel does not report a result.
     """
     _check_ready(session, caller)
     next_run = session.state.next_run
@@ -53,7 +54,7 @@ async def undo(
 def _check_ready(session: Session, caller: Caller) -> None:
     """Raise StepperError if undo is off or a cell is running.
 
-    Raise it also if the agent requests the undo and the notebook is stopped.
+    Also raise StepperError if the agent requests the undo and the notebook is stopped.
     """
     problem = "nothing was undone"
     if not cell_undo.is_enabled(session, session.limits()):
@@ -73,7 +74,10 @@ def _check_ready(session: Session, caller: Caller) -> None:
 
 
 async def _get_kernel(session: Session) -> Kernel:
-    """Return the running kernel; raise KernelError if it can undo nothing now."""
+    """Return the running kernel.
+
+    Raise KernelError if no kernel is running, or if it executes code of another client.
+    """
     kernel = await session.kernel_manager.find_or_attach()
     if kernel is None or await kernel.check_death() is not None:
         hint = ""
@@ -146,9 +150,9 @@ async def _undo_runs(
 ) -> UndoFacts:
     """Undo all changes of runs in the kernel; return the kernel's facts.
 
-    Raise KernelError if the kernel undid nothing, or did not report what it undid. In
-    the second case, log that nothing is known about the values, and add a notice for
-    the agent if the user requested the undo.
+    Raise KernelError if the kernel undid nothing, or did not report a result. In the
+    second case, log that the values are not known, and add a notice for the agent if
+    the user requested the undo.
     """
     request = RestoreRequest(tuple(run.run for run in reversed(selected)), None)
     try:
@@ -161,7 +165,8 @@ async def _undo_runs(
     if facts is None:
         unknown = cell_undo.complete_result(session, request, kernel.id, None)
         images = session.state.undo_images
-        lost_facts = UndoFacts(0, restore=unknown, images=images)
+        no_run = 0  # no run follows the undo
+        lost_facts = UndoFacts(no_run, restore=unknown, images=images)
         _log(session, kernel, selected, lost_facts, lost=True)
         if caller.is_outside_agent:
             numbers = _list_numbers(_list_undone_cells(cells, selected))
@@ -187,13 +192,16 @@ def _record(
     facts: UndoFacts,
     caller: Caller,
 ) -> responses.UndoResponse:
-    """Log what the kernel undid; return the response."""
+    """Log the undone runs and update the stale cells; return the response.
+
+    If the user requested the undo, also add a notice for the agent.
+    """
     result = facts.restore
     assert result is not None
     state = session.state
     _log(session, kernel, selected, facts)
-    undone = _list_undone_cells(cells, selected)
-    text = undo_report.format_requested(_list_numbers(undone), result)
+    undone_cells = _list_undone_cells(cells, selected)
+    text = undo_report.format_requested(_list_numbers(undone_cells), result)
     if caller.is_outside_agent:
         session.notices.add(f"at the user's request, {text}")
     lines = [f"{text[0].upper()}{text[1:]}."]
@@ -206,7 +214,7 @@ def _record(
         lines.append(status_text.format_undo(vars(reach)))
     return responses.UndoResponse(
         notebook=session.name,
-        undone=undone,
+        undone=undone_cells,
         restored=[*result.restored],
         removed=[*result.removed],
         not_restored=result.not_restored,
@@ -223,9 +231,9 @@ def _log(
     facts: UndoFacts,
     lost: bool = False,
 ) -> None:
-    """Log what the kernel undid on request.
+    """Log the runs that the kernel undid on request, and their restored names.
 
-    `lost` says that the kernel did not report what it undid.
+    `lost` means that the kernel did not report a result.
     """
     result = facts.restore
     assert result is not None

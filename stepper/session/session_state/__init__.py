@@ -1,5 +1,5 @@
-"""The state of a session: each module has one class, which owns a part of it.
+"""The state of a session: each module has one class, which manages a part of it.
 
-Other modules read the attributes of an owner and call its methods; they never assign to
-them. `tests/test_state_owners.py` checks this.
+Other modules read the attributes of these objects and call their methods; they never
+assign to the attributes. `tests/test_state_owners.py` checks this.
 """

@@ -124,8 +124,8 @@ class KernelManager:
     async def take_over(self) -> None:
         """Take over the kernel of an earlier daemon and interrupt its execution.
 
-        If the kernel has died, set `unhandled_death`. If the kernel does not answer, it
-        still needs a takeover.
+        If the kernel has died, set `unhandled_death`. If the kernel cannot be reached,
+        do nothing: `needs_takeover` stays true.
         """
         try:
             death = None
@@ -354,11 +354,11 @@ class KernelManager:
         try:
             while not start.done():
                 await asyncio.wait([start], timeout=POLL_SECONDS)
-                queued = self.launcher.queue_status
+                queue_status = self.launcher.queue_status
                 is_disconnected = disconnected is not None and disconnected.is_set()
                 is_cancelled = self._start_cancelled or is_disconnected
-                if queued and is_cancelled and not start.done():
-                    await self._withdraw(start, queued)
+                if queue_status and is_cancelled and not start.done():
+                    await self._withdraw(start, queue_status)
             return start.result()
         finally:
             if not start.done():
@@ -366,7 +366,7 @@ class KernelManager:
                 await asyncio.wait([start])
 
     async def _withdraw(
-        self, start: asyncio.Future[Kernel], queued: QueueStatus
+        self, start: asyncio.Future[Kernel], queue_status: QueueStatus
     ) -> None:
         """Cancel a queued start and withdraw the request for the kernel.
 
@@ -374,7 +374,9 @@ class KernelManager:
         """
         interruption = "interrupted while the kernel waited in a queue"
         self._withdrawal = replace(
-            queued, text=f"the request is being withdrawn ({queued.text})", until=""
+            queue_status,
+            text=f"the request is being withdrawn ({queue_status.text})",
+            until="",
         )
         try:
             start.cancel()
@@ -383,9 +385,9 @@ class KernelManager:
                 return
             await self.launcher.cancel_request()
             self.withdrawal_result = "there is no kernel"
-            if queued.request:
+            if queue_status.request:
                 self.withdrawal_result = (
-                    f"the {queued.request} was withdrawn, and there is no kernel"
+                    f"the {queue_status.request} was withdrawn, and there is no kernel"
                 )
             raise StepperError(f"{interruption}: {self.withdrawal_result}")
         except KernelError as error:
@@ -416,9 +418,10 @@ class KernelManager:
     async def shut_down(self, reason: str) -> bool:
         """Shut down the kernel; return whether there was one.
 
-        If there is no kernel, cancel a pending request for a kernel. `reason` is
-        recorded as the reason for the loss of the variables. Raise KernelError if the
-        kernel may still be running.
+        If there is no kernel, cancel a pending request for a kernel. stepper only
+        disconnects from a kernel that it did not start. If the variables are lost,
+        record `reason` as the reason. Raise KernelError if the kernel may still be
+        running.
         """
         kernel = self.kernel
         self.kernel = None
@@ -450,9 +453,9 @@ class KernelManager:
         """
         kernel = self.kernel
         if kernel is None:
-            queued = self.queue_status
-            if queued is not None:
-                return KernelStatus(state="queued", where=queued.text)
+            queue_status = self.queue_status
+            if queue_status is not None:
+                return KernelStatus(state="queued", where=queue_status.text)
             state = "starting" if self.is_starting else "none"
             return KernelStatus(state=state)
         is_dead = await kernel.check_death() is not None

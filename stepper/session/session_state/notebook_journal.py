@@ -52,7 +52,7 @@ class NotebookJournal:
         self._notices = notices
         self._on_event = on_event  # called after each event
         self.run_history = run_history.History(analyze_names)
-        # The last result of `find_dependencies`, and what it was computed from.
+        # The last result of `find_dependencies`, and its inputs.
         self._dependencies = Dependencies()
         self._dependencies_key: tuple[object, ...] = ()
         self._dependencies_runs: Sequence[journal_events.RunEnded] = ()
@@ -119,6 +119,7 @@ class NotebookJournal:
 
         Return None if it was the check of another tool call.
         """
+        # The report on a failed preflight check has the number 0: there was no run.
         text = self.state.reports.get(0)
         if text is None or tool_use_id != self.state.preflight_call_id:
             return None
@@ -166,7 +167,7 @@ class NotebookJournal:
     # Values that are not in the journal
 
     def compare_with_notebook(self, cells: Sequence[Cell]) -> list[Cell]:
-        """Record which cells are changed or open; return the new and changed cells.
+        """Record the changed and the open cells; return the new and changed cells.
 
         `cells` are all cells of the notebook.
         """

@@ -80,8 +80,10 @@ class OutputWriter:
 
         The result contains the notes of the execution, and notes on omitted outputs and
         on a failed write. If a later attempt may succeed, the outputs become pending.
-        `step` is the ID of the cell's plan step, and `run` the number of the run.
-        `keep_time` preserves the modification time of the file.
+        `execution.in_notebook` is true afterwards if the outputs were written.
+        `execution.timings` is cleared if the configuration turns off timings. `step` is
+        the ID of the cell's plan step, and `run` the number of the run. `keep_time`
+        preserves the modification time of the file.
         """
         limits = self.load_limits()
         if not limits.record_timing:
@@ -131,12 +133,12 @@ class OutputWriter:
 
         If a write fails, set `next_retry` and leave the remaining outputs pending.
         """
-        started = time.monotonic()
+        started_at = time.monotonic()
         for pending in list(self.journal.state.pending_outputs.values()):
             try:
                 problem = self._write_pending(pending)
             except NotebookError:
-                self.next_retry = _compute_retry_time(started)
+                self.next_retry = _compute_retry_time(started_at)
                 return
             self.journal.log(
                 journal_events.OutputsWritten(
@@ -157,7 +159,10 @@ class OutputWriter:
         Return an empty string, or the reason if the outputs can never be written. Raise
         NotebookError if the outputs cannot be written now.
         """
-        cell = Cell(pending.cell_id, -1, pending.number, "code", pending.source)
+        unknown_index = -1  # the cell is found by its ID and source
+        cell = Cell(
+            pending.cell_id, unknown_index, pending.number, "code", pending.source
+        )
         run = self.journal.state.find_run(pending.run)
         execution = Execution(
             outcome=run.outcome if run else Outcome.OK,
@@ -273,11 +278,11 @@ class OutputWriter:
         no long-running cell runs. If the notebook cannot be read or written, a later
         call tries again.
         """
-        started = time.monotonic()
+        started_at = time.monotonic()
         try:
             has_late_outputs = self.late.collect_pending()
         except NotebookError:
-            self._delay_late_write(started)
+            self._delay_late_write(started_at)
             return
         # Pending outputs of earlier runs must be written first.
         if self.journal.state.pending_outputs:
@@ -298,17 +303,17 @@ class OutputWriter:
             late_outputs = self.late.write(widgets, partial_outputs)
             if partial_outputs:
                 self._last_written = version
-        self._delay_late_write(started)
+        self._delay_late_write(started_at)
         for late_output in late_outputs:
             self.journal.log(replace(late_output, at=format_now()), sync=SyncMode.NONE)
 
-    def _delay_late_write(self, started: float) -> None:
+    def _delay_late_write(self, started_at: float) -> None:
         """Set the time of the next write of late outputs, after a write or an attempt.
 
-        `started` is the start of the write (monotonic clock).
+        `started_at` is the start of the write (monotonic clock).
         """
         self.next_late_write = max(
-            time.monotonic() + LATE_SECONDS, _compute_retry_time(started)
+            time.monotonic() + LATE_SECONDS, _compute_retry_time(started_at)
         )
 
     def _add_late_message(self, target: CellVersion, message: dict[str, Any]) -> None:
@@ -382,11 +387,11 @@ def _list_omissions(execution: Execution, limits: Limits) -> list[str]:
     return notes
 
 
-def _compute_retry_time(started: float) -> float:
-    """Return the time of the next write, after a write that started at `started`.
+def _compute_retry_time(started_at: float) -> float:
+    """Return the time of the next write, after a write that started at `started_at`.
 
     Both times are of the monotonic clock. The pause is RETRY_FACTOR times as long as
     the write.
     """
     now = time.monotonic()
-    return now + RETRY_FACTOR * (now - started)
+    return now + RETRY_FACTOR * (now - started_at)

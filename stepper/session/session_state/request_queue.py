@@ -87,7 +87,7 @@ class RequestQueue:
                 del self._reconnecting[call_id]
 
     def is_reconnecting(self, call_id: str | None) -> bool:
-        """Return whether a caller requests the result of an earlier tool call."""
+        """Return whether a caller requests the result of the tool call with an ID."""
         return call_id in self._reconnecting
 
     def waits_for_run(self, caller: Caller, call_id: str | None) -> bool:
@@ -135,7 +135,12 @@ class RequestQueue:
         self.last_used = time.monotonic()
 
     async def wait_for_retry(self, seconds: float, caller: Caller) -> bool:
-        """Wait before the retry of a cell; return False if the retry was cancelled."""
+        """Wait before the retry of a cell; return False if the retry was cancelled.
+
+        The retry is also cancelled if the caller has disconnected.
+        """
+        if caller.disconnected.is_set():
+            return False
         self.running_caller = caller
         self._retry_cancelled.clear()
         try:

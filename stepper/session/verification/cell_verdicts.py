@@ -57,7 +57,10 @@ def count_failing(findings: ReplayFindings, verdicts: Sequence[CellVerdict]) -> 
 def _create_verdict(
     session: Session, findings: ReplayFindings, cell: Cell, sources: Sources
 ) -> CellVerdict:
-    """Return the verdict on a cell."""
+    """Return the verdict on a cell, without the duration of its run.
+
+    `sources` contain the sources of the cells and the names of the changed files.
+    """
     if cell.index in findings.partial.skipped:
         source = findings.partial.describe_source(cell.index)
         return CellVerdict(cell.id, cell.number, ReplayVerdict.SKIPPED, source)

@@ -15,7 +15,7 @@ class TooLargeError(Exception):
 
 
 class LimitedFile:
-    """A new file that raises an error when too many bytes are written to it."""
+    """A new file for at most `max_bytes`; more bytes raise TooLargeError."""
 
     def __init__(self, path: str, max_bytes: int) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL

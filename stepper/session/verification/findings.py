@@ -59,8 +59,8 @@ class ReplayFindings:
     lacks_execution_counts: bool
     widget_models: Models
     sources: Sources
-    first: ReplayResult = field(default_factory=ReplayResult)
-    others: list[ReplayResult] = field(default_factory=list)
+    first: ReplayResult = field(default_factory=ReplayResult)  # of the first replay
+    others: list[ReplayResult] = field(default_factory=list)  # of further replays
     partial: PartialReplay = FULL_REPLAY
     # By cell index.
     differences: dict[int, Difference] = field(default_factory=dict)
@@ -126,10 +126,10 @@ class ReplayFindings:
         return self.sources.uses_drawn_values(cell)
 
     def settle_doubtful(self, cells: Sequence[Cell]) -> None:
-        """Judge cells that would need more replays than there was time for.
+        """Judge changed cells that use random numbers as nondeterministic.
 
-        Whether replays take long depends on the load of the machine. Drawn values must
-        not be called changed on a slow machine, and nondeterministic on a fast one.
+        This is for cells that need another replay if no time is left. The number of
+        replays depends on the load of the machine, but the verdict must not.
         """
         for cell in cells:
             difference = self.differences[cell.index]
@@ -182,9 +182,9 @@ def update_differences(
         if new_outputs is None or not _is_comparable(findings, cell):
             continue
         recorded = findings.recording.outputs[cell.index]
-        lacks_counts = findings.lacks_execution_counts
-        if recorded is None and lacks_counts and not new_outputs.outputs:
-            recorded = []
+        may_have_run = recorded is None and findings.lacks_execution_counts
+        if may_have_run and not new_outputs.outputs:
+            recorded = []  # the cell has no outputs, as in the recording
         if recorded is None:
             continue
         old, new, *further = _prepare_outputs(
@@ -229,7 +229,8 @@ def _do_only_times_differ(
 ) -> bool:
     """Return whether outputs of a cell that reads the clock differ only in times.
 
-    Two fresh runs may show the same date, so they do not reveal such differences.
+    Return False for a cell that does not read the clock. Two fresh runs may show the
+    same date, so a comparison of fresh runs does not reveal such differences.
     """
     sources = [other.source for other in findings.cells]
     if not clock_values.reads_clock(cell.source, sources):

@@ -18,7 +18,7 @@ from stepper.policy.execution_result import CellVersion
 from stepper.policy.model import Cell
 from stepper.session.session import Session
 
-LATE_SECONDS = 0.3
+LATE_SECONDS = 0.3  # how long to wait for late outputs
 UNWRITTEN = "the outputs of the replay could not be written"
 # Sources that may start a thread, a task or a process, or register a callback.
 BACKGROUND = re.compile(
@@ -26,7 +26,7 @@ BACKGROUND = re.compile(
     r"|subprocess|popen|system\(|spawn|process|fork|\.start\(|&['\"\s]*$",
     re.IGNORECASE | re.MULTILINE,
 )
-# Keys of an output that say nothing about what the cell prints or shows.
+# Keys of an output that are not part of the printed text or the shown data.
 OTHER_KEYS = ("execution_count", "metadata", "transient")
 
 
@@ -35,7 +35,8 @@ async def collect_outputs(
 ) -> dict[int, list[dict[str, Any]]]:
     """Return the outputs of the cells that ran, by cell index.
 
-    Raise StepperError if outputs cannot be written.
+    If necessary, wait for late outputs. Raise StepperError if outputs cannot be
+    written.
     """
     outputs = _write_and_read(fresh, cells)
     kernel = fresh.kernel_manager.kernel

@@ -22,6 +22,7 @@ from stepper.policy.model import Cell
 from stepper.session import progress_events, stale_cells
 from stepper.session.caller import Caller
 from stepper.session.session import Session
+from stepper.session.session_state.notebook_language import PYTHON_LANGUAGES
 from stepper.session.verification import checkpoints
 from stepper.session.verification.checkpoints import Checkpoint
 
@@ -30,8 +31,8 @@ from stepper.session.verification.checkpoints import Checkpoint
 class PartialReplay:
     """The cells that a replay skips, and the checkpoints that it loads instead.
 
-    Both are by cell index. For a full replay, both are empty. `is_live_kernel_used`
-    says whether the live kernel executed code to save values, even if this failed.
+    Both contain cell indexes, and are empty for a full replay. `is_live_kernel_used`
+    means that the live kernel executed code to save values, even if this failed.
     """
 
     skipped: frozenset[int] = frozenset()
@@ -66,7 +67,8 @@ def find_first_cell(session: Session, document: Document, from_cell: str) -> Cel
             f"--from: there is no code cell {one_line(from_cell, 100)!r}; the notebook"
             f" has {format_count(len(cells), 'code cell')}"
         )
-    if document.language != "python" or not session.language.is_python:
+    is_python = document.language in PYTHON_LANGUAGES and session.language.is_python
+    if not is_python:
         raise UsageError(
             "--from needs a notebook in Python: stepper cannot find the dependencies"
             " between cells in other languages"
@@ -75,7 +77,7 @@ def find_first_cell(session: Session, document: Document, from_cell: str) -> Cel
 
 
 class PartialReplayPlanner:
-    """Plans a partial replay of a notebook."""
+    """Selects the cells that a partial replay skips and the values that it loads."""
 
     def __init__(self, session: Session, document: Document, from_cell: str) -> None:
         self.session = session
@@ -87,10 +89,9 @@ class PartialReplayPlanner:
         self.cells_by_id = {cell.id: cell for cell in select_runnable(self.cells)}
         marked = (*self.dependencies.stale, *self.dependencies.hidden)
         self.marked_ids = {entry.cell.id for entry in marked}
-        # Whether the last run was in the live kernel. Only `plan_with_checkpoint` finds
-        # this out.
+        # Whether the last run was in the live kernel; `plan_with_checkpoint` sets this.
         self.is_live = False
-        # IDs of the cells whose values cannot be saved.
+        # IDs of the cells whose values could not be saved.
         self.unsavable_ids = set[str]()
         self.is_live_kernel_used = False
 
@@ -185,7 +186,7 @@ class PartialReplayPlanner:
 
 
 def _get_indexes(plan: ReplayPlan) -> frozenset[int]:
-    """Return the indexes of the skipped cells."""
+    """Return the indexes of the cells that a plan skips."""
     return frozenset(cell.index for cell in plan.skipped)
 
 

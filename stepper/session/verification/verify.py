@@ -92,7 +92,7 @@ async def verify(
     `list_file_changes` returns the project files that the replays changed. Raise
     StepperError if a replay was interrupted or no kernel started.
     """
-    started = time.monotonic()
+    started_at = time.monotonic()
     findings = ReplayFindings.from_document(session, document)
     if options.from_cell:
         findings.partial = await _plan_partial_replay(
@@ -100,7 +100,7 @@ async def verify(
         )
     replays = NotebookReplays(session, findings, options, caller, progress)
     file_changes = await replays.run(list_file_changes)
-    # The verdicts also use the kernel of an earlier daemon.
+    # A verdict may mention the notebook's own kernel, also that of an earlier daemon.
     await session.kernel_manager.find_or_attach()
     original_changes: Sequence[FileChange] = file_changes
     if options.is_scratch:
@@ -117,7 +117,7 @@ async def verify(
         reproduces=_have_all_reproduced(verdicts),
         cells=verdicts,
         files=file_changes,
-        duration_s=round(time.monotonic() - started, 3),
+        duration_s=round(time.monotonic() - started_at, 3),
         kernels=replay_count,
         packages=find_changed_packages(session, findings),
         where=options.where,
