@@ -538,12 +538,13 @@ class Session:
         for call in self.background_calls:
             if call.in_background and call.id != self._running_call_id:
                 call.caller.disconnected.set()
-        is_interrupted = await self.kernel_manager.interrupt("user")
-        waits_for_retry = self.requests.running_caller is not None
-        if waits_for_retry and not is_interrupted:
-            self.requests.cancel_retry()
+        if await self.kernel_manager.interrupt("user"):
             return True
-        return is_interrupted
+        # If no code is running, the caller waits for the retry of a cell.
+        waits_for_retry = self.requests.running_caller is not None
+        if waits_for_retry:
+            self.requests.cancel_retry()
+        return waits_for_retry
 
     async def cancel_for_caller(self, caller: Caller) -> None:
         """Cancel the run or the retry of a caller that disconnected."""

@@ -623,43 +623,15 @@ def _get_completeness(execution: Execution) -> Completeness:
 def _describe_figures_and_effects(
     session: Session, execution: Execution, run: Run
 ) -> tuple[list[str], list[str]]:
-    """Return the lines of the figure summary, and warnings.
+    """Save the figures of a run; return the lines of the figure summary, and warnings.
 
-    If the run did not succeed, the warnings describe its side effects. The figures are
-    saved.
+    If the run did not succeed, the warnings describe its side effects.
     """
     diagnosis = session.language.diagnosis
     if run.verdict is Verdict.FINE:
         warnings = diagnosis.find_warnings(execution)
     else:
-        # File times are compared with this time; a remote host has another clock.
-        started_ns = int(parse_moment(run.started_at).timestamp() * 1e9)
-        is_cancelled = run.outcome is Outcome.CANCELLED
-        # Files of other machines can't be checked.
-        files_since = None if session.kernel_manager.is_remote else started_ns
-        event = "its interrupt" if is_cancelled else "failing"
-        effects = diagnosis.describe_side_effects(
-            execution.diagnosis_data, files_since, event
-        )
-        names = effects.names
-        if execution.undo is not None:
-            names = undo_report.format_next_start(
-                execution.undo,
-                bool(effects.cell_files),
-                run.duration_s,
-                session.language.comment,
-            )
-        times = statement_times.parse_times(execution.diagnosis_data.get("times"))
-        failing_line = None
-        if run.fault:
-            failing_line = run.fault.line
-        warnings = [
-            *statement_times.format_times(times, run.duration_s, failing_line or 0),
-            *effects.commands,
-            *names,
-            *effects.cell_files,
-            *effects.other_files,
-        ]
+        warnings = _describe_side_effects(session, execution, run)
     figure_lines = diagnosis.summarize_figures(execution, run.run)
     kernel = session.kernel_manager.kernel
     is_local = kernel is not None and not kernel.describe().location
@@ -667,6 +639,40 @@ def _describe_figures_and_effects(
         hint = command_messages.format_render_hint(session.state.commands, run.number)
         figure_lines = [*figure_lines, hint]
     return figure_lines, warnings
+
+
+def _describe_side_effects(
+    session: Session, execution: Execution, run: Run
+) -> list[str]:
+    """Return lines on the times and the side effects of a run that did not succeed."""
+    # Files of other machines can't be checked, and these machines have other clocks.
+    files_since = None
+    if not session.kernel_manager.is_remote:
+        files_since = int(parse_moment(run.started_at).timestamp() * 1e9)
+    is_cancelled = run.outcome is Outcome.CANCELLED
+    event = "its interrupt" if is_cancelled else "failing"
+    effects = session.language.diagnosis.describe_side_effects(
+        execution.diagnosis_data, files_since, event
+    )
+    names = effects.names
+    if execution.undo is not None:
+        names = undo_report.format_next_start(
+            execution.undo,
+            bool(effects.cell_files),
+            run.duration_s,
+            session.language.comment,
+        )
+    times = statement_times.parse_times(execution.diagnosis_data.get("times"))
+    failing_line = 0  # unknown
+    if run.fault and run.fault.line:
+        failing_line = run.fault.line
+    return [
+        *statement_times.format_times(times, run.duration_s, failing_line),
+        *effects.commands,
+        *names,
+        *effects.cell_files,
+        *effects.other_files,
+    ]
 
 
 def _handle_start_failure(

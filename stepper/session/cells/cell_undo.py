@@ -84,7 +84,10 @@ def create_request(
     cell: Cell,
     limits: Limits,
 ) -> UndoRequest | None:
-    """Return the undo part of the next run of a cell, or None if undo is off."""
+    """Return the undo part of the next run of a cell.
+
+    Return None if undo is off or the kernel cannot undo runs.
+    """
     if not _can_undo(session, kernel, limits):
         return None
     session.journal.update_run_history()

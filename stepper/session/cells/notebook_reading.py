@@ -113,6 +113,7 @@ async def show_notebook(
 ) -> responses.ShowResponse:
     """Return the digest of a notebook, or of the cells that `cells` selects.
 
+    `owner` is the ID of the agent session that reads the digest, or an empty string.
     Raise NotebookError if the notebook cannot be read, and UsageError if `cells` is not
     valid: see `select_cells`.
     """
@@ -121,11 +122,11 @@ async def show_notebook(
     if cells:
         selected = select_cells(session.name, document.cells, cells)
     digest, status, _ = await read_notebook(session, owner, document, selected)
-    shown = []
+    shown_cells = []
     line = len(digest.head) + 1
     for block in digest.blocks:
         cell = block.cell
-        shown.append(
+        shown_cells.append(
             responses.ShownCell(
                 cell=cell.number,
                 cell_id=cell.cell_id,
@@ -146,7 +147,7 @@ async def show_notebook(
         notebook=session.name,
         state=status.state,
         head="\n".join(digest.head),
-        cells=shown,
+        cells=shown_cells,
         text="\n".join(digest.lines),
     )
 
