@@ -11,7 +11,7 @@ from dataclasses import asdict, replace
 from typing import NamedTuple
 
 from stepper.common.errors import UsageError
-from stepper.common.text import TRUNCATED
+from stepper.common.text import TRUNCATED, format_count
 from stepper.messages import command_messages
 from stepper.messages.digest import notebook_digest
 from stepper.messages.digest.notebook_digest import Digest, DigestCell
@@ -195,7 +195,8 @@ def select_cells(name: str, cells: Sequence[Cell], selection: str) -> Sequence[C
     if dash:
         last = int(last_text or count)
     if not 1 <= first <= last or first > count:
-        raise UsageError(f"{name} has {count} code cells, but not {selection[:100]}")
+        code_cells = format_count(count, "code cell")
+        raise UsageError(f"{name} has {code_cells}, but not {selection[:100]}")
     selected: list[Cell] = []
     text_cells: list[Cell] = []
     for cell in cells:
