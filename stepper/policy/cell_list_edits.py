@@ -61,7 +61,7 @@ def get_referenced_cell(cells: Cells, reference: object) -> Cell:
     a string nor an integer.
     """
     cell = None
-    is_bool = isinstance(reference, bool)
+    is_bool = isinstance(reference, bool)  # JSON's true is no number
     if isinstance(reference, Reference) and not is_bool:
         cell = find_referenced_cell(cells, reference)
     if cell is None:
@@ -156,7 +156,7 @@ def find_insertion_index(cells: Cells, after: Reference | None) -> int:
 
 
 def insert_cells(cells: Cells, index: int, new: Cells) -> list[Cell]:
-    """Return the cells with new cells inserted at an index."""
+    """Return the cells, with the cells `new` inserted at an index."""
     above = cells[:index]
     below = cells[index:]
     return [*above, *new, *below]

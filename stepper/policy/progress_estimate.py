@@ -230,6 +230,7 @@ def find_shares(line: str) -> Iterator[Share]:
             part = percent
             total = 100.0
             total_text = "%"
+        # A single item is no progress, and `40/12` is no share.
         if total < 2 or not 0 <= part <= total:
             continue
         text_before = text[: match.start()]

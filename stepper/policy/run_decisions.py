@@ -374,7 +374,7 @@ def decide_on_verdict(
     if verdict in (Verdict.FINE, Verdict.CANCELLED):
         return Reaction(NextAction.CONTINUE)
     if verdict is Verdict.TRANSIENT and repetitions < limits.network_retries:
-        return Reaction(NextAction.RETRY, 2.0**repetitions)
+        return Reaction(NextAction.RETRY, wait=2.0**repetitions)
     if verdict is Verdict.RECOVERABLE and attempts < limits.max_retries:
         return Reaction(NextAction.FIX)
     return Reaction(NextAction.STOP)

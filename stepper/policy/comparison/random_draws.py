@@ -94,10 +94,10 @@ def _list_seeded_generators(code: str) -> Iterator[str]:
 
 
 def _draws(code: str, seeded: set[str], names: set[str]) -> bool:
-    """Return whether a cell draws without a seed.
+    """Return whether a cell draws random numbers without a seed.
 
-    `seeded` are the global generators that are seeded. `names` are the variables with
-    other generators that have no seed.
+    `seeded` are the global generators that this cell or a cell above seeds. `names` are
+    the variables with other generators that have no seed.
     """
     if ENTROPY.search(code):
         return True

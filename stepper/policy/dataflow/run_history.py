@@ -316,7 +316,10 @@ class History:
         return star.modules
 
     def _record_modules(self, run: RunEnded) -> None:
-        """Record the project's modules that changed since the previous run."""
+        """Record the versions and the imports of the project's modules.
+
+        `module_changes` gets the modules that changed since an earlier run.
+        """
         self.module_imports.update(run.imports)
         for name, version in run.packages.items():
             if not version.startswith(SOURCE_PREFIX):
