@@ -82,7 +82,7 @@ def state(*result: int, running: int | None = None) -> State:
         (state(1, 2, 3), {}, "✓ 3/3 complete · df 1,461×7 · 156 MB"),
         (
             state(1),
-            {"queued": "job 12 waits"},
+            {"queue_reason": "job 12 waits"},
             "⧖ 2/3 Look · job 12 waits · df 1,461×7 · 156 MB",
         ),
         (
@@ -93,7 +93,7 @@ def state(*result: int, running: int | None = None) -> State:
     ],
 )
 def test_status_line_text(of: State, values: dict[str, str], line: str) -> None:
-    data = {"running": "", "clock": "", "queued": "", **values}
+    data = {"running": "", "clock": "", "queue_reason": "", **values}
     assert (
         statusline.format_status_line(
             of, namespace=FRAMES, frame="df", memory=156_400_000, **data

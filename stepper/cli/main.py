@@ -271,7 +271,7 @@ def run_command(
         function = import_object(SEPARATE_COMMANDS[command.name])
         sys.exit(function(as_json=as_json, **values))
     paths = _find_paths(command)
-    interrupted = False
+    is_interrupted = False
     if command.name in LOCAL_COMMANDS:
         function = import_object(LOCAL_COMMANDS[command.name])
         response = function(paths, **values)
@@ -287,11 +287,11 @@ def run_command(
                 on_connect=interrupt_handler.add_connection,
             )
         response = json.loads(body or b"null")
-        interrupted = interrupt_handler.interrupted
-    succeeded = print_response(command.name, response, as_json)
-    if interrupted:
+        is_interrupted = interrupt_handler.interrupted
+    has_succeeded = print_response(command.name, response, as_json)
+    if is_interrupted:
         sys.exit(INTERRUPTED)
-    if not succeeded:
+    if not has_succeeded:
         sys.exit(1)
 
 

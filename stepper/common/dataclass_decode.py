@@ -60,18 +60,18 @@ def _build_dataclass_decoder(cls: Any) -> Decoder:
     """Return a function that decodes a JSON object into an instance of a dataclass."""
     hints = get_type_hints(cls, include_extras=True)
     decoders = {}
-    required = set()
+    required_names = set()
     for field in fields(cls):
         decoders[field.name] = _build_decoder(hints[field.name])
         if _is_required(field):
-            required.add(field.name)
+            required_names.add(field.name)
 
     def decode_object(value: Any) -> Any:
         """Return an instance with the values in a JSON object."""
         data = _require_type(dict, value)
         arguments = {}
         for name, decoder in decoders.items():
-            if name in required or name in data:
+            if name in required_names or name in data:
                 arguments[name] = decoder(data[name])
         return cls(**arguments)
 

@@ -221,14 +221,14 @@ class Paths(HookPaths):
         """The configuration file of this checkout, or of the main checkout."""
         return self.find_file(os.path.join(HOME, "config.yaml"))
 
-    def find_python(self, configured: "str | None") -> str:
+    def find_python(self, configured_python: "str | None") -> str:
         """Return the path of the Python interpreter for kernels.
 
         This is the configured interpreter, the one in the installation record, or the
         interpreter of `.venv`. Check `trusts_python` before you run it.
         """
-        if configured:
-            return self.find_file(os.path.expanduser(configured))
+        if configured_python:
+            return self.find_file(os.path.expanduser(configured_python))
         for folder in self.checkouts:
             venv_python = os.path.join(folder, VENV_PYTHON)
             recorded_python = read_install_record(folder).get("python")
@@ -251,12 +251,12 @@ class Paths(HookPaths):
                 return True
         return False
 
-    def find_trusted_python(self, configured: "str | None") -> str:
+    def find_trusted_python(self, configured_python: "str | None") -> str:
         """Return the path of the Python interpreter for kernels.
 
         Return an empty string if the interpreter is missing or not trusted.
         """
-        python = self.find_python(configured)
+        python = self.find_python(configured_python)
         is_executable = os.access(python, os.X_OK)
         if is_executable and self.trusts_python(python):
             return python

@@ -34,13 +34,13 @@ def walk(root: str) -> Tree:
     """
     tree = Tree([], [])
     deadline = time.monotonic() + SECONDS
-    remaining = ENTRIES
+    remaining_count = ENTRIES
     queue = deque([("", scan_folder(root))])
-    while queue and remaining > 0 and time.monotonic() < deadline:
+    while queue and remaining_count > 0 and time.monotonic() < deadline:
         prefix, entries = queue.popleft()
-        turn_limit = min(TURN, remaining)
+        turn_limit = min(TURN, remaining_count)
         turn_entries = list(islice(entries, turn_limit))
-        remaining -= len(turn_entries)
+        remaining_count -= len(turn_entries)
         for entry in turn_entries:
             path = prefix + entry.name
             try:
@@ -84,11 +84,11 @@ def find_notebooks(project: str, folders: Iterable[str]) -> Tree:
     `folders` of the result is empty.
     """
     paths = set[str]()
-    truncated = False
+    is_truncated = False
     for folder in folders:
         tree = walk(os.path.join(project, folder))
         for name in tree.files:
             if name.endswith(".ipynb"):
                 paths.add(os.path.join(folder, name))
-        truncated = truncated or tree.truncated
-    return Tree(sorted(paths), [], truncated)
+        is_truncated = is_truncated or tree.truncated
+    return Tree(sorted(paths), [], is_truncated)

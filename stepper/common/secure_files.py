@@ -268,14 +268,14 @@ def _open_folder(folder: str, create: bool) -> int:
     Descriptors are cached. With `create`, missing folders are created.
     """
     with _folder_cache_lock:
-        cached = _folder_cache.get(folder)
-        if cached is not None:
+        cached_folder = _folder_cache.get(folder)
+        if cached_folder is not None:
             with contextlib.suppress(OSError):
                 status = os.lstat(folder)
-                if os.path.samestat(status, cached.status):
-                    return os.dup(cached.handle)
+                if os.path.samestat(status, cached_folder.status):
+                    return os.dup(cached_folder.handle)
             del _folder_cache[folder]
-            os.close(cached.handle)
+            os.close(cached_folder.handle)
     handle = _walk_to_folder(folder, create)
     with _folder_cache_lock:
         if folder not in _folder_cache:

@@ -112,13 +112,13 @@ def _escape_character(match: re.Match[str]) -> str:
 def shell_quote(name: str) -> str:
     """Return a name as one word for bash, with control characters escaped."""
     if NAME_CONTROLS.search(name):
-        escaped = name.replace("\\", "\\\\").replace("'", "\\'")
-        escaped = NAME_CONTROLS.sub(_escape_bytes, escaped)
-        return f"$'{escaped}'"
+        escaped_name = name.replace("\\", "\\\\").replace("'", "\\'")
+        escaped_name = NAME_CONTROLS.sub(_escape_bytes, escaped_name)
+        return f"$'{escaped_name}'"
     if SHELL_WORD.fullmatch(name):
         return name
-    escaped = name.replace("'", "'\\''")
-    return f"'{escaped}'"
+    escaped_name = name.replace("'", "'\\''")
+    return f"'{escaped_name}'"
 
 
 def _escape_bytes(match: re.Match[str]) -> str:

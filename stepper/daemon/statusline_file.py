@@ -110,7 +110,7 @@ class StatusLineFile:
             session.state,
             running=cell_name,
             clock=elapsed,
-            queued=queue_text,
+            queue_reason=queue_text,
             namespace=session.namespace_tracker.current,
             frame=display.frame,
             memory=display.memory,

@@ -37,12 +37,12 @@ def limit_rows(rows: Sequence[Data]) -> list[LimitedData]:
 
 def _limit_row(row: Data) -> LimitedData:
     """Return a copy of a row in which texts have at most TEXT_LIMIT characters."""
-    limited = dict(row)
+    limited_row = dict(row)
     for name, value in row.items():
         if isinstance(value, str) and len(value) > TEXT_LIMIT:
             beginning = value[:TEXT_LIMIT]
-            limited[name] = f"{beginning}…"
-    return limited
+            limited_row[name] = f"{beginning}…"
+    return limited_row
 
 
 def split_pages(notebooks: Sequence[Data]) -> list[list[Data]]:
@@ -145,23 +145,23 @@ def limit_status(status: Data) -> LimitedData:
     A list has at most MAX_ROWS rows; the context has at most MAX_NAMES names of each
     kind.
     """
-    limited = dict(status)
+    limited_status = dict(status)
     for name in LISTS:
         rows = status.get(name, ())
-        limited[name] = limit_rows(rows)
+        limited_status[name] = limit_rows(rows)
     context = status.get("context")
-    limited["context"] = _limit_names(context) if context else None
-    return limited
+    limited_status["context"] = _limit_names(context) if context else None
+    return limited_status
 
 
 def _limit_names(context: Data) -> LimitedData:
     """Return a copy of a context with at most MAX_NAMES names of each kind."""
-    limited = dict(context)
+    limited_context = dict(context)
     for kind in NAMESPACE_TITLES:
         descriptions = context.get(kind, {})
         names = list(descriptions)[:MAX_NAMES]
-        limited[kind] = {name: descriptions[name] for name in names}
-    return limited
+        limited_context[kind] = {name: descriptions[name] for name in names}
+    return limited_context
 
 
 def _format_resources(resources: Data) -> Iterable[str]:

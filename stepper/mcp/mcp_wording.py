@@ -158,8 +158,8 @@ def translate(text: str, for_user: bool = False) -> str:
     lines = []
     for line in text.split("\n"):
         is_quoted = line.startswith(QUOTE_PREFIX)
-        translated = line if is_quoted else _translate_line(line, for_user)
-        lines.append(translated)
+        translated_line = line if is_quoted else _translate_line(line, for_user)
+        lines.append(translated_line)
     return "\n".join(lines)
 
 
@@ -174,13 +174,13 @@ def translate_data(value: Any) -> Any:
             # The `line` of a finished run is its report in one line. Elsewhere, `line`
             # is an output line of the cell.
             text_keys = (*TEXT_KEYS, "line")
-        translated = {}
+        translated_data = {}
         for key, item in value.items():
             is_text = key in text_keys
-            translated[key] = (
+            translated_data[key] = (
                 _translate_texts(item) if is_text else translate_data(item)
             )
-        return translated
+        return translated_data
     if isinstance(value, list | tuple):
         return [translate_data(item) for item in value]
     return value

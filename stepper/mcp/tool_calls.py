@@ -75,11 +75,11 @@ class ToolCall:
                 await self.ctx.session.report_progress(seconds, None, line)
 
         # A task group would wrap the daemon's errors in exception groups.
-        reporting = asyncio.create_task(report_progress())
+        progress_task = asyncio.create_task(report_progress())
         try:
             return await self.daemon.ask(command, values, request)
         finally:
-            reporting.cancel()
+            progress_task.cancel()
 
     async def send_arguments(self, request: DaemonRequest | None = None) -> Any:
         """Send the tool's command with the call's arguments; return the response."""
@@ -267,19 +267,19 @@ async def _list_notebooks(tool_call: ToolCall) -> CallToolResult:
     request = DaemonRequest()
     notebooks = await tool_call.send_arguments(request)
     text_filter = tool_call.arguments.get("filter", "")
-    matching = _filter_notebooks(notebooks, text_filter)
-    pages = data_rendering.split_pages(matching)
+    matching_notebooks = _filter_notebooks(notebooks, text_filter)
+    pages = data_rendering.split_pages(matching_notebooks)
     page_count = len(pages)
     page = tool_call.arguments.get("page", 1)
-    count = format_count(len(matching), "notebook")
+    count = format_count(len(matching_notebooks), "notebook")
     if page > page_count:
         raise UsageError(
             f"page {page} does not exist: the list of {count} has"
             f" {format_count(page_count, 'page')}"
         )
-    shown = pages[page - 1]
-    text = data_rendering.format_notebooks(shown)
-    if text_filter and not matching:
+    page_notebooks = pages[page - 1]
+    text = data_rendering.format_notebooks(page_notebooks)
+    if text_filter and not matching_notebooks:
         total = format_count(len(notebooks), "notebook")
         text = (
             f"No notebook has {text_filter[:NAME_LIMIT]!r} in its path. The project has"
@@ -295,8 +295,8 @@ async def _list_notebooks(tool_call: ToolCall) -> CallToolResult:
     if incomplete_note:
         text = f"{text}\n{incomplete_note}" if text else incomplete_note
     is_complete = not incomplete_note
-    notebook_page = NotebookPage(page, page_count, len(matching), is_complete)
-    rows = data_rendering.limit_rows(shown)
+    notebook_page = NotebookPage(page, page_count, len(matching_notebooks), is_complete)
+    rows = data_rendering.limit_rows(page_notebooks)
     data = {"notebooks": rows, **vars(notebook_page)}
     return tool_results.create_data_result(data, text)
 

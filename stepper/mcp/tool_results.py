@@ -192,8 +192,8 @@ def truncate(text: str, limit: int = MAX_CHARACTERS) -> str:
     if len(text) <= limit:
         return text
     length = limit - NOTICE_CHARACTERS
-    omitted = len(text) - length
-    return f"{text[:length]}\n… {omitted:,} more characters were left out"
+    omitted_count = len(text) - length
+    return f"{text[:length]}\n… {omitted_count:,} more characters were left out"
 
 
 def load_image(path: str) -> ImageContent | None:

@@ -60,14 +60,14 @@ def format_executions(state: State) -> list[str]:
     if not executions:
         return []
     names = dict.fromkeys(name for execution in executions for name in execution.bound)
-    shown = [one_line(name, 60) for name in [*names][:MAX_NAMES]]
+    shown_names = [one_line(name, 60) for name in [*names][:MAX_NAMES]]
     text = f"{format_count(len(executions), 'execution')} by other clients"
     failed_count = sum(1 for execution in executions if execution.error)
     if failed_count:
         text += f" ({failed_count} failed)"
-    if shown:
-        text += f"; assigned variables: {', '.join(shown)}"
-        hidden_count = len(names) - len(shown)
+    if shown_names:
+        text += f"; assigned variables: {', '.join(shown_names)}"
+        hidden_count = len(names) - len(shown_names)
         if hidden_count:
             text += f", and {hidden_count} more"
     return [text]

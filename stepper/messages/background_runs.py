@@ -75,16 +75,16 @@ def _format_recipient(is_own: bool) -> str:
     return NOTIFIED if is_own else OTHER_SESSION
 
 
-def format_deadline(timeout: float, left: float | None) -> str:
+def format_deadline(timeout: float, left_seconds: float | None) -> str:
     """Return a text with the deadline of a run and the estimated remaining time.
 
-    `timeout` is the deadline and `left` the remaining time, both in seconds. `left` is
-    None if there is no estimate.
+    `timeout` is the deadline and `left_seconds` the remaining time, both in seconds.
+    `left_seconds` is None if there is no estimate.
     """
     text = f"deadline {format_span(timeout)}"
-    if left is None:
+    if left_seconds is None:
         return text
-    return f"{text}, ≈ {format_estimate(left)} left"
+    return f"{text}, ≈ {format_estimate(left_seconds)} left"
 
 
 def format_still_running(
@@ -142,13 +142,13 @@ def format_session_start(
     from `format_deadline`. `last_line` is the last printed line; it may be empty.
     `is_notified` says whether the new session is notified when the cell finishes.
     """
-    printed = ""
+    last_line_note = ""
     if last_line:
-        printed = f" The last line that it printed:\n| {last_line}"
+        last_line_note = f" The last line that it printed:\n| {last_line}"
     return (
         f"stepper: {running} of {one_line(name)} is still running after"
         f" {format_seconds(seconds)} ({deadline}): {_format_recipient(is_notified)}."
-        f" {_format_stop_hint(commands)}.{printed}"
+        f" {_format_stop_hint(commands)}.{last_line_note}"
     )
 
 
@@ -214,8 +214,8 @@ def format_still_queued(name: str, reason: str, until: str, is_notified: bool) -
     the new session is notified when the cell finishes.
     """
     state = format_queue_state(reason, until)
-    notified = _format_recipient(is_notified)
-    return f"stepper: a cell of {one_line(name)}: {state}: {notified}."
+    recipient = _format_recipient(is_notified)
+    return f"stepper: a cell of {one_line(name)}: {state}: {recipient}."
 
 
 def format_refused_queued(

@@ -147,9 +147,9 @@ def _list_open_cells(cells: Sequence[OpenCell]) -> str:
         f" {OPEN_CELL_PREDICATES[cell.status]}"
         for cell in cells[:MAX_OPEN_CELLS]
     ]
-    hidden = len(cells) - MAX_OPEN_CELLS
-    if hidden > 0:
-        clauses.append(f"and {format_count(hidden, 'more cell')}")
+    hidden_count = len(cells) - MAX_OPEN_CELLS
+    if hidden_count > 0:
+        clauses.append(f"and {format_count(hidden_count, 'more cell')}")
     return "; ".join(clauses)
 
 
@@ -217,11 +217,11 @@ def format_largest(before: Namespace, after: Namespace) -> list[str]:
     namespace = after or before
     sizes = {name: variable.bytes for name, variable in namespace.variables.items()}
     by_size = sorted(sizes, key=lambda name: (-sizes[name], name))
-    large = [name for name in by_size if sizes[name] >= LARGE_BYTES][:MAX_LARGE]
-    if not large:
+    large_names = [name for name in by_size if sizes[name] >= LARGE_BYTES][:MAX_LARGE]
+    if not large_names:
         return []
     entries = []
-    for name in large:
+    for name in large_names:
         growth = ""
         if after:
             growth = _format_growth(name, before, after)
@@ -254,9 +254,9 @@ def _format_megabytes(size: int) -> str:
 def _join_names(names: Sequence[str]) -> str:
     """Return the first MAX_NAMES names, and the number of the others."""
     shown = ", ".join(one_line(name, 120) for name in names[:MAX_NAMES])
-    hidden = len(names) - MAX_NAMES
-    if hidden > 0:
-        return f"{shown} and {hidden} more"
+    hidden_count = len(names) - MAX_NAMES
+    if hidden_count > 0:
+        return f"{shown} and {hidden_count} more"
     return shown
 
 
@@ -316,10 +316,10 @@ def format_rebuild(state: State) -> str:
     if steps:
         noun = "steps" if len(steps) > 1 else "step"
         parts.append(f"{noun} {', '.join(steps)}")
-    outside = len(state.succeeded_sources) - len(steps)
-    if outside:
+    outside_count = len(state.succeeded_sources) - len(steps)
+    if outside_count:
         suffix = " outside the plan" if steps else ""
-        parts.append(f"{format_count(outside, 'cell')}{suffix}")
+        parts.append(f"{format_count(outside_count, 'cell')}{suffix}")
     restore = state.commands.shell("restore")
     return (
         f"they came from {' and '.join(parts)}; `{restore}` re-creates them in a new"
@@ -504,28 +504,33 @@ def format_still_uncovered(name: str) -> Report:
 
 
 def format_kernel_state(
-    state: str, where: str, left: float | None, trouble: str
+    state: str, where: str, left_seconds: float | None, trouble: str
 ) -> str:
     """Return the state of a kernel, followed by the location of a remote kernel.
 
     The last three parameters are those of `format_location`.
     """
-    return ", ".join(filter(None, [state, format_location(where, left, trouble)]))
+    return ", ".join(
+        filter(None, [state, format_location(where, left_seconds, trouble)])
+    )
 
 
-def format_walltime_note(timeout: float, where: str, left: float | None) -> list[str]:
+def format_walltime_note(
+    timeout: float, where: str, left_seconds: float | None
+) -> list[str]:
     """Return a list with the note that a cell may outlast its kernel's job.
 
-    `timeout` is the cell's deadline, `left` the remaining walltime of the job at the
-    start of the cell, both in seconds. `left` is None if there is no walltime. The list
-    is empty if the walltime is long enough. `where` describes the job.
+    `timeout` is the cell's deadline, `left_seconds` the remaining walltime of the job
+    at the start of the cell, both in seconds. `left_seconds` is None if there is no
+    walltime. The list is empty if the walltime is long enough. `where` describes the
+    job.
     """
-    if left is None or timeout <= left:
+    if left_seconds is None or timeout <= left_seconds:
         return []
     return [
         f"the cell's deadline ({format_span(timeout)}) is beyond the walltime of"
-        f" {one_line(where, 200)} ({format_estimate(left)} left when the cell started):"
-        " the kernel and its variables are lost at the end of the walltime"
+        f" {one_line(where, 200)} ({format_estimate(left_seconds)} left when the cell"
+        " started): the kernel and its variables are lost at the end of the walltime"
     ]
 
 
@@ -649,19 +654,19 @@ def format_agent_stopped(name: str, state: State) -> str:
 
 
 def format_ambiguous_resume(
-    stopped: Sequence[tuple[str, Stopped | None]], command: str
+    stopped_notebooks: Sequence[tuple[str, Stopped | None]], command: str
 ) -> str:
     """Return the error for a command that does not name one of the stopped notebooks.
 
-    `stopped` are the names and stops of at least two notebooks.
+    `stopped_notebooks` are the names and stops of at least two notebooks.
     """
     names = []
-    for name, stop in stopped:
+    for name, stop in stopped_notebooks:
         error = one_line(stop.error, 100) if stop else ""
         names.append(f"{one_line(name)} ({error})")
     return (
         f"no notebook was resumed: `{command}` does not name a notebook, and"
-        f" {len(stopped)} notebooks are stopped: {', '.join(names[:-1])} and"
+        f" {len(stopped_notebooks)} notebooks are stopped: {', '.join(names[:-1])} and"
         f" {names[-1]}"
     )
 
@@ -842,10 +847,10 @@ def _format_retries(state: State) -> str:
 def format_completion_line(state: State) -> str:
     """Return a short text on the completion, for the user's line."""
     statuses = [state.get_progress(step.id).status for step in state.plan.steps]
-    skipped = statuses.count(StepStatus.SKIPPED)
+    skipped_count = statuses.count(StepStatus.SKIPPED)
     parts = [format_count(len(statuses), "step")]
-    if skipped:
-        parts = [f"{len(statuses) - skipped} done", f"{skipped} skipped"]
+    if skipped_count:
+        parts = [f"{len(statuses) - skipped_count} done", f"{skipped_count} skipped"]
     parts += [_format_retries(state), format_seconds(state.run_seconds)]
     return f"notebook complete: {', '.join(parts)}"
 

@@ -277,11 +277,11 @@ def _list_lines(cell: CellRead) -> list[_CellLine]:
 
 def _split_lines(text: str) -> list[str]:
     """Return the lines of a text with their line breaks."""
-    *lines, last = text.split("\n")
-    complete = [f"{line}\n" for line in lines]
-    if last:
-        return [*complete, last]
-    return complete
+    *lines, last_line = text.split("\n")
+    complete_lines = [f"{line}\n" for line in lines]
+    if last_line:
+        return [*complete_lines, last_line]
+    return complete_lines
 
 
 def split_pages(

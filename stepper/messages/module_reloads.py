@@ -38,10 +38,10 @@ def format_module_changes(changes: ModuleChanges, notebook: str) -> list[str]:
     run_all = CommandLines(notebook).shell("run --all")
     for module in changes.old[:MAX_MODULES]:
         lines.append(_format_not_reloaded(module, run_all))
-    hidden = len(changes.old) - MAX_MODULES
-    if hidden > 0:
-        modules = format_count(hidden, "more changed module")
-        verb = "was" if hidden == 1 else "were"
+    hidden_count = len(changes.old) - MAX_MODULES
+    if hidden_count > 0:
+        modules = format_count(hidden_count, "more changed module")
+        verb = "was" if hidden_count == 1 else "were"
         lines.append(f"Warning: {modules} {verb} not reloaded.")
     # The kernel sent these lists, which may be invalid.
     lost_names = [pair for pair in changes.lost if len(pair) == 2]

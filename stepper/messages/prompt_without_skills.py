@@ -108,7 +108,7 @@ def _join_names(descriptions: Mapping[str, str], labels: Mapping[str, str]) -> s
         f"{one_line(name, 60)} ({one_line(description, 60)})"
         for name, description in [*descriptions.items()][:MAX_NAMES]
     ]
-    hidden = len(descriptions) - MAX_NAMES
-    if hidden > 0:
-        shown.append(labels["more"].format(hidden))
+    hidden_count = len(descriptions) - MAX_NAMES
+    if hidden_count > 0:
+        shown.append(labels["more"].format(hidden_count))
     return ", ".join(shown) or labels["nothing"]

@@ -61,9 +61,9 @@ class _QuotedLine(NamedTuple):
 def quote_message(text: str) -> str:
     """Return a message with all lines quoted except the first."""
     message = clean(text).strip()
-    first, *others = message.split("\n")
-    lines = [one_line(first, NOTE_LIMIT)]
-    for line in _quote_lines(others):
+    first_line, *other_lines = message.split("\n")
+    lines = [one_line(first_line, NOTE_LIMIT)]
+    for line in _quote_lines(other_lines):
         lines.append(line.text)
     return "\n".join(lines)
 
@@ -80,8 +80,8 @@ def quote(
     replaced by a line that counts the omitted lines and characters. `completeness` says
     how much of the text the notebook contains.
     """
-    rendered = _render_text(text).strip("\n")
-    text_lines = rendered.split("\n")
+    rendered_text = _render_text(text).strip("\n")
+    text_lines = rendered_text.split("\n")
     lines: list[_QuotedLine] = []
     if max_lines is not None and len(text_lines) > LONG_TEXT_FACTOR * max_lines:
         lines = _quote_first_and_last(text_lines, max_lines)
@@ -100,11 +100,11 @@ def quote(
         head_count = min(head_count, max_head)
         tail_count = min(tail_count, max_tail)
     tail_start = len(lines) - tail_count
-    omitted = lines[head_count:tail_start]
-    shown = texts[:head_count]
-    shown.append(_format_gap(omitted, completeness))
-    shown += texts[tail_start:]
-    return "\n".join(shown)
+    omitted_lines = lines[head_count:tail_start]
+    shown_texts = texts[:head_count]
+    shown_texts.append(_format_gap(omitted_lines, completeness))
+    shown_texts += texts[tail_start:]
+    return "\n".join(shown_texts)
 
 
 def _quote_first_and_last(lines: Sequence[str], count: int) -> list[_QuotedLine]:
@@ -151,8 +151,8 @@ def quote_ends(
     line_count = text.count("\n") + 1 - shown_lines
     line_count = max(1, line_count)
     character_count = len(text) - shown_characters
-    omitted = _QuotedLine("", line_count, character_count)
-    gap = _format_gap([omitted], completeness)
+    omitted_text = _QuotedLine("", line_count, character_count)
+    gap = _format_gap([omitted_text], completeness)
     texts = [line.text for line in shown_head]
     texts.append(gap)
     texts += [line.text for line in shown_tail]
@@ -166,16 +166,16 @@ def _select_lines(
 
     These are at most `max_lines` lines at the beginning, or with `from_end` at the end.
     """
-    rendered = _render_text(text).strip("\n")
-    lines = _quote_lines(rendered.split("\n"))
+    rendered_text = _render_text(text).strip("\n")
+    lines = _quote_lines(rendered_text.split("\n"))
     if from_end:
         lines.reverse()
     sizes = [len(line.text) - 1 for line in lines]
     count = min(count_fitting_lines(sizes, limit), max_lines)
-    selected = lines[:count]
+    selected_lines = lines[:count]
     if from_end:
-        selected.reverse()
-    return selected
+        selected_lines.reverse()
+    return selected_lines
 
 
 def count_fitting_lines(sizes: Sequence[int], limit: float) -> int:
@@ -193,11 +193,13 @@ def count_fitting_lines(sizes: Sequence[int], limit: float) -> int:
     return count
 
 
-def _format_gap(omitted: Sequence[_QuotedLine], completeness: Completeness) -> str:
+def _format_gap(
+    omitted_lines: Sequence[_QuotedLine], completeness: Completeness
+) -> str:
     """Return the line that replaces omitted lines and counts them."""
     line_count = 0
     character_count = 0
-    for line in omitted:
+    for line in omitted_lines:
         line_count += line.lines
         character_count += line.characters
     lines = format_count(line_count, "line")
@@ -230,21 +232,21 @@ def _quote_lines(
     has_gap = any(line.endswith(TRUNCATED) for line in lines)
     prefix = "at least " if has_gap and not is_part else ""
     suffix = " in the notebook" if is_part else ""
-    quoted: list[_QuotedLine] = []
+    quoted_lines: list[_QuotedLine] = []
     for line, group in groupby(lines, _shorten_line):
         sizes = [len(original) + 1 for original in group]
         shown_count = len(sizes)
         if shown_count > MAX_EQUAL_LINES + 1:
             shown_count = MAX_EQUAL_LINES
         for size in sizes[:shown_count]:
-            quoted.append(_QuotedLine(f"| {line}", 1, size))
-        hidden = sizes[shown_count:]
-        if not hidden:
+            quoted_lines.append(_QuotedLine(f"| {line}", 1, size))
+        hidden_sizes = sizes[shown_count:]
+        if not hidden_sizes:
             continue
-        hidden_count = len(hidden)
+        hidden_count = len(hidden_sizes)
         text = f"… {prefix}{hidden_count:,} more lines like this{suffix}"
-        quoted.append(_QuotedLine(text, hidden_count, sum(hidden)))
-    return quoted
+        quoted_lines.append(_QuotedLine(text, hidden_count, sum(hidden_sizes)))
+    return quoted_lines
 
 
 def _shorten_line(line: str) -> str:
@@ -258,14 +260,15 @@ def _shorten_line(line: str) -> str:
     return f"{start} …{hidden_count:,} characters… {end}"
 
 
-def format_listing(lines: Sequence[tuple[int, str]], failing: int) -> str:
+def format_listing(lines: Sequence[tuple[int, str]], failing_number: int) -> str:
     """Return quoted lines of code with their numbers.
 
-    `lines` are pairs of number and text. An arrow marks the line number `failing`.
+    `lines` are pairs of number and text. An arrow marks the line with the
+    number `failing_number`.
     """
     listing = []
     for number, text in lines:
-        arrow = "→" if number == failing else " "
+        arrow = "→" if number == failing_number else " "
         code = _shorten_code(text)
         listing.append(f"| {arrow}{number:>4}  {code}")
     return "\n".join(listing)
@@ -299,10 +302,10 @@ def format_outputs(
             text += _get_text(output)
     if not text.strip():
         return []
-    quoted = quote(text, limit, completeness)
+    quoted_text = quote(text, limit, completeness)
     if not title:
-        return [quoted]
-    return [f"{title}:\n{quoted}"]
+        return [quoted_text]
+    return [f"{title}:\n{quoted_text}"]
 
 
 def _format_error(output: Mapping[str, Any]) -> str:
@@ -363,14 +366,14 @@ def take_new_lines(
     lines = []
     for index, output in enumerate(outputs):
         text = _render_text(get_output_text(output))
-        *complete, last = text.split("\n")
-        if has_finished and last:
-            complete.append(last)
+        *complete_lines, last_line = text.split("\n")
+        if has_finished and last_line:
+            complete_lines.append(last_line)
         start = line_counts.get(index, 0)
-        if start > len(complete):  # the output was cleared
+        if start > len(complete_lines):  # the output was cleared
             start = 0
-        line_counts[index] = len(complete)
-        for line in complete[start:]:
+        line_counts[index] = len(complete_lines)
+        for line in complete_lines[start:]:
             lines.append("| " + _shorten_line(line))
     return lines
 
@@ -386,14 +389,14 @@ def format_running(
     seconds: float,
     timeout: float,
     line: str,
-    left: float | None = None,
+    left_seconds: float | None = None,
     where: str = "",
 ) -> str:
     """Return the progress of a running cell.
 
-    `seconds` is the elapsed time, `timeout` the deadline and `left` the estimated
-    remaining time, all in seconds. `line` is the last printed line, `where` the
-    location of a remote kernel; both may be empty.
+    `seconds` is the elapsed time, `timeout` the deadline and `left_seconds` the
+    estimated remaining time, all in seconds. `line` is the last printed line, `where`
+    the location of a remote kernel; both may be empty.
     """
     duration = f"{seconds:.0f} s"
     if seconds >= 600:
@@ -401,8 +404,8 @@ def format_running(
         duration = f"{minutes:.0f} min"
     deadline = format_span(timeout)
     text = f"running {name} for {duration} of at most {deadline}"
-    if left is not None:
-        estimate = format_estimate(left)
+    if left_seconds is not None:
+        estimate = format_estimate(left_seconds)
         text += f", ≈ {estimate} left"
     if where:
         text += f", {where}"
@@ -431,15 +434,16 @@ def format_estimate(seconds: float) -> str:
     return f"{hours:.1f} h"
 
 
-def format_location(where: str, left: float | None, trouble: str) -> str:
+def format_location(where: str, left_seconds: float | None, trouble: str) -> str:
     """Return the location of a remote kernel, with its walltime and connection problem.
 
-    `left` is the remaining walltime in seconds, or None if there is no walltime.
-    `trouble` says why the kernel is unreachable; it is empty for a reachable kernel.
+    `left_seconds` is the remaining walltime in seconds, or None if there is no
+    walltime. `trouble` says why the kernel is unreachable; it is empty for a reachable
+    kernel.
     """
     text = one_line(where, 200)
-    if left is not None:
-        estimate = format_estimate(left)
+    if left_seconds is not None:
+        estimate = format_estimate(left_seconds)
         text += f", {estimate} of its walltime left"
     if trouble:
         text += "; " + one_line(trouble, TROUBLE_LIMIT)

@@ -264,10 +264,10 @@ def _format_step_state(summary: RunSummary) -> str:
         if error_classification.is_external_death(summary.run.fault):
             return f"{name}: failed; its cell did not cause the kernel's death."
         return f"{name}: failed; another attempt would not help."
-    left = max(0, summary.max_retries - summary.attempts)
+    left_count = max(0, summary.max_retries - summary.attempts)
     return (
         f"{name}: failed; {summary.attempts} of {summary.max_retries} retries used,"
-        f" {left} left."
+        f" {left_count} left."
     )
 
 
@@ -305,15 +305,15 @@ def _format_failing_lines(
     return parts
 
 
-def format_left_out(omitted: OmittedOutput) -> str:
+def format_left_out(omitted_output: OmittedOutput) -> str:
     """Return a clause on outputs that exceeded the notebook's limits."""
     parts = []
-    if omitted.characters:
-        parts.append(format_count(omitted.characters, "character"))
-    if omitted.outputs:
+    if omitted_output.characters:
+        parts.append(format_count(omitted_output.characters, "character"))
+    if omitted_output.outputs:
         # The characters of printed text are counted above.
-        outputs = format_count(omitted.outputs, "output")
-        parts.append(f"{outputs} ({omitted.bytes:,} bytes)")
+        outputs = format_count(omitted_output.outputs, "output")
+        parts.append(f"{outputs} ({omitted_output.bytes:,} bytes)")
     return f"left out of the notebook: {'; '.join(parts)}"
 
 
@@ -503,8 +503,8 @@ def limit_report(text: str, limit: int = REPORT_LIMIT) -> str:
         return text
     head = text[: limit // 2].rsplit("\n", 1)[0]
     tail = "\n".join(text[-(limit // 2 - 100) :].split("\n")[1:])
-    omitted = len(text) - len(head) - len(tail)
-    return f"{head}\n… {omitted:,} characters of the report left out …\n{tail}"
+    omitted_count = len(text) - len(head) - len(tail)
+    return f"{head}\n… {omitted_count:,} characters of the report left out …\n{tail}"
 
 
 def format_line(
@@ -629,18 +629,20 @@ def format_error(error: StepperError) -> Report:
 
 
 def format_runs(
-    runs: Sequence[RunSummary], planned: int, noun: str = "new or changed code cells"
+    runs: Sequence[RunSummary],
+    planned_count: int,
+    noun: str = "new or changed code cells",
 ) -> Report:
     """Return the report on cells that ran in order, with the last run in full.
 
-    `runs` contains at least one run. `planned` is the number of cells that should run,
-    and `noun` is a plural noun for these cells.
+    `runs` contains at least one run. `planned_count` is the number of cells that should
+    run, and `noun` is a plural noun for these cells.
     """
     last = format_run(runs[-1])
-    if planned == 1:
+    if planned_count == 1:
         return last
     run_count = sum(not summary.preflight_failed for summary in runs)
-    parts = [f"stepper: {run_count} of {planned} {noun} ran, from the top."]
+    parts = [f"stepper: {run_count} of {planned_count} {noun} ran, from the top."]
     for summary in runs[:-1]:
         parts.append(_format_headline(summary))
         parts += _format_notes(summary)
@@ -652,14 +654,14 @@ def format_runs(
             completeness=summary.completeness,
         )
     parts.append(last.text)
-    not_run_count = planned - len(runs)
+    not_run_count = planned_count - len(runs)
     if not_run_count > 0:
         cells = format_count(not_run_count, noun.removesuffix("s"))
         parts.append(f"Not run: {cells} below {runs[-1].cell.label}.")
     ok_count = sum(summary.run.verdict is Verdict.FINE for summary in runs)
     failed_count = len(runs) - ok_count
     counts = (
-        f"{ok_count} of {planned} cells ok, {failed_count} failed,"
+        f"{ok_count} of {planned_count} cells ok, {failed_count} failed,"
         f" {not_run_count} not run"
     )
     warnings = [

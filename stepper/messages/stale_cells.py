@@ -87,12 +87,12 @@ def join_words(words: Sequence[str], limit: int) -> str:
 
     The enumeration has at most `limit` items. There must be at least one word.
     """
-    shown = [*words]
+    items = [*words]
     if len(words) > limit:
-        shown = [*words[: limit - 1], f"{len(words) - limit + 1} more"]
-    if len(shown) == 1:
-        return shown[0]
-    return f"{', '.join(shown[:-1])} and {shown[-1]}"
+        items = [*words[: limit - 1], f"{len(words) - limit + 1} more"]
+    if len(items) == 1:
+        return items[0]
+    return f"{', '.join(items[:-1])} and {items[-1]}"
 
 
 def format_cells(numbers: Sequence[int]) -> str:
@@ -102,22 +102,22 @@ def format_cells(numbers: Sequence[int]) -> str:
 
 
 def format_stale(
-    marked: Sequence[MarkedCell],
+    marked_cells: Sequence[MarkedCell],
     commands: CommandLines = UNNAMED,
-    indirect: Sequence[MarkedCell] = (),
+    indirect_cells: Sequence[MarkedCell] = (),
 ) -> str:
     """Return the line on stale cells, or an empty string if there are none.
 
-    `indirect` are the cells that read from stale cells.
+    `indirect_cells` are the cells that read from stale cells.
     """
-    if not marked:
+    if not marked_cells:
         return ""
-    clauses = [_format_stale_group(group) for group in _group_cells(marked)]
+    clauses = [_format_stale_group(group) for group in _group_cells(marked_cells)]
     text = _join_clauses(clauses)
-    if indirect:
-        numbers = [entry.cell.number for entry in indirect]
+    if indirect_cells:
+        numbers = [entry.cell.number for entry in indirect_cells]
         text = f"{text}; indirectly: {format_cells(numbers)}"
-    count = len(marked) + len(indirect)
+    count = len(marked_cells) + len(indirect_cells)
     target = "this cell" if count == 1 else "these cells in order"
     run = commands.shell("run --stale")
     return f"Stale: {text}. To run {target}: `{run}`."
@@ -151,7 +151,7 @@ def _format_stale_group(group: _CellGroup) -> str:
 
 
 def format_hidden(
-    marked: Sequence[MarkedCell],
+    marked_cells: Sequence[MarkedCell],
     commands: CommandLines = UNNAMED,
     repairable_ids: Collection[str] = (),
 ) -> str:
@@ -160,28 +160,30 @@ def format_hidden(
     `repairable_ids` are the ids of cells that get their values from the cells above if
     they run again.
     """
-    if not marked:
+    if not marked_cells:
         return ""
     clauses = [
         f"{format_cells(numbers)} read {names} from {_describe_origin(origin)}"
-        for numbers, names, origin in _group_cells(marked)
+        for numbers, names, origin in _group_cells(marked_cells)
     ]
     line = f"Hidden state: {_join_clauses(clauses)}."
-    repairable = [entry for entry in marked if entry.cell.id in repairable_ids]
-    if not repairable:
+    repairable_cells = [
+        entry for entry in marked_cells if entry.cell.id in repairable_ids
+    ]
+    if not repairable_cells:
         return line
-    cells = format_cells([entry.cell.number for entry in repairable])
+    cells = format_cells([entry.cell.number for entry in repairable_cells])
     run = commands.shell("run --stale")
     return f"{line} To run {cells} with the values of the cells above: `{run}`."
 
 
-def format_marks(marked: Sequence[MarkedCell], state: str) -> list[Mark]:
+def format_marks(marked_cells: Sequence[MarkedCell], state: str) -> list[Mark]:
     """Return the marks of cells for a status response.
 
     `state` is the common state of the cells, such as `stale` or `hidden state`.
     """
     marks = []
-    for entry in marked:
+    for entry in marked_cells:
         because = [
             Provided(cause.name, cause.provider_id)
             for cause in entry.causes
@@ -269,10 +271,10 @@ def _format_name(cause: Cause) -> str:
     return name
 
 
-def _group_cells(marked: Sequence[MarkedCell]) -> list[_CellGroup]:
+def _group_cells(marked_cells: Sequence[MarkedCell]) -> list[_CellGroup]:
     """Return groups of the cells that read the same names from the same origin."""
     groups: dict[tuple[str, _Origin], list[int]] = {}
-    for entry in marked:
+    for entry in marked_cells:
         for group in _group_names(entry.causes):
             groups.setdefault(group, []).append(entry.cell.number)
     return [
@@ -291,46 +293,48 @@ def _join_clauses(clauses: Sequence[str]) -> str:
 
 
 def format_order(
-    unresolved: Sequence[UnresolvedName],
+    unresolved_names: Sequence[UnresolvedName],
     stale_count: int,
-    unbound: Sequence[tuple[Cell, str]] = (),
+    unbound_reads: Sequence[tuple[Cell, str]] = (),
     commands: CommandLines = UNNAMED,
     has_hidden_state: bool = False,
 ) -> str:
     """Return the sentences on whether a run from top to bottom gives the same results.
 
-    `unresolved` are names that a cell reads and no cell above binds. `stale_count` is
-    the number of stale cells. `unbound` contains pairs of a cell and a name that the
-    cell reads, but that no cell binds. `has_hidden_state` says that the last run of a
-    cell used hidden state.
+    `unresolved_names` are names that a cell reads and no cell above binds.
+    `stale_count` is the number of stale cells. `unbound_reads` contains pairs of a cell
+    and a name that the cell reads, but that no cell binds. `has_hidden_state` says that
+    the last run of a cell used hidden state.
     """
-    stale = _format_stale_count(stale_count, commands)
-    if unresolved:
+    stale_sentence = _format_stale_count(stale_count, commands)
+    if unresolved_names:
         clauses = []
-        for entry in unresolved:
+        for entry in unresolved_names:
             name = one_line(entry.name, 60)
             clauses.append(
                 f"cell {entry.cell.number} reads `{name}`, which {entry.definition}"
             )
         return (
             "Running the cells from top to bottom will not reproduce these results:"
-            f" {_join_clauses(clauses)}.{stale}"
+            f" {_join_clauses(clauses)}.{stale_sentence}"
         )
-    if unbound:
+    if unbound_reads:
         clauses = [
-            f"cell {cell.number} reads `{one_line(name, 60)}`" for cell, name in unbound
+            f"cell {cell.number} reads `{one_line(name, 60)}`"
+            for cell, name in unbound_reads
         ]
         return (
             "stepper found no cell that defines some of the names in use:"
-            f" {_join_clauses(clauses)}.{stale}"
+            f" {_join_clauses(clauses)}.{stale_sentence}"
         )
     if has_hidden_state:
         return (
             "Running the cells from top to bottom may give other results, because of"
-            f" hidden state.{stale}"
+            f" hidden state.{stale_sentence}"
         )
     return (
-        f"Running the cells from top to bottom should reproduce these results.{stale}"
+        "Running the cells from top to bottom should reproduce these results."
+        f"{stale_sentence}"
     )
 
 

@@ -57,19 +57,19 @@ def format_times(
     that failed, or 0 if it is unknown. The list is empty if no statement took at least
     MIN_SHARE of the duration.
     """
-    longest = sorted(times, key=lambda time: time.seconds, reverse=True)
-    slow = [
+    sorted_times = sorted(times, key=lambda time: time.seconds, reverse=True)
+    slow_statements = [
         time
-        for time in longest[:MAX_STATEMENTS]
+        for time in sorted_times[:MAX_STATEMENTS]
         if time.seconds >= MIN_SHARE * duration
     ]
-    if not slow:
+    if not slow_statements:
         return []
-    slow.sort(key=lambda time: time.first)
-    clauses = [f"{time.name} took about {time.duration}" for time in slow]
+    slow_statements.sort(key=lambda time: time.first)
+    clauses = [f"{time.name} took about {time.duration}" for time in slow_statements]
     text = f"of {format_seconds(duration)}, {join_words(clauses, MAX_STATEMENTS)}"
-    finished = [time for time in slow if time.last < failing_line]
-    if finished:
-        names = join_words([time.name for time in finished], MAX_STATEMENTS)
+    finished_statements = [time for time in slow_statements if time.last < failing_line]
+    if finished_statements:
+        names = join_words([time.name for time in finished_statements], MAX_STATEMENTS)
         text += f". In a cell above this one, {names} would not have to run again"
     return [text]

@@ -43,7 +43,7 @@ def format_status_line(
     state: State,
     running: str,
     clock: str,
-    queued: str,
+    queue_reason: str,
     namespace: Namespace,
     frame: str,
     memory: int,
@@ -51,11 +51,11 @@ def format_status_line(
     """Return the line on a notebook, or an empty string if there is nothing to show.
 
     `running` names a running cell outside the plan. `clock` is the text of
-    `format_clock` for the running cell, `queued` the reason why a cell waits; both may
-    be empty. `frame` is the variable with the shape to show, `memory` the kernel's
-    memory in bytes.
+    `format_clock` for the running cell, `queue_reason` the reason why a cell waits;
+    both may be empty. `frame` is the variable with the shape to show, `memory` the
+    kernel's memory in bytes.
     """
-    mark, parts = _format_progress(state, running, clock, queued)
+    mark, parts = _format_progress(state, running, clock, queue_reason)
     if not parts:
         return ""
     if frame in namespace.variables:
@@ -81,15 +81,17 @@ def _format_shape(shape: tuple[int | str, ...]) -> str:
     return "×".join(sizes)
 
 
-def _format_progress(state: State, running: str, clock: str, queued: str) -> _Progress:
+def _format_progress(
+    state: State, running: str, clock: str, queue_reason: str
+) -> _Progress:
     """Return the mark and the text on the progress.
 
     The text is on the queue, the running cell, the stop, the completion, the open cells
     or the failed step: the first of these that exists. Otherwise the text is on the
     next step. Each part may be empty.
     """
-    if queued:
-        reason = one_line(queued, MESSAGE_LIMIT)
+    if queue_reason:
+        reason = one_line(queue_reason, MESSAGE_LIMIT)
         return _Progress(WAITING_MARK, [_format_next(state), reason])
     if clock:
         key = None
@@ -134,20 +136,20 @@ def _format_complete(state: State) -> str:
     """Return the text on a complete notebook."""
     total = len(state.plan.steps)
     statuses = [state.get_step_status(step.id) for step in state.plan.steps]
-    skipped = statuses.count(StepStatus.SKIPPED)
-    if skipped:
-        done = total - skipped
-        return f"complete, {done} done, {skipped} skipped"
+    skipped_count = statuses.count(StepStatus.SKIPPED)
+    if skipped_count:
+        done = total - skipped_count
+        return f"complete, {done} done, {skipped_count} skipped"
     return f"{total}/{total} complete"
 
 
 def _format_open_cells(state: State) -> _Progress:
     """Return the mark and the text on open cells."""
     mark = FAILED_MARK if state.is_failing else PENDING_MARK
-    failed = [
+    failed_cells = [
         cell for cell in state.open_cells if cell.status == StepStatus.FAILED.value
     ]
-    cells = failed or state.open_cells
+    cells = failed_cells or state.open_cells
     cell = cells[0]
     name = f"cell {cell.number}"
     if len(cells) > 1:

@@ -37,27 +37,27 @@ def format_next_start(
     restored. `comment` starts a comment. The list is empty if the run changed nothing
     but files.
     """
-    restorable: list[str] = []
-    removable: list[str] = []
+    restorable_names: list[str] = []
+    removable_names: list[str] = []
     for name, change in facts.changes.items():
         if name in facts.unprotected:
             continue
-        names = removable if change == NEW else restorable
+        names = removable_names if change == NEW else restorable_names
         names.append(name)
     exceptions = [
         _format_unprotected(name, value) for name, value in facts.unprotected.items()
     ]
-    unrestored = _limit(exceptions)
+    unrestored_names = _limit(exceptions)
     if has_files:
-        unrestored.append("files")
-    unrestored_text = ", ".join(unrestored)
+        unrestored_names.append("files")
+    unrestored_text = ", ".join(unrestored_names)
     actions = []
-    if restorable:
-        actions.append(f"{_join_names(restorable)} will be restored")
-    if removable:
-        removal = f"{_join_names(removable)} will be removed"
+    if restorable_names:
+        actions.append(f"{_join_names(restorable_names)} will be restored")
+    if removable_names:
+        removal = f"{_join_names(removable_names)} will be removed"
         if seconds >= LONG_SECONDS:
-            pronoun = "it" if len(removable) == 1 else "them"
+            pronoun = "it" if len(removable_names) == 1 else "them"
             removal += (
                 f" (to keep {pronoun}, start that version with"
                 f" `{comment} stepper: keep`)"
@@ -66,7 +66,7 @@ def format_next_start(
     if actions:
         text = "the next version starts from the state before this cell ran: "
         text += ", ".join(actions)
-        if unrestored:
+        if unrestored_names:
             text += f"; not restored: {unrestored_text}"
         return [text]
     if exceptions:
@@ -154,11 +154,11 @@ def format_lost_request(numbers: Sequence[int]) -> str:
 
 def _format_subject(numbers: Sequence[int]) -> str:
     """Return a phrase for cells by their numbers; 0 stands for a deleted cell."""
-    existing = [number for number in numbers if number]
+    existing_numbers = [number for number in numbers if number]
     subjects = []
-    if existing:
-        subjects.append(format_cells(existing))
-    if len(existing) < len(numbers):
+    if existing_numbers:
+        subjects.append(format_cells(existing_numbers))
+    if len(existing_numbers) < len(numbers):
         subjects.append("a deleted cell")
     return " and ".join(subjects)
 

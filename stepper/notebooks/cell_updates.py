@@ -33,13 +33,13 @@ def apply_execution(
         metadata["execution"] = execution.timings
     if step is not None:
         metadata["stepper"] = {"step": step}
-    changed = {
+    new_cell = {
         **raw,
         "metadata": metadata,
         "execution_count": execution.execution_count,
         "outputs": execution.outputs,
     }
-    return normalize_cell(changed)
+    return normalize_cell(new_cell)
 
 
 def _copy_without_timings(raw: RawCell) -> dict[str, Any]:
@@ -67,8 +67,8 @@ def add_widget_change(
         return changes
     changed_cells = []
     for index, raw in enumerate(cells):
-        changed = changes[index](raw) if index in changes else raw
-        changed_cells.append(changed)
+        new_cell = changes[index](raw) if index in changes else raw
+        changed_cells.append(new_cell)
     change = partial(
         widget_state.update_metadata,
         cells=changed_cells,
@@ -131,13 +131,13 @@ def replace_source(
     Outputs are removed because they belong to the old source. NotebookEdit also removes
     outputs.
     """
-    changed = {**raw, "cell_type": cell_type, "source": source}
-    changed.pop("execution_count", None)
-    changed.pop("outputs", None)
+    new_cell = {**raw, "cell_type": cell_type, "source": source}
+    new_cell.pop("execution_count", None)
+    new_cell.pop("outputs", None)
     if cell_type == "code":
-        changed.pop("attachments", None)
-        changed.update(NOT_RUN)
-    return normalize_cell(changed)
+        new_cell.pop("attachments", None)
+        new_cell.update(NOT_RUN)
+    return normalize_cell(new_cell)
 
 
 def clear_outputs(raw: RawCell) -> RawCell:

@@ -157,13 +157,13 @@ class JournalFile:
         file are lost. Finished syncs are removed from the list of syncs.
         """
         lost_lines = []
-        unfinished = []
+        unfinished_syncs = []
         for sync in self._background_syncs:
             if not sync.future.done():
-                unfinished.append(sync)
+                unfinished_syncs.append(sync)
             elif sync.future.exception() is not None and size < sync.end:
                 lost_lines.append(sync.data)
-        self._background_syncs = unfinished
+        self._background_syncs = unfinished_syncs
         return b"".join(lost_lines)
 
     def _set_aside(self, reason: OSError) -> str:

@@ -61,13 +61,13 @@ def is_server_running(path: str) -> bool:
 
     The result is cached for some seconds.
     """
-    cached = _cache.get(path)
-    if cached is None or cached.expires_at < time.monotonic():
+    cached_result = _cache.get(path)
+    if cached_result is None or cached_result.expires_at < time.monotonic():
         is_running = _detect_server(path)
         expires_at = time.monotonic() + CACHE_SECONDS
-        cached = CachedResult(expires_at, is_running)
-        _cache[path] = cached
-    return cached.is_running
+        cached_result = CachedResult(expires_at, is_running)
+        _cache[path] = cached_result
+    return cached_result.is_running
 
 
 def _detect_server(path: str) -> bool:
@@ -225,13 +225,13 @@ class RecentWriteMonitor:
         """Check the recent writes, and schedule the next check if there are any."""
         now = time.monotonic()
         self._writes = {
-            cell_id: monitored
-            for cell_id, monitored in self._writes.items()
-            if monitored.deadline > now
+            cell_id: monitored_write
+            for cell_id, monitored_write in self._writes.items()
+            if monitored_write.deadline > now
         }
         if not self._writes:
             return
         loop.call_later(CHECK_SECONDS, self._run_check, loop)
-        writes = [monitored.write for monitored in self._writes.values()]
+        writes = [monitored_write.write for monitored_write in self._writes.values()]
         with contextlib.suppress(NotebookError):  # the next check tries again
             self._check(writes)

@@ -120,9 +120,9 @@ class Document:
         metadata = _as_object(self.raw["cells"][cell.index].get("metadata"))
         times = _as_object(metadata.get("execution"))
         try:
-            started = parse_moment(times["iopub.execute_input"])
-            finished = parse_moment(times["shell.execute_reply"])
-            return (finished - started).total_seconds()
+            start_time = parse_moment(times["iopub.execute_input"])
+            end_time = parse_moment(times["shell.execute_reply"])
+            return (end_time - start_time).total_seconds()
         except (KeyError, TypeError, ValueError, AttributeError):
             return None
 

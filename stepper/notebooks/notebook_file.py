@@ -127,10 +127,13 @@ class IpynbFile:
             with open(self.path, "rb", opener=secure_files.open_regular) as stream:
                 status = os.fstat(stream.fileno())
                 self.inode = status.st_ino
-                cached = self._cached_document  # another thread may replace it
+                cached_document = self._cached_document  # another thread may replace it
                 signature = get_file_signature(status)
-                if cached is not None and cached.signature == signature:
-                    return cached
+                if (
+                    cached_document is not None
+                    and cached_document.signature == signature
+                ):
+                    return cached_document
                 data = stream.read()
             raw = load_json(data)
         except OSError as error:
@@ -285,12 +288,12 @@ class IpynbFile:
         if document is None:
             return {}
         self._late_state = document.file_state
-        dropped = {}
+        dropped_outputs = {}
         for target, late in self._late.items():
             raw = document.get_raw_cell(target)
             if raw is not None and raw.get("outputs") == late.before:
-                dropped[target] = late.outputs
-        return dropped
+                dropped_outputs[target] = late.outputs
+        return dropped_outputs
 
     def replace_duplicate_ids(self) -> list[tuple[str, Cell]]:
         """Give new ids to cells that have the id of a cell above them.

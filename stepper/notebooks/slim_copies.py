@@ -553,10 +553,10 @@ class SlimCopies:
             try:
                 data = _read(name, folder)
                 document = Document(data, load_json(data), status)
-                restored = restore_parts(document, full)
+                restored_copy = restore_parts(document, full)
             except (ValueError, KeyError, TypeError, AttributeError):
                 return False
-            if restored is None:  # the program did not write the slim copy
+            if restored_copy is None:  # the program did not write the slim copy
                 if not _has_all_outputs(document, full):
                     kept_path = self._keep(record, reads)
                     self._report(
@@ -566,15 +566,17 @@ class SlimCopies:
                     )
                 self._remove(key, reads)
                 return True
-            if _replace(folder, name, status, restored.data):
-                self._report_merge(record, reads, restored)
+            if _replace(folder, name, status, restored_copy.data):
+                self._report_merge(record, reads, restored_copy)
                 self._remove(key, reads)
                 return True
         return False
 
-    def _report_merge(self, record: Record, reads: int, restored: RestoredCopy) -> None:
+    def _report_merge(
+        self, record: Record, reads: int, restored_copy: RestoredCopy
+    ) -> None:
         """Report that a changed slim copy was restored, and keep what is not in it."""
-        if restored.is_complete:
+        if restored_copy.is_complete:
             self._report(
                 record,
                 "another program changed the notebook while it was read, and the"

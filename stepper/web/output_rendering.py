@@ -80,14 +80,14 @@ def render_outputs(outputs: Sequence[Any], widgets: Models) -> list[RenderedOutp
     for index, output in enumerate(outputs[:MAX_OUTPUTS]):
         if isinstance(output, dict):
             share = 1.0 if characters < CELL_CHARACTERS else SMALL_SHARE
-            rendered = _render_output(output, index, widgets, share)
-            rendered_outputs.append(rendered)
-            characters += len(rendered.get("text", ""))
-            characters += len(rendered.get("tail", ""))
-    omitted = len(outputs) - MAX_OUTPUTS
-    if omitted > 0:
-        verb = "is" if omitted == 1 else "are"
-        note = f"… {format_count(omitted, 'more output')} {verb} in the notebook"
+            rendered_output = _render_output(output, index, widgets, share)
+            rendered_outputs.append(rendered_output)
+            characters += len(rendered_output.get("text", ""))
+            characters += len(rendered_output.get("tail", ""))
+    omitted_count = len(outputs) - MAX_OUTPUTS
+    if omitted_count > 0:
+        verb = "is" if omitted_count == 1 else "are"
+        note = f"… {format_count(omitted_count, 'more output')} {verb} in the notebook"
         rendered_outputs.append(_make_note(note))
     return rendered_outputs
 
@@ -345,19 +345,19 @@ def _encode(text: str) -> bytes:
 def _list_widget_rows(
     model_id: str,
     models: Models,
-    visited: set[str],
+    visited_ids: set[str],
 ) -> list[RenderedOutput]:
     """Return a static description of a widget, with a row for each value.
 
     A progress bar becomes a row with a bar. A box is replaced by the rows of its
-    children. `visited` contains the ids of the models that already have rows.
+    children. `visited_ids` contains the ids of the models that already have rows.
     """
     model = models.get(model_id)
-    if model_id in visited or len(visited) > MAX_WIDGETS:
+    if model_id in visited_ids or len(visited_ids) > MAX_WIDGETS:
         return []
     if not isinstance(model, dict):
         return []
-    visited.add(model_id)
+    visited_ids.add(model_id)
     state = model.get("state")
     if not isinstance(state, dict):
         state = {}
@@ -366,7 +366,7 @@ def _list_widget_rows(
         rows = []
         for child in children:
             child_id = str(child).removeprefix(REFERENCE)
-            rows += _list_widget_rows(child_id, models, visited)
+            rows += _list_widget_rows(child_id, models, visited_ids)
         return rows
     return _render_model(str(model.get("model_name")), state)
 

@@ -206,16 +206,16 @@ def _parse_trace(item: Mapping[str, Any]) -> Trace | None:
 
 def _make_histogram(name: str, values: Sequence[float]) -> Trace | None:
     """Return a histogram as a bar trace, or None if no value is finite."""
-    finite = list(filter(math.isfinite, values))
-    if not finite:
+    finite_values = list(filter(math.isfinite, values))
+    if not finite_values:
         return None
-    low = min(finite)
-    high = max(finite)
-    bin_count = round(math.sqrt(len(finite)))
+    low = min(finite_values)
+    high = max(finite_values)
+    bin_count = round(math.sqrt(len(finite_values)))
     bin_count = min(MAX_BINS, max(MIN_BINS, bin_count))
     bin_width = (high - low) / bin_count or 1.0
     counts = [0.0] * bin_count
-    for value in finite:
+    for value in finite_values:
         index = int((value - low) / bin_width)
         counts[min(bin_count - 1, index)] += 1
     first_centre = low + bin_width / 2
@@ -284,17 +284,17 @@ def _get_range(values: Sequence[float], margin: float) -> Range:
     `margin` is the margin on both sides, as a share of the range. Without finite
     values, the range is that of 0 and 1.
     """
-    finite = list(filter(math.isfinite, values))
-    if not finite:
-        finite = [0.0, 1.0]
-    low = min(finite)
-    high = max(finite)
+    finite_values = list(filter(math.isfinite, values))
+    if not finite_values:
+        finite_values = [0.0, 1.0]
+    low = min(finite_values)
+    high = max(finite_values)
     if low == high:
         # Adding 1 to a large number would not change it.
-        extra = max(1.0, EQUAL_VALUES_MARGIN * abs(low))
-        return Range(low - extra, high + extra)
-    extra = (high - low) * margin
-    return Range(low - extra, high + extra)
+        padding = max(1.0, EQUAL_VALUES_MARGIN * abs(low))
+        return Range(low - padding, high + padding)
+    padding = (high - low) * margin
+    return Range(low - padding, high + padding)
 
 
 def _draw_bars(

@@ -147,10 +147,10 @@ def _render_report(view: NotebookView, run: int) -> Panel:
     """Return a panel with the first lines of a run's report."""
     report = view.history.read_run(run)["report"] or ""
     lines = list(filter(None, clean(report).splitlines()))
-    omitted = len(lines) - REPORT_LINES
-    if omitted > 0:
+    omitted_count = len(lines) - REPORT_LINES
+    if omitted_count > 0:
         command = view.history.state.commands.terminal("report")
-        omitted_lines = format_count(omitted, "more line")
+        omitted_lines = format_count(omitted_count, "more line")
         note = f"… {omitted_lines}. To see the whole report, run: {command}"
         lines = [*lines[:REPORT_LINES], note]
     return Panel(
@@ -203,9 +203,9 @@ def render_plan(steps: Sequence[Row], limit: int) -> list[Text]:
     start = max(0, min(first_open_index - limit // 2, last_start))
     shown_steps = steps[start : start + limit]
     lines = list(map(_render_step, shown_steps))
-    omitted = len(steps) - len(shown_steps)
-    if omitted > 0:
-        note = format_count(omitted, "more step")
+    omitted_count = len(steps) - len(shown_steps)
+    if omitted_count > 0:
+        note = format_count(omitted_count, "more step")
         lines.append(Text(f"    … {note}", style="dim"))
     return lines
 

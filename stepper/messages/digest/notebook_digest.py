@@ -293,17 +293,17 @@ def select_lines(
     if limit is not None:
         end = min(total, start - 1 + limit)
     size = 0
-    selected: list[str] = []
+    selected_lines: list[str] = []
     for number, line in enumerate(lines[start - 1 : end], start):
         size += _measure_line(line)
-        if size > CLIENT_LIMIT and selected:
+        if size > CLIENT_LIMIT and selected_lines:
             rest = format_count(total - number + 1, "more line")
             note = f"… {rest}. To read on, use Read with offset={number}"
-            selected.append(note)
+            selected_lines.append(note)
             break
-        selected.append(line)
-    text = "\n".join(selected)
-    return DigestPart(text, start, len(selected), total)
+        selected_lines.append(line)
+    text = "\n".join(selected_lines)
+    return DigestPart(text, start, len(selected_lines), total)
 
 
 def format_head(
@@ -390,24 +390,27 @@ def _format_kernel(status: Mapping[str, Any], name_count: int | None) -> str:
 
 
 def format_changes(
-    edited: Sequence[Cell],
-    ran: Sequence[Cell],
-    added: Sequence[Cell],
+    edited_cells: Sequence[Cell],
+    ran_cells: Sequence[Cell],
+    new_cells: Sequence[Cell],
     deleted_count: int,
 ) -> str:
     """Return the line on the changes since the agent last read the notebook.
 
-    `edited`, `ran` and `added` are cells; `deleted_count` is the number of deleted
-    ones.
+    `deleted_count` is the number of deleted cells.
     """
     parts = []
-    for verb, cells in (("edited", edited), ("new", added), ("ran", ran)):
+    for verb, cells in (
+        ("edited", edited_cells),
+        ("new", new_cells),
+        ("ran", ran_cells),
+    ):
         if not cells:
             continue
         parts.append(f"{verb}: {_list_names(cells)}")
     if deleted_count:
-        deleted = format_count(deleted_count, "cell")
-        parts.append(f"deleted: {deleted}")
+        count = format_count(deleted_count, "cell")
+        parts.append(f"deleted: {count}")
     details = "; ".join(parts) or "nothing"
     return f"Changed since this agent read the notebook last: {details}."
 

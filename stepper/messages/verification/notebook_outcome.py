@@ -68,11 +68,11 @@ def format_summary(outcomes: Sequence[NotebookOutcome]) -> str:
     Each notebook that does not reproduce or was not verified has its own line.
     """
     total = format_count(len(outcomes), "notebook")
-    others = [outcome for outcome in outcomes if not outcome.reproduces]
+    other_outcomes = [outcome for outcome in outcomes if not outcome.reproduces]
     verb = "reproduces" if len(outcomes) == 1 else "reproduce"
-    count = len(outcomes) - len(others)
+    count = len(outcomes) - len(other_outcomes)
     lines = [f"{count} of {total} {verb}"]
-    for outcome in others:
+    for outcome in other_outcomes:
         name = one_line(outcome.notebook, NAME_CHARACTERS)
         problem = "does not reproduce"
         if outcome.result is None:
