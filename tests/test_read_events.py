@@ -482,8 +482,7 @@ def test_a_second_read_cancels_the_timer_of_the_first(
             await read_events._place_slim_copy(workspace, str(path), Caller({}))
             timers.append(workspace.restore_timers[str(path)])
         assert [timer.cancelled() for timer in timers] == [True, False]
-        assert slim.has_copy(str(path))
-        slim.restore(str(path))
+        assert slim.restore(str(path))
 
     timers: list[asyncio.TimerHandle] = []
     asyncio.run(read_twice())

@@ -15,7 +15,6 @@ from stepper.messages import stop_suggestion
 from stepper.messages.marks import FAILED_MARK, STOP_SIGN, get_run_mark
 from stepper.messages.quoted_output import (
     format_estimate,
-    format_location,
     format_span,
     quote,
     quote_message,
@@ -503,18 +502,6 @@ def format_still_uncovered(name: str) -> Report:
     return Report(f"stepper: {text}", f"{FAILED_MARK} {text}")
 
 
-def format_kernel_state(
-    state: str, where: str, left_seconds: float | None, trouble: str
-) -> str:
-    """Return the state of a kernel, followed by the location of a remote kernel.
-
-    The last three parameters are those of `format_location`.
-    """
-    return ", ".join(
-        filter(None, [state, format_location(where, left_seconds, trouble)])
-    )
-
-
 def format_walltime_note(
     timeout: float, where: str, left_seconds: float | None
 ) -> list[str]:
@@ -755,12 +742,12 @@ def format_skip(name: str, state: State, key: Key | None, reason: str) -> str:
     """
     if key is None:
         return f"stepper: there is nothing to skip in {one_line(name)}."
-    because = ""
+    reason_note = ""
     if reason:
-        because = f" ({one_line(reason, 200)})"
+        reason_note = f" ({one_line(reason, 200)})"
     target = _format_target(state, key)
     return (
-        f"stepper: {target} in {one_line(name)} is skipped{because}."
+        f"stepper: {target} in {one_line(name)} is skipped{reason_note}."
         f" {format_next(state)}"
     )
 

@@ -379,7 +379,7 @@ class IpynbFile:
         return None
 
     def read_outputs(self, target: CellVersion) -> list[dict[str, Any]]:
-        """Return the outputs of a cell.
+        """Return the outputs of a cell, with late outputs that were written recently.
 
         Return an empty list if the cell was changed or deleted. Raise NotebookError if
         the file cannot be read.

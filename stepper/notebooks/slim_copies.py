@@ -349,10 +349,6 @@ class SlimCopies:
         # Sentences on notebooks that could not be restored as they were.
         self._problems: list[str] = []
 
-    def has_copy(self, path: str) -> bool:
-        """Return whether a slim copy takes the place of a notebook."""
-        return path in self._records
-
     def take_problems(self) -> list[str]:
         """Return the sentences on notebooks that could not be restored as they were.
 
