@@ -21,6 +21,7 @@ from stepper.daemon import read_events
 from stepper.hook import daemon_client
 from stepper.messages.digest import notebook_digest
 from stepper.notebooks import file_exchange, slim_copies
+from stepper.notebooks.notebook_document import Document
 from stepper.notebooks.notebook_file import IpynbFile
 from stepper.notebooks.slim_copies import OUTPUT_MARK, SOURCE_MARK, SlimCopies
 from stepper.policy.model import Cell
@@ -700,3 +701,21 @@ def test_notebook_is_kept_if_a_cell_with_omitted_outputs_is_unknown(
     assert match
     kept = json.loads((path.parent / match[1]).read_text())
     assert kept["cells"] == before
+
+
+@pytest.mark.parametrize("cell_id", ["same", ""])
+def test_outputs_of_cells_with_the_same_id_are_not_mixed_up(cell_id: str) -> None:
+    cells = []
+    for text in ("first", "second"):
+        output = {"output_type": "stream", "name": "stdout", "text": [text]}
+        cell = {"cell_type": "code", "source": "x", "metadata": {}, "outputs": [output]}
+        if cell_id:
+            cell["id"] = cell_id
+        cells.append(cell)
+    full = {"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": cells}
+    slim = slim_copies.make_slim(full)
+    restored = slim_copies.restore_parts(Document(slim, json.loads(slim)), full)
+    assert restored is not None
+    assert restored.is_complete
+    outputs = [cell["outputs"] for cell in json.loads(restored.data)["cells"]]
+    assert [output["text"] for [output] in outputs] == [["first"], ["second"]]

@@ -205,7 +205,7 @@ def _expand(names: Sequence[str], project: str | None) -> list[str | None]:
 def _expand_name(name: str) -> list[str]:
     """Return the notebooks that a name, a folder or a glob stands for.
 
-    Raise UsageError if a folder or a glob contains none.
+    Raise UsageError if a folder contains no notebooks, or if none match a glob.
     """
     if os.path.isdir(name):
         notebooks = _find_below(name)

@@ -64,13 +64,13 @@ class ToolCall:
     ) -> Any:
         """Send a command and report progress to the client; return the response."""
         request = request or DaemonRequest()
-        started = time.monotonic()
+        start_time = time.monotonic()
 
         async def report_progress() -> None:
             """Send the elapsed seconds and the last progress line every second."""
             while True:
                 await asyncio.sleep(PROGRESS_SECONDS)
-                seconds = round(time.monotonic() - started, 1)
+                seconds = round(time.monotonic() - start_time, 1)
                 line = request.line or None
                 await self.ctx.session.report_progress(seconds, None, line)
 

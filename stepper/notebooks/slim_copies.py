@@ -237,18 +237,15 @@ def restore_parts(document: Document, full: Mapping[str, Any]) -> RestoredCopy |
 def _list_cell_keys(cells: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return a key for each cell, by which the cell is found in another version.
 
-    The key is the cell's ID. A cell without an ID is identified by its source, and by
-    the number of equal cells above it.
+    The key contains the cell's ID, or the source of a cell without an ID, and a number:
+    cells with the same ID or source are numbered from the top.
     """
     keys = []
     counts = Counter[str]()
     for cell in cells:
-        key = str(cell.get("id") or "")
-        if not key:
-            source = _join(cell.get("source"))
-            counts[source] += 1
-            key = f"{counts[source]} {source}"
-        keys.append(key)
+        identity = str(cell.get("id") or "") or _join(cell.get("source"))
+        counts[identity] += 1
+        keys.append(f"{counts[identity]} {identity}")
     return keys
 
 
