@@ -50,6 +50,7 @@ from stepper.mcp import (
     argument_coercion,
     data_rendering,
     http_server,
+    resources,
     tool_calls,
     tool_results,
     tools,
@@ -2180,3 +2181,37 @@ def test_installed_script_serves_the_official_client(tmp_path: Path) -> None:
     result = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert result.returncode == 0, result.stderr
     assert not (shop / ".mcp.json").exists()
+
+
+def test_exit_of_the_daemon_is_no_change_of_the_notebooks(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    kernel = {"state": "none"}
+    first = {"notebook": "a.ipynb", "age_s": 1, "kernel": kernel}
+    second = {"notebook": "b.ipynb", "age_s": 1, "kernel": kernel}
+    responses = [[first], None, [first], None, [first, second]]
+    sent = []
+
+    class Session:
+        async def send_resource_list_changed(self) -> None:
+            sent.append("list")
+            subscriptions.sessions.clear()
+
+        async def send_resource_updated(self, uri: str) -> None:
+            sent.append(uri)
+
+    async def ask(verb: str, arguments: object, launch: bool) -> object:
+        assert not launch
+        sent.append(len(responses))
+        return responses.pop(0)
+
+    async def poll() -> None:
+        subscriptions.sessions["session", "uri"] = Session()
+        await asyncio.wait_for(subscriptions._poll(), 10)
+
+    daemon = Daemon(str(tmp_path), "session")
+    monkeypatch.setattr(daemon, "ask", ask)
+    monkeypatch.setattr(resources, "POLL_SECONDS", 0.01)
+    subscriptions = resources.Subscriptions(daemon)
+    asyncio.run(poll())
+    assert sent == [5, 4, 3, 2, 1, "list"]

@@ -250,8 +250,12 @@ class Subscriptions:
             self.polling = asyncio.create_task(self._poll())
 
     async def _poll(self) -> None:
-        """Notify the subscribed clients of changes while there are any clients."""
-        before = await self._take_snapshot()
+        """Notify the subscribed clients of changes while there are any clients.
+
+        While no daemon is running, the notebooks count as unchanged: a notification
+        could make the client start a daemon again.
+        """
+        before = await self._take_snapshot() or {}
         while self.stream_uris or self.sessions:
             has_uris = any(uri for _, uri in self.sessions)
             interval = LIST_POLL_SECONDS
@@ -261,6 +265,8 @@ class Subscriptions:
                 await asyncio.wait_for(self.check_requested.wait(), interval)
             self.check_requested.clear()
             after = await self._take_snapshot()
+            if after is None:
+                continue
             if before.keys() != after.keys():
                 await self._send_list_changed()
             changed_notebooks = {
@@ -290,15 +296,17 @@ class Subscriptions:
             if _is_affected(uri, notebooks):
                 await session.send_resource_updated(uri)
 
-    async def _take_snapshot(self) -> Snapshot:
-        """Return the current state of the notebooks.
+    async def _take_snapshot(self) -> Snapshot | None:
+        """Return the current state of the notebooks, or None without a daemon.
 
-        The snapshot is empty if no daemon can be reached.
+        Also return None if the daemon can't list the notebooks.
         """
         try:
-            notebooks = await self.daemon.ask("list", {}, launch=False) or []
+            notebooks = await self.daemon.ask("list", {}, launch=False)
         except StepperError:
-            return {}
+            return None
+        if notebooks is None:
+            return None
         snapshot: Snapshot = {}
         for notebook in notebooks:
             path = os.path.join(self.daemon.paths.project, notebook["notebook"])
