@@ -182,12 +182,7 @@ class KernelClient(Connection):
         cannot be reached for too long.
         """
         self.widgets.limits = limits
-        metadata: dict[str, Any] = {"stepper_modules": limits.local_modules}
-        if criterion:
-            metadata["stepper_criterion"] = criterion
-        if undo is not None and self.has_helper:
-            memory = self._get_default_undo_memory(limits)
-            metadata["stepper_undo"] = undo.to_json(memory)
+        metadata = self._build_metadata(limits, criterion, undo)
         running = RunningExecution(self, timeout, limits, wake)
         try:
             while True:
@@ -200,6 +195,11 @@ class KernelClient(Connection):
                         request=request,
                         metadata=metadata,
                     )
+                    if not running.was_aborted:
+                        return result
+                    # A failed execution of another client aborts the requests that are
+                    # waiting behind it.
+                    seconds = timeout
                 except ConnectionLostError:
                     seconds = running.deadline - time.monotonic()
                     recovered_result = await self.await_earlier_request(
@@ -208,17 +208,23 @@ class KernelClient(Connection):
                     if recovered_result is not None:
                         recovered_result.reconnected = True
                         return recovered_result
-                    # The request never arrived, so it is sent again.
-                    running = RunningExecution(self, seconds, limits, wake)
-                    continue
-                if not running.was_aborted:
-                    return result
-                # A failed execution of another client aborts the requests that are
-                # waiting behind it. The request is sent again.
-                running = RunningExecution(self, timeout, limits, wake)
+                # The request was aborted or never arrived, so it is sent again.
+                running = RunningExecution(self, seconds, limits, wake)
         finally:
             self.partial_output = None
             self.process.reset_oom_count()
+
+    def _build_metadata(
+        self, limits: Limits, criterion: str, undo: UndoRequest | None
+    ) -> dict[str, Any]:
+        """Return the metadata of an execute request, which the helper reads."""
+        metadata: dict[str, Any] = {"stepper_modules": limits.local_modules}
+        if criterion:
+            metadata["stepper_criterion"] = criterion
+        if undo is not None and self.has_helper:
+            memory = self._get_default_undo_memory(limits)
+            metadata["stepper_undo"] = undo.to_json(memory)
+        return metadata
 
     def _get_default_undo_memory(self, limits: Limits) -> int:
         """Return the number of bytes that before-images may use by default."""

@@ -167,21 +167,12 @@ class RunningExecution:
             # A failure must not abort the requests that are waiting behind it.
             "stop_on_error": False,
         }
-        # The helper sends the environment only if its mark has changed.
-        environment = self.kernel.environment
-        known_mark = environment.mark if environment else None
-        channels = self.kernel.channels
         process = self.kernel.process
         disconnect_count = process.disconnect_count
         # An empty request that waits for an earlier execution starts no processes.
         if self.earlier is None:
             process.prepare_run()
-        self.msg_id = channels.send(
-            "execute_request",
-            content,
-            {"stepper_known": known_mark, **metadata},
-            request,
-        )
+        self._send_request(content, metadata, request)
         if self.limits:
             # The kernel receives the request while memory is measured.
             process.reset_oom_count()
@@ -193,6 +184,23 @@ class RunningExecution:
         if process.disconnect_count != disconnect_count and self.result.death is None:
             raise ConnectionLostError
         return await self.finish()
+
+    def _send_request(
+        self, content: dict[str, Any], metadata: Mapping[str, Any], request: str
+    ) -> None:
+        """Send the execute request, and store its message id.
+
+        `request` is the message id to use, or an empty string for a new one.
+        """
+        # The helper sends the environment only if its mark has changed.
+        environment = self.kernel.environment
+        known_mark = environment.mark if environment else None
+        self.msg_id = self.kernel.channels.send(
+            "execute_request",
+            content,
+            {"stepper_known": known_mark, **metadata},
+            request,
+        )
 
     async def _receive_all(self, disconnect_count: int) -> None:
         """Handle messages until the execution is finished.

@@ -30,7 +30,7 @@ from stepper.kernels.backends.jupyter.server_api import (
     StoppedError,
 )
 from stepper.kernels.client import KernelClient
-from stepper.policy.configuration.kernel_config import KERNELSPEC_NAME
+from stepper.policy.configuration.kernel_config import KERNELSPEC_NAME, BackendConfig
 from stepper.policy.model import Death, KernelMetadata
 from stepper.session.protocols import LaunchConfig, QueueStatus
 
@@ -77,16 +77,7 @@ class JupyterLauncher:
             # If the server is the same, the request below fails with the same error.
             log.warning("%s", error.message)
         server = Server(settings, lambda: {**self.get_environ(), **config.environ})
-        kernel_id = ""
-        if settings.env:
-            kernel_id = str(uuid.uuid4())
-        data = {
-            "kind": KIND,
-            "name": backend.name,
-            "definition": dict(backend.definition),
-            "kernel": kernel_id,
-            "session": uuid.uuid4().hex,
-        }
+        data = _create_record(backend, settings)
         # The record is written before the request: if the response is lost, the kernel
         # is found by its session.
         sealed_kernel_records.save(self.record, data)
@@ -242,6 +233,24 @@ class JupyterLauncher:
         with contextlib.suppress(KernelError):
             await kernel.shutdown()
         return death
+
+
+def _create_record(backend: BackendConfig, settings: JupyterSettings) -> dict[str, Any]:
+    """Return the record of a new kernel before its start.
+
+    The kernel's id is empty, unless stepper can choose the id. This is the case if
+    `env` is set, because KERNEL_ID is then sent to the server.
+    """
+    kernel_id = ""
+    if settings.env:
+        kernel_id = str(uuid.uuid4())
+    return {
+        "kind": KIND,
+        "name": backend.name,
+        "definition": dict(backend.definition),
+        "kernel": kernel_id,
+        "session": uuid.uuid4().hex,
+    }
 
 
 def _create_session_name(session: str) -> str:

@@ -23,6 +23,7 @@ from stepper.kernels.backends.ssh.ssh_connection import SshConnection
 from stepper.kernels.backends.ssh.ssh_process import SshProcess
 from stepper.kernels.backends.ssh.ssh_settings import KIND, SshSettings
 from stepper.kernels.client import KernelClient
+from stepper.policy.configuration.kernel_config import BackendConfig
 from stepper.policy.model import Death
 from stepper.session.protocols import LaunchConfig, QueueStatus
 
@@ -76,25 +77,13 @@ class SshLauncher:
         connection = _build_connection(link.sockets, key)
         if response["encrypts"]:
             connection.update(curve_keys)
-        ports = [response["ports"][f"{channel}_port"] for channel in CHANNELS]
-        data = {
-            "kind": KIND,
-            "name": backend.name,
-            "definition": dict(backend.definition),
-            "kernel": kernel_id,
-            "pid": response["pid"],
-            "python": response["python"],
-            "stack": response["stack"],
-            "connection": connection,
-            "boot": response["boot"],
-            "ports": ports,
-        }
+        data = _build_record(backend, kernel_id, connection, response)
         process = SshProcess(data, link, self.record)
         kernel = KernelClient(process, self.parts, self.runtime)
         try:
             # If this daemon exits now, the next daemon finds the kernel.
             sealed_kernel_records.save(self.record, data)
-            await link.open(ports)
+            await link.open(data["ports"])
             await kernel.connect(START_SECONDS)
         except BaseException:
             with contextlib.suppress(KernelError):  # report the first error
@@ -174,6 +163,31 @@ def _build_connection(sockets: str, key: str) -> dict[str, Any]:
         "ip": sockets,
         "key": key,
         "signature_scheme": "hmac-sha256",
+    }
+
+
+def _build_record(
+    backend: BackendConfig,
+    kernel_id: str,
+    connection: Mapping[str, Any],
+    response: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Return the record of a kernel.
+
+    `response` is the response of the remote launcher that has started the kernel.
+    """
+    ports = [response["ports"][f"{channel}_port"] for channel in CHANNELS]
+    return {
+        "kind": KIND,
+        "name": backend.name,
+        "definition": dict(backend.definition),
+        "kernel": kernel_id,
+        "pid": response["pid"],
+        "python": response["python"],
+        "stack": response["stack"],
+        "connection": connection,
+        "boot": response["boot"],
+        "ports": ports,
     }
 
 
