@@ -19,7 +19,7 @@ from mcp import Client
 
 from stepper.common import secure_files
 from stepper.install import trust
-from stepper.kernels import sealed_kernel_records
+from stepper.kernels import backend_registry, sealed_kernel_records
 from stepper.kernels.notebook_launcher import NotebookLauncher
 from stepper.mcp.server import ProjectServer
 from stepper.policy.model import Death
@@ -269,6 +269,24 @@ def test_invalid_kernel_record_is_a_dead_kernel(tmp_path: Path, message: Any) ->
     record.write_text(json.dumps(message))
     kernel = asyncio.run(NotebookLauncher(str(record), str(tmp_path), {}).attach())
     assert isinstance(kernel, Death)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * 100_000,
+        '{"kernel": "00000000-0000-4000-8000-000000000000", "connection": {},'
+        ' "provisioner": {"pid": Infinity, "created": 1}}',
+    ],
+)
+def test_local_record_with_extreme_json_is_a_dead_kernel(
+    tmp_path: Path, text: str
+) -> None:
+    record = tmp_path / "kernel.json"
+    record.write_text(text)
+    kernel = asyncio.run(NotebookLauncher(str(record), str(tmp_path), {}).attach())
+    assert isinstance(kernel, Death)
+    assert not backend_registry.kill_recorded_kernel(str(record))
 
 
 def test_seal_is_valid_for_one_user_and_one_file(

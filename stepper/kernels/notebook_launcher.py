@@ -49,6 +49,7 @@ class NotebookLauncher:
     async def start(self, config: LaunchConfig) -> Kernel:
         """Start a kernel and return it when it is ready.
 
+        If the record is from another backend, the recorded request is cancelled first.
         Raise KernelError if the kernel cannot be started.
         """
         kind = LOCAL

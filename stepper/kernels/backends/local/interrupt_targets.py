@@ -20,6 +20,7 @@ from pathlib import Path
 import psutil
 
 from stepper.common import secure_files
+from stepper.kernels.backends.local.kernel_files import RECORD_ERRORS
 from stepper.kernels.backends.local.process_identity import Identity
 
 # The group is searched several times, because its processes may fork during a search.
@@ -44,13 +45,14 @@ class ProcessGroup:
         try:
             records = json.loads(secure_files.read(str(self.file)))
             return [Identity.from_record(record) for record in records]
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        except RECORD_ERRORS:
             return []
 
     def record_earlier_processes(self) -> None:
         """Record the current processes of the group, to spare them at an interrupt.
 
-        They are also written to `file`, or the file is removed if there are none.
+        The processes are also written to `file`. If there are none, the file is
+        removed.
         """
         pids = set(self._iterate_pids())
         earlier_pids = {process.pid for process in self.earlier}

@@ -10,6 +10,17 @@ from typing import Any
 
 from stepper.common import secure_files
 
+# Exceptions that are raised if a record cannot be read or is not valid.
+RECORD_ERRORS = (
+    OSError,
+    ValueError,
+    OverflowError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    RecursionError,
+)
+
 
 class KernelFiles:
     """The paths of a kernel's record and of the files next to it."""

@@ -10,6 +10,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from stepper.common import secure_files
+from stepper.kernels.backends.local.kernel_files import RECORD_ERRORS, KernelFiles
 from stepper.kernels.kernel_backend import (
     BackendCheck,
     Environ,
@@ -24,9 +25,6 @@ if TYPE_CHECKING:
         BackendDescription,
         KeyPath,
     )
-
-# Exceptions that are raised if a record cannot be read or is not valid.
-RECORD_ERRORS = (OSError, ValueError, KeyError, TypeError, AttributeError)
 
 
 class LocalBackend(KernelBackend):
@@ -62,8 +60,7 @@ class LocalBackend(KernelBackend):
         Return whether the kernel was running. Start times identify the processes, so a
         process with a reused pid is not killed.
         """
-        # `stepper shutdown` rarely needs these modules, which take long to import.
-        from stepper.kernels.backends.local.kernel_files import KernelFiles
+        # `stepper shutdown` rarely needs this module, which takes long to import.
         from stepper.kernels.backends.local.process_identity import (
             Identity,
             kill_kernel_processes,

@@ -27,7 +27,7 @@ from stepper.kernels.backends.local import (
     process_identity,
 )
 from stepper.kernels.backends.local.kernel_command import KernelCommand
-from stepper.kernels.backends.local.kernel_files import KernelFiles
+from stepper.kernels.backends.local.kernel_files import RECORD_ERRORS, KernelFiles
 from stepper.kernels.backends.local.process_identity import Identity
 from stepper.policy.model import Death
 from stepper.session.protocols import LaunchConfig, QueueStatus
@@ -222,7 +222,7 @@ class LocalLauncher:
             kernel = self._create_client(data, identity)
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except RECORD_ERRORS as error:
             return Death(f"the kernel record {self.files.record} is not valid: {error}")
         death = await kernel.check_death()
         if death is None:

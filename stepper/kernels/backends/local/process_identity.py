@@ -61,7 +61,8 @@ class Identity:
     def from_record(cls, record: Mapping[str, Any]) -> Identity:
         """Return the identity in a record.
 
-        Raise KeyError, TypeError or ValueError if the record is not valid.
+        Raise KeyError, TypeError, ValueError or OverflowError if the record is not
+        valid.
         """
         born = str(record.get("born") or "")
         return cls(int(record["pid"]), born, float(record["created"]))

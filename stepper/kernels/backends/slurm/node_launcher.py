@@ -24,8 +24,9 @@ def find_address(setting: str) -> str:
     """Return the IP address on which the kernel listens.
 
     `setting` is "auto", "hostname", "loopback" or the name of a network interface.
-    "auto" is the address that is used to reach the host that submitted the job, or else
-    the loopback address. "hostname" is the address of the node's host name.
+    "auto" is the address that is used to reach the host that submitted the job. If this
+    host cannot be reached, the node's host name is tried, and then the loopback address
+    is used. "hostname" is the address of the node's host name.
     """
     if setting == "loopback":
         return "127.0.0.1"

@@ -186,7 +186,7 @@ class SlurmProcess(RemoteProcess):
     async def _stop(self) -> bool:
         """Cancel the job, or else shut down the kernel.
 
-        Return whether one of them succeeded.
+        Return whether one of the two succeeded.
         """
         if await self.slurm.cancel(self.name, self.step_job_id):
             return True

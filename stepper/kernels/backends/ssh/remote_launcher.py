@@ -235,7 +235,7 @@ def find_installer() -> str:
 def kill_kernel(request: dict[str, Any]) -> dict[str, Any]:
     """Kill the kernel and its process group, and return whether the kernel has exited.
 
-    If it has, also remove the kernel's files.
+    The kernel's files are removed if the kernel has exited.
     """
     deadline = time.monotonic() + END_SECONDS
     while is_running(request) and time.monotonic() < deadline:
