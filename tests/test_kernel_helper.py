@@ -827,6 +827,22 @@ def test_binary_buffers_of_messages_count_with_all_bytes() -> None:
     assert sum(map(len, frames)) <= iopub_buffer.MAX_BYTES
 
 
+def test_record_does_not_refer_to_binary_buffers() -> None:
+    content = bytearray(b"abc")
+    parent = b'{"msg_id": "run"}'
+    start = [b'{"msg_type": "execute_input"}', parent, b"{}", b"{}"]
+    message = [b'{"msg_type": "comm_msg"}', parent, b"{}", b"{}", memoryview(content)]
+    try:
+        for parts in (start, message):
+            iopub_buffer.record_message([b"<IDS|MSG>", b"", *parts])
+        del parts, message
+        content += b"d"  # a view of the content would prevent this
+        _, frames = iopub_buffer.get_record("run")
+    finally:
+        iopub_buffer.last_run.start(b"", [])
+    assert frames[-1] == b"abc"
+
+
 def test_record_keeps_complete_messages_and_no_partial_image() -> None:
     text = "x" * 600_000
     first, last, lost = iopub_buffer.split_long_stream(stream(text), 500_000)

@@ -2,9 +2,10 @@
 
 A daemon that was not running when the messages were sent requests them later. All iopub
 messages, including messages of threads and forked children, pass through one method of
-ipykernel's iopub thread. The buffer stores their frames as sent, so a message costs
-only the sum of the frames' sizes. If the messages exceed MAX_BYTES, the beginning and
-the end of the run's messages, or of a single long text, are kept.
+ipykernel's iopub thread. The buffer stores their frames as sent, so a message without
+binary buffers costs only the sum of the frames' sizes. If the messages exceed
+MAX_BYTES, the beginning and the end of the run's messages, or of a single long text,
+are kept.
 """
 
 from __future__ import annotations
@@ -111,6 +112,8 @@ def record_message(message: list[Any]) -> None:
             return
         parts = shortened_parts
         size = measure_parts(parts)
+    # A binary buffer may be the memory of an object that the cell changes or resizes.
+    parts[FIRST_BUFFER:] = map(bytes, parts[FIRST_BUFFER:])
     last_run.messages.append(parts)
     last_run.size += size
     if last_run.size <= MAX_HEAD and not last_run.lost_bytes:
