@@ -212,10 +212,11 @@ def test_module_of_a_failed_version_is_imported_again(lab: UndoLab) -> None:
     assert "imported modules" in restored.restored
 
 
-def test_started_thread_is_not_restored(lab: UndoLab) -> None:
-    lab.step("import threading; stop = threading.Event()")
+@pytest.mark.parametrize("target", ["wait", "functools.partial(wait)"])
+def test_started_thread_is_not_restored(lab: UndoLab, target: str) -> None:
+    lab.step("import functools, threading; stop = threading.Event()")
     facts = lab.step(
-        "def wait(): stop.wait(30)\nworker = threading.Thread(target=wait)\nworker.start()"
+        f"def wait(): stop.wait(30)\nworker = threading.Thread(target={target})\nworker.start()"
     )
     started = lab.number
     assert facts.unprotected["running threads"].is_changed

@@ -114,7 +114,11 @@ def find_user(name: str, new_names: set[str]) -> str:
 
 
 def is_from_module(value: Any, module: Any) -> bool:
-    """Return whether a value is a module, or an object or instance that it defines."""
+    """Return whether a value is a module or comes from it.
+
+    A class or function that the module defines comes from it, and so does an instance
+    of such a class.
+    """
     origin = getattr(type(value), "__module__", None)
     if isinstance(value, (type, types.FunctionType)):
         origin = value.__module__

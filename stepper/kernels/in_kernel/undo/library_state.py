@@ -266,7 +266,7 @@ def take_initial_options(module: Any) -> Any:
 
 
 def take_figures(module: Any) -> Any:
-    """Return the managers of matplotlib's open figures. The last is that in use."""
+    """Return the managers of matplotlib's open figures. The last figure is active."""
     return References(module.Gcf.figs.values())
 
 

@@ -37,7 +37,7 @@ def take_nothing(value: Any) -> Any:
 
 
 def restore_nothing(value: Any, state: Any) -> None:
-    """Raise RestoreError: the state of an immutable or unprotected object."""
+    """Raise RestoreError, because the object is immutable or unprotected."""
     raise RestoreError("it cannot be restored")
 
 

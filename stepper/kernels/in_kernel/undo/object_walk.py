@@ -247,7 +247,7 @@ class Walk:
     def list_children(self, key: int) -> Iterable[Any]:
         """Return the objects that a visited object referred to before the run.
 
-        Return none for an object that may have changed and has no snapshot.
+        The result is empty for an object that can change and has no snapshot.
         """
         snapshot = self.snapshots.get(key)
         if snapshot is not None:
@@ -272,7 +272,7 @@ class Walk:
 
 
 class Search(NamedTuple):
-    """The result of a search for objects in a value. `reached` are their ids.
+    """The result of a search: the ids of those objects that a value contains.
 
     `is_complete` is False if other objects may be in the value, too: there was not
     enough time, or the state of an object could not be read.
@@ -306,7 +306,7 @@ def find_reachable(
     """Search for objects in a value. `keys` are the ids of the objects.
 
     The search ends at the deadline, in seconds of `clock`. `list_children` returns the
-    objects in an object, whose type has the row that is passed to it.
+    objects in an object; its arguments are the object and the row of the object's type.
     """
     reached = set[int]()
     is_complete = True

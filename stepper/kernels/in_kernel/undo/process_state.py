@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import types
 from collections.abc import Iterable
@@ -318,7 +319,7 @@ def restore_timeout(module: Any, state: Any) -> None:
 
 
 def take_annotations(module: Any) -> Any:
-    """Return the annotations of the namespace's variables, or None without any."""
+    """Return the annotations of the namespace's variables, or None if there is none."""
     annotations = scope.namespace.get("__annotations__")
     return dict(annotations) if type(annotations) is dict else None
 
@@ -361,6 +362,8 @@ def is_users_thread(thread: Any) -> bool:
     if scope.is_local(getattr(type(thread), "__module__", None)):
         return True
     target = getattr(thread, "_target", None)
+    if type(target) is functools.partial:
+        target = target.func
     if type(target) is types.MethodType:
         target = target.__func__
     return type(target) is types.FunctionType and scope.is_local(target.__module__)

@@ -132,10 +132,11 @@ def get_slot(slot: Any, value: Any) -> Any:
 
 
 def make_instance_row(kind: Any, classes: list[Any]) -> Row | None:
-    """Return the row for the attributes of a class's instances, or None without any.
+    """Return the row for the attributes of a class's instances.
 
-    `classes` are the Python classes from which the class is derived. A state consists
-    of the class, `__dict__`, a copy of `__dict__`, and the values of the slots.
+    Return None if the instances have neither `__dict__` nor slots. `classes` are the
+    Python classes from which the class is derived. A state consists of the class,
+    `__dict__`, a copy of `__dict__`, and the values of the slots.
     """
     descriptor = find_dict_descriptor(kind)
     slots = find_slots(classes)

@@ -31,7 +31,10 @@ def take_tensor(value: Any) -> TensorState:
 
 
 def get_gradient(value: Any) -> Any:
-    """Return the gradient of a leaf tensor, or None. Other tensors would warn."""
+    """Return the gradient of a tensor, or None if the tensor is not a leaf.
+
+    torch warns of an access to the gradient of other tensors.
+    """
     return value.grad if value.is_leaf else None
 
 
@@ -46,7 +49,10 @@ def list_current_children(value: Any) -> Any:
 
 
 def get_bytes(tensor: Any) -> Any:
-    """Return the content of a tensor as a tensor of bytes, which compares NaNs, too."""
+    """Return the content of a tensor as bytes, by which NaNs can be compared, too.
+
+    The result is a flat tensor.
+    """
     flat = tensor.detach().contiguous().reshape(-1)
     return flat.view(sys.modules["torch"].uint8)
 

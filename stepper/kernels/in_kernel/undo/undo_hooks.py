@@ -131,14 +131,14 @@ def finish_run(has_failed: bool) -> dict[str, Any] | None:
 
 
 def start_external() -> None:
-    """Prepare for an execution that cannot be undone."""
+    """Prepare for an execution outside of runs, such as that of another client."""
     last_undo["request"] = ""
     scope.namespace = shell.user_ns
     before_images.watch_external()
 
 
 def finish_external() -> dict[str, Any]:
-    """Record the objects and names that an execution changed that cannot be undone.
+    """Record the objects and names that an execution outside of runs changed.
 
     Return the facts on the execution.
     """
