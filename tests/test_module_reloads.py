@@ -301,6 +301,15 @@ def test_names_imported_from_a_changed_module_are_rebound_everywhere(
     assert "Also reloaded" not in answer.text
 
 
+def test_imports_that_share_a_line_are_mentioned(tmp_path: Path) -> None:
+    path = tmp_path / "user.py"
+    path.write_text(
+        "import first; import second\nfrom third import value;import fourth as f\n"
+    )
+    mentioned = list_mentioned_modules("user", str(path))
+    assert mentioned == {"first", "second", "third", "third.value", "fourth"}
+
+
 @pytest.mark.parametrize(
     ("source", "depends"),
     [

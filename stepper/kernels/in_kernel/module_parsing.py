@@ -50,7 +50,8 @@ def list_mentioned_modules(name: str, path: str) -> frozenset[str]:
     package = get_package(name, path)
     modules: set[str] = set()
     text = read_source(path).decode("utf-8", "replace")
-    for source, names, plain_imports in IMPORTS.findall(text):
+    lines = separate_imports(text)
+    for source, names, plain_imports in IMPORTS.findall(lines):
         if source:
             base = resolve_module_name(source, package)
             if not base:
@@ -62,6 +63,18 @@ def list_mentioned_modules(name: str, path: str) -> frozenset[str]:
             if words:
                 modules.update(list_with_packages(words[0]))
     return frozenset(modules)
+
+
+def separate_imports(text: str) -> str:
+    """Return a source in which an import after a semicolon begins a new line.
+
+    For example, `import a; import b` becomes two lines.
+    """
+    if ";" in text:
+        for keyword in ("import ", "from "):
+            for separator in ("; ", ";"):
+                text = text.replace(separator + keyword, f"\n{keyword}")
+    return text
 
 
 def list_with_packages(name: str) -> list[str]:
