@@ -138,6 +138,8 @@ CASES = {
     "structured array": ("x = np.zeros(2, dtype=[('a', 'i4'), ('b', 'f8')])", "x['a'] = 5", "x.tolist()", "x"),
     "masked array": ("x = np.ma.array([1, 2], mask=[0, 1])", "x[0] = np.ma.masked", "x.tolist()", "x"),
     "generator": ("rng = np.random.default_rng(0)", "rng.random()", "rng.bit_generator.state", "rng"),
+    "seed sequence": ("seeds = np.random.SeedSequence(1)", "seeds.spawn(2)", "seeds.n_children_spawned", "seeds"),
+    "spawning generator": ("rng = np.random.default_rng(0)", "rng.bit_generator.seed_seq.spawn(2)", "rng.bit_generator.seed_seq.n_children_spawned", "rng"),
     "random": ("random.seed(1)", "value = random.random()", "random.getstate()[1][-1]", "random numbers"),
     "numpy random": ("np.random.seed(1)", "value = np.random.rand()", "np.random.get_state()[2]", "numpy random numbers"),
     "environment": ("os.environ['A'] = '1'", "os.environ['A'] = '2'; os.environ['B'] = '1'", "os.environ['A'], 'B' in os.environ", "environment variables"),

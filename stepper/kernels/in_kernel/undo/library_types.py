@@ -109,11 +109,13 @@ ROWS: dict[str, dict[str, LibraryRow]] = {
         "ndarray": LibraryRow(numpy_types.ARRAY, is_complete=False),
         "flatiter": ITERATOR,
         "nditer": ITERATOR,
+        "broadcast": ITERATOR,
     },
     "numpy.random": {
         "Generator": LibraryRow(numpy_types.GENERATOR),
         "BitGenerator": LibraryRow(numpy_types.BIT_GENERATOR),
         "RandomState": LibraryRow(numpy_types.RANDOM_STATE),
+        "SeedSequence": LibraryRow(numpy_types.SEED_SEQUENCE),
     },
     "pandas": {"Index": LibraryRow(pandas_types.INDEX)},
     "pandas.core.generic": {"NDFrame": LibraryRow(pandas_types.FRAME)},

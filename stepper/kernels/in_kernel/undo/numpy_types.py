@@ -233,21 +233,55 @@ def flatten_state(state: Any) -> Any:
     return state.tobytes() if hasattr(state, "tobytes") else state
 
 
-def take_bits(value: Any) -> Any:
-    """Return the state of a bit generator, for comparison and as numpy returns it."""
-    return flatten_state(value.state), value.state
+class BitGeneratorState(NamedTuple):
+    """The state of a bit generator, as numpy returns it and for comparison.
+
+    `seeds` is the SeedSequence, which counts the generators that it has spawned.
+    """
+
+    numpy_state: Any
+    flat_state: Any
+    seeds: Any
 
 
-def is_same_bits(value: Any, state: Any) -> bool:
-    """Return whether a bit generator has the state that `take_bits` returned."""
-    flat_state, _ = state
-    return bool(flatten_state(value.state) == flat_state)
+def take_bits(value: Any) -> BitGeneratorState:
+    """Return the state of a bit generator."""
+    numpy_state = value.state
+    seeds = getattr(value, "seed_seq", None)  # numpy 1.25 and newer
+    return BitGeneratorState(numpy_state, flatten_state(numpy_state), seeds)
 
 
-def restore_bits(value: Any, state: Any) -> None:
+def list_bits_children(state: BitGeneratorState) -> Any:
+    """Return the SeedSequence in the state of a bit generator."""
+    return [state.seeds]
+
+
+def is_same_bits(value: Any, state: BitGeneratorState) -> bool:
+    """Return whether a bit generator has a state. The SeedSequence is not compared."""
+    return bool(flatten_state(value.state) == state.flat_state)
+
+
+def restore_bits(value: Any, state: BitGeneratorState) -> None:
     """Set the state of a bit generator."""
-    _, numpy_state = state
-    value.state = numpy_state
+    value.state = state.numpy_state
+
+
+def take_seeds(value: Any) -> Any:
+    """Return the number of children of a SeedSequence, and its state for pickling."""
+    _, _, pickled_state = value.__reduce__()
+    return value.n_children_spawned, pickled_state
+
+
+def is_same_seeds(value: Any, state: Any) -> bool:
+    """Return whether a SeedSequence has the number of children of a state."""
+    child_count, _ = state
+    return bool(value.n_children_spawned == child_count)
+
+
+def restore_seeds(value: Any, state: Any) -> None:
+    """Restore a SeedSequence by its method for unpickling: the number is read-only."""
+    _, pickled_state = state
+    value.__setstate__(pickled_state)
 
 
 def take_legacy(value: Any) -> Any:
@@ -281,8 +315,14 @@ ARRAY = Row(
 GENERATOR = frozen(lambda value: [value.bit_generator])
 BIT_GENERATOR = Row(
     take=take_bits,
+    children=list_bits_children,
     is_same=is_same_bits,
     restore=restore_bits,
+)
+SEED_SEQUENCE = Row(
+    take=take_seeds,
+    is_same=is_same_seeds,
+    restore=restore_seeds,
 )
 RANDOM_STATE = Row(
     take=take_legacy,
