@@ -100,6 +100,7 @@ MEMORY = Row(
     measure=measure_memory,
 )
 DECISION_TREE = unprotected("decision tree", get_tree_state, is_conclusive=True)
+OPEN_FILE = unprotected("open file")
 QUIET = unprotected("object of a C library", is_quiet=True)
 PLAIN = LibraryRow(None)
 ITERATOR = LibraryRow(unprotected("iterator"))
@@ -135,6 +136,10 @@ ROWS: dict[str, dict[str, LibraryRow]] = {
         "device": PLAIN,
         "layout": PLAIN,
         "memory_format": PLAIN,
+    },
+    "pyarrow": {
+        "RecordBatchReader": ITERATOR,
+        "NativeFile": LibraryRow(OPEN_FILE),
     },
     "sklearn.tree._tree": {"Tree": LibraryRow(DECISION_TREE)},
     "xml.etree.ElementTree": {"Element": LibraryRow(ELEMENT)},
