@@ -152,10 +152,10 @@ def describe_chain(error: BaseException) -> list[list[str]]:
 
 
 def find_cause(error: BaseException) -> tuple[str, Any]:
-    """Return the relation to the cause or context of an exception, and the latter.
+    """Return the cause of an exception, or its context if there is no cause.
 
-    The relation is "caused by" or, if there is no cause, "while handling". The returned
-    exception is None if the context is suppressed or missing.
+    The first item is the relation, "caused by" or "while handling". The second item is
+    the cause or context, or None if the context is suppressed or missing.
     """
     cause = peek(error, "__cause__")
     context = peek(error, "__context__")

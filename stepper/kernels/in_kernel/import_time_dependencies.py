@@ -57,7 +57,7 @@ def depends_at_import(
 
 
 def add_dependent_definitions(tree: ast.Module, names: set[str]) -> set[str]:
-    """Return these names, and those of the module's definitions that use one of them.
+    """Return these names and the names of the functions and classes that use them.
 
     Functions and classes that use a name through another definition are included.
     """

@@ -252,9 +252,10 @@ def limit_memory(memory: int, bindings: Any) -> int:
 
 
 def describe_changes(image: Image, bindings: Any) -> Any:
-    """Return how a run changed names, by name, for at most MAX_CHANGES names.
+    """Return the kind of change of each name that a run changed.
 
-    A name is "new", "rebound" or "deleted", or its value or global state "changed".
+    A name is "new", "rebound" or "deleted", or its value or global state "changed". At
+    most MAX_CHANGES names are included.
     """
     changes = dict.fromkeys(image.states, CHANGED)
     for change in image.objects.values():

@@ -103,7 +103,7 @@ def restore_state(name: str, value: Any) -> bool:
 
 
 def get_label(name: str) -> str:
-    """Return why a state cannot be restored, or an empty string if it can."""
+    """Return the reason why a state can only be compared, or an empty string."""
     return BY_NAME[name].label
 
 

@@ -241,8 +241,8 @@ class Recording:
         """Add the former values of the names that the run bound or deleted.
 
         The names of values that are too large to be kept are added as names that cannot
-        be restored. Return those of these values that the run may have changed in
-        place: their reasons, sizes and changes, by id.
+        be restored. Return the reasons, sizes and changes of these values by id, if the
+        run may have changed the value in place.
         """
         for name, former in self.bindings.items():
             if bindings.get(name, MISSING) is not former:

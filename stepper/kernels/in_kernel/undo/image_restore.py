@@ -426,7 +426,7 @@ def record_failures(
 
 
 def describe_failure(error: Exception) -> str:
-    """Return why a state was not restored."""
+    """Return the reason why an error prevented the restore of a state."""
     if isinstance(error, RestoreError):
         return str(error)
     return f"the undo failed with {type(error).__name__}"

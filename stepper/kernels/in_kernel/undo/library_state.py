@@ -125,10 +125,7 @@ def restore_shell(module: Any, state: Any) -> None:
 
 
 def replace_users(functions: list[Any], former: References) -> list[Any]:
-    """Return functions of libraries and former functions of the user.
-
-    `functions` are the current ones. Those of the user are left out.
-    """
+    """Return functions with former functions of the user instead of current ones."""
     others = [function for function in functions if not is_from_user(function)]
     return [*others, *former.values]
 
@@ -172,17 +169,17 @@ def restore_print_options(module: Any, state: Any) -> None:
 
 
 def take_error_settings(module: Any) -> Any:
-    """Return how numpy handles floating-point errors."""
+    """Return numpy's settings for floating-point errors."""
     return module.geterr()
 
 
 def restore_error_settings(module: Any, state: Any) -> None:
-    """Set how numpy handles floating-point errors."""
+    """Change numpy's settings for floating-point errors."""
     module.seterr(**state)
 
 
 def take_initial_errors(module: Any) -> Any:
-    """Return how numpy handles floating-point errors by default."""
+    """Return numpy's default settings for floating-point errors."""
     return {"divide": "warn", "over": "warn", "under": "ignore", "invalid": "warn"}
 
 

@@ -346,8 +346,8 @@ def search_in_half_time(
 ) -> Search:
     """Search like `find_reachable`, for half of the time until the deadline.
 
-    The deadline is that of a search in several values: a large value must not take the
-    time of all values after it.
+    This is for a search in several values with one deadline: a large value must not
+    take the time of all values after it.
     """
     middle = (clock() + deadline) / 2
     return find_reachable(value, keys, middle, list_children)
