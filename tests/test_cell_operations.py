@@ -1369,6 +1369,21 @@ def test_followed_cell_is_found_after_its_number_has_changed(
     assert page["cell_id"] == cell_id and "over" in page["text"], page
 
 
+def test_finished_cells_are_reported_if_a_later_cell_cannot_run(
+    agent: Agent, project: Quick
+) -> None:
+    cells = [code("print(5)", "a"), code("'\ud800'", "b"), code("2", "c")]
+    project.notebook("a.ipynb", cells)
+    response = agent.ask("run", notebook="a", wait_seconds=20)
+    assert response["state"] == "not run" and response["cells"] == ["a"]
+    assert (
+        "| 5" in response["text"] and "the cell was NOT run: cell 2" in response["text"]
+    )
+    result = project.stepper("run", "a", "--all", check=1)
+    assert "cell 2 (id b): line 1 of the source has an unpaired" in result.stdout
+    assert "1 of 3 cells ran ok" in result.stdout
+
+
 def test_queued_cells_run_in_order(agent: Agent) -> None:
     agent.project.new("One", "Two")
     agent.project.config("queue: true\n")

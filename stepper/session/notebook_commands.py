@@ -273,10 +273,17 @@ class CellSequence:
 
         `earlier_runs` are runs by cell ID. `select_next`, if given, is called after
         each successful run with the IDs of the cells that have run; it returns the
-        cells to run next.
+        cells to run next. Raise StepperError if the first cell did not run because of
+        an error; an error of a later cell is a failure, which the response reports.
         """
         for position, cell in enumerate(self.to_run, 1):
-            summary = await self._run_cell(cell, position)
+            try:
+                summary = await self._run_cell(cell, position)
+            except StepperError as error:
+                if not self.finished:
+                    raise
+                self.failure = run_report.format_error(error)
+                return
             self.finished.append(summary)
             report = self.session.journal.log_report(
                 run_report.format_run(summary), summary
