@@ -583,7 +583,7 @@ async def restart(session: Session, caller: Caller) -> bool:
 
 
 async def shutdown(session: Session, reason: str) -> bool:
-    """Shut down the kernel; return whether a kernel was running."""
+    """Interrupt and shut down the kernel; return whether a kernel was running."""
     await session.interrupt()
     async with session.take_turn():
         return await session.kernel_manager.shut_down(reason)

@@ -486,19 +486,15 @@ async def change_cells(
         after = references.resolve_id(cells, arguments.after)
         return cell_list_edits.move_cells(cells, selected, after)
 
-    is_unchanged = False
     try:
-        before = session.read_with_unique_ids().cells
-        selected = select_cells(before)
-        indexes = [cell.index for cell in selected]
+        cells = session.read_with_unique_ids().cells
+        selected = select_cells(cells)
+        rearranged = cells
         if arguments.action == "clear_output":
             session.file.clear_outputs(selected)
         else:
+            rearranged = rearrange(cells)
             session.file.rearrange_cells(rearrange)
-        if arguments.action == "move":
-            moved = list(rearrange(before))
-            is_unchanged = moved == list(before)
-            indexes = [moved.index(cell) for cell in selected]
     except cell_list_edits.CellReferenceError as error:
         raise UsageError(
             f"{session.name}: {error}; nothing was changed",
@@ -510,7 +506,7 @@ async def change_cells(
     if arguments.action == "delete":
         sentences = await agent_edits.undo_deleted_cells_if_idle(session)
     else:
-        changed_ids = [cell_ids[index] for index in indexes]
+        changed_ids = [cell_ids[rearranged.index(cell)] for cell in selected]
     stale_lines = stale_cells.report_new_after_edit(session)
     return CellChangeResponse(
         notebook=session.name,
@@ -518,7 +514,7 @@ async def change_cells(
         cells=cell_ids,
         count=len(selected),
         follows="\n".join(filter(None, [*sentences, stale_lines])),
-        unchanged=is_unchanged,
+        unchanged=arguments.action == "move" and [*rearranged] == [*cells],
     )
 
 

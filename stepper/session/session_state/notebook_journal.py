@@ -195,7 +195,7 @@ class NotebookJournal:
         self.state.commands = commands
 
     def clear_lost_reason(self) -> None:
-        """Forget why the variables were lost: the user requested a new kernel."""
+        """Clear the reason for lost variables, because a new kernel was requested."""
         self.state.lost_reason = ""
 
     def update_run_history(self) -> None:

@@ -255,7 +255,10 @@ class NotebookReplays:
             )
 
     async def _compare(self, cells: Sequence[Cell]) -> None:
-        """Compare the outputs of cells in all replays with the recorded outputs."""
+        """Compare the outputs of cells in all replays with the recorded outputs.
+
+        This updates `differences` of the findings.
+        """
         await asyncio.to_thread(
             update_differences,
             self._session,
