@@ -268,10 +268,23 @@ def test_time_zone_of_the_user_is_not_asked() -> None:
     assert value_summary.format_plain_value(datetime.time(12)) == "12:00:00"
 
 
-def test_folder_of_a_glob_pattern() -> None:
-    patterns = ("*.csv", "data/x_*.csv", "/*.csv", "data/x.csv", 3)
-    folders = [failing_values.find_pattern_folder(pattern) for pattern in patterns]
-    assert folders == [".", "data", "/", "", ""]
+@pytest.mark.parametrize(
+    ("source", "folder"),
+    [
+        ("glob.glob('*.csv')", "."),
+        ("Path().rglob('*.csv')", "."),
+        ("read_csv('data/x_*.csv')", "data"),
+        ("read_csv('/*.csv')", "/"),
+        ("read_csv('data/x.csv')", ""),
+        ("re.match('.*', text)", ""),
+        ("f(3)", ""),
+    ],
+)
+def test_folder_of_a_glob_pattern(source: str, folder: str) -> None:
+    call: Any = ast.parse(source, mode="eval").body
+    argument = call.args[0]
+    argument.parent = call  # as `executing` does
+    assert failing_values.find_pattern_folder(argument) == folder
 
 
 def test_class_name_cannot_forge_a_line() -> None:
@@ -497,6 +510,12 @@ FRAME = "import pandas as pd\ndf = pd.DataFrame({'price': ['1,2', '3'], 'qty': [
 )
 def test_fact_behind_an_error(lab: Lab, code: str, message: str) -> None:
     assert re.search(message, findings(lab, code))
+
+
+def test_regular_expression_is_not_taken_for_a_glob_pattern(lab: Lab) -> None:
+    code = "import re\ntext = 'abc'\nmatch = re.match('.*z', text)\nmatch.group()"
+    text = findings(lab, code)
+    assert "`text`: 'abc'" in text and "is a folder" not in text
 
 
 def test_global_name_is_not_called_local(lab: Lab) -> None:

@@ -384,6 +384,8 @@ def explain_module_error(
         ]
     if any("not a package" in text for text in findings):
         return [*findings, *locations]
+    # The findings describe the module that was imported. A module of the project that
+    # is not on sys.path may be the intended one.
     if findings and (local_module is None or local_module.on_path):
         return findings
     if locations:

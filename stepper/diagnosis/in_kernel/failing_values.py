@@ -330,8 +330,7 @@ def describe_sources(node: ast.AST, user_frame: UserFrame, excluded: str = "") -
             description = describe_source(value)
             descriptions[text] = f"`{short_text}`: {description}"
     for part in nodes:
-        pattern = getattr(part, "value", None)
-        folder = find_pattern_folder(pattern)
+        folder = find_pattern_folder(part)
         description = describe_folder(folder)
         if description:
             short_folder = shorten(folder, PATH_LIMIT)
@@ -339,12 +338,23 @@ def describe_sources(node: ast.AST, user_frame: UserFrame, excluded: str = "") -
     return ", ".join(descriptions.values())
 
 
-def find_pattern_folder(value: Any) -> str:
-    """Return the folder of a glob pattern, or an empty string for other values."""
-    if type(value) is not str or "*" not in value:
+def find_pattern_folder(node: ast.AST) -> str:
+    """Return the folder of a glob pattern, or an empty string for other expressions.
+
+    A string with `*` and without a folder is often a regular expression. Such a string
+    counts only as an argument of a function such as `glob` or `rglob`.
+    """
+    pattern = getattr(node, "value", None)
+    if type(pattern) is not str or "*" not in pattern:
         return ""
-    head, _, _ = value.partition("*")
-    return os.path.dirname(head) or "."
+    head, _, _ = pattern.partition("*")
+    folder = os.path.dirname(head)
+    if folder:
+        return folder
+    call = getattr(node, "parent", None)  # set by `executing`
+    if isinstance(call, ast.Call) and "glob" in ast.unparse(call.func):
+        return "."
+    return ""
 
 
 def describe_source(value: Any) -> str:
