@@ -518,6 +518,34 @@ def test_regular_expression_is_not_taken_for_a_glob_pattern(lab: Lab) -> None:
     assert "`text`: 'abc'" in text and "is a folder" not in text
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        "pick = lambda size: size\npick.y",
+        "few = [size for size in [] if size]\nfew[0]",
+        "sorted([], key=lambda size: size)[1]",
+    ],
+)
+def test_local_name_of_a_lambda_is_not_the_global_name(lab: Lab, code: str) -> None:
+    lab.ok("size = 'the global value'")
+    assert "the global value" not in findings(lab, code)
+
+
+def test_value_in_a_lambda_or_comprehension_is_found(lab: Lab) -> None:
+    lab.ok("size = 'the global value'")
+    for code in (
+        "[1 / size for size in [2, 0]]",
+        "list(map(lambda size: 1/size, [0]))",
+    ):
+        assert re.search("`size`: 0", findings(lab, code)), code
+
+
+def test_loop_variable_is_not_described_before_it_is_assigned(lab: Lab) -> None:
+    lab.ok("step = 3\nlimit = 4")
+    text = findings(lab, "for step in limit:\n    pass")
+    assert "`limit`: 4" in text and "step" not in text
+
+
 def test_global_name_is_not_called_local(lab: Lab) -> None:
     code = "def f():\n    global count_of_runs\n    count_of_runs += 1\nf()"
     assert "is local to" not in findings(lab, code)

@@ -30,6 +30,17 @@ from stepper.kernels.in_kernel.safe_inspect import (
 )
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+COMPREHENSIONS = (
+    ast.ListComp,
+    ast.SetComp,
+    ast.DictComp,
+    ast.GeneratorExp,
+)
+# Expressions with their own local names.
+INNER_SCOPES = (ast.Lambda, *COMPREHENSIONS)
+# The names of their code objects. Since Python 3.12, only lambdas and generator
+# expressions have a separate one.
+INNER_SCOPE_NAMES = ("<lambda>", "<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 # Expressions that refer to a stored value: names, attributes and items.
 REFERENCES = (ast.Name, ast.Attribute, ast.Subscript)
 # Properties of libraries' objects that can be read without running the user's code.
@@ -235,12 +246,15 @@ class UserFrame:
     def iterate_values(self, nodes: Any = None) -> Iterator[KnownValue]:
         """Yield the names, attributes and items with known values.
 
-        `nodes` defaults to the nodes of the failing line.
+        `nodes` defaults to the nodes of the failing line. Names that a line only
+        assigns, and local names of other lambdas and comprehensions, are left out.
         """
         if nodes is None:
             nodes = self.nodes
         for node in nodes:
             if not isinstance(node, REFERENCES):
+                continue
+            if is_assigned_name(node) or self.is_local_elsewhere(node):
                 continue
             try:
                 value = self.values[node]
@@ -248,6 +262,56 @@ class UserFrame:
                 continue
             text = ast.unparse(node)
             yield KnownValue(text, value, node)
+
+    def is_local_elsewhere(self, node: Any) -> bool:
+        """Return whether an expression uses a name of another lambda or comprehension.
+
+        The name is local to a lambda or comprehension that does not contain the failing
+        expression. A variable of the frame with the same name has another value.
+        """
+        own_scopes = self.list_enclosing(*INNER_SCOPES)
+        names = {getattr(part, "id", None) for part in ast.walk(node)}
+        scope = getattr(node, "parent", None)  # set by `executing`
+        while scope is not None:
+            if isinstance(scope, INNER_SCOPES) and scope not in own_scopes:
+                local_names = list_local_names(scope) - self.list_inner_names()
+                if not names.isdisjoint(local_names):
+                    return True
+            scope = getattr(scope, "parent", None)
+        return False
+
+    def list_inner_names(self) -> set[str]:
+        """Return the local names if the frame is that of a lambda or comprehension.
+
+        Return an empty set for the frame of a function or cell.
+        """
+        code = self.frame.f_code
+        if code.co_name not in INNER_SCOPE_NAMES:
+            return set()
+        return set(code.co_varnames)
+
+
+def is_assigned_name(node: Any) -> bool:
+    """Return whether a node is a name that its statement assigns without reading it."""
+    if not isinstance(node, ast.Name) or not isinstance(node.ctx, ast.Store):
+        return False
+    parent = getattr(node, "parent", None)
+    return not isinstance(parent, ast.AugAssign)
+
+
+def list_local_names(scope: Any) -> set[str]:
+    """Return the parameters of a lambda, or the loop variables of a comprehension."""
+    names = set()
+    if isinstance(scope, ast.Lambda):
+        for node in ast.walk(scope.args):
+            if isinstance(node, ast.arg):
+                names.add(node.arg)
+        return names
+    for loop in scope.generators:
+        for node in ast.walk(loop.target):
+            if isinstance(node, ast.Name):
+                names.add(node.id)
+    return names
 
 
 def collect_names(frame: FrameType) -> dict[str, Any]:

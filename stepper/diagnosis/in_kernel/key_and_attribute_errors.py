@@ -663,8 +663,10 @@ def describe_objects_with_attribute(value: Any, name: str) -> list[str]:
         return []
     own_name = get_name(value)
     module_name = own_name
+    members: Any = get_own_attributes(value)
     if is_a(value, type):
         module_name = str(get_module(value))
+        members = get_class_dict(value)
     sentences = []
     changed_file = explain_changed_file(module_name, name)
     if changed_file:
@@ -673,7 +675,7 @@ def describe_objects_with_attribute(value: Any, name: str) -> list[str]:
     if modules:
         module_names = " and ".join(modules)
         sentences.append(f"`{name}` is in {module_names}")
-    for attribute, member in get_own_attributes(value).items():
+    for attribute, member in members.items():
         if not is_a(member, type):
             continue
         if find_stored_attribute(member, name) is not None:

@@ -8,7 +8,11 @@ from typing import Any, NamedTuple
 
 from stack_data.core import Source
 
-from stepper.diagnosis.in_kernel.expression_values import FUNCTIONS, UserFrame
+from stepper.diagnosis.in_kernel.expression_values import (
+    COMPREHENSIONS,
+    FUNCTIONS,
+    UserFrame,
+)
 from stepper.diagnosis.in_kernel.partial_effects import find_changed_name
 from stepper.kernels.in_kernel.cell_sources import (
     find_cell_line,
@@ -17,12 +21,6 @@ from stepper.kernels.in_kernel.cell_sources import (
 )
 from stepper.kernels.in_kernel.safe_inspect import get_cell_files, shorten
 
-COMPREHENSIONS = (
-    ast.ListComp,
-    ast.SetComp,
-    ast.DictComp,
-    ast.GeneratorExp,
-)
 MAX_EARLIER_CELLS = 80
 LINE_LIMIT = 160  # characters
 NAME_LIMIT = 80
