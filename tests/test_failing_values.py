@@ -546,6 +546,12 @@ def test_loop_variable_is_not_described_before_it_is_assigned(lab: Lab) -> None:
     assert "`limit`: 4" in text and "step" not in text
 
 
+def test_columns_are_not_compared_with_their_items(lab: Lab) -> None:
+    lab.ok("import pandas as pd")
+    code = "df = pd.DataFrame({'a': [1], 'b': ['x'], 'c': ['y']})\ndf['a'] + df['b']"
+    assert "items are Series" not in findings(lab, code)
+
+
 def test_global_name_is_not_called_local(lab: Lab) -> None:
     code = "def f():\n    global count_of_runs\n    count_of_runs += 1\nf()"
     assert "is local to" not in findings(lab, code)

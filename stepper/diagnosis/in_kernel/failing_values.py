@@ -63,7 +63,7 @@ MAX_QUOTED_TEXTS = 5
 # Attributes of an exception that contain the output of a process or server.
 OUTPUT_ATTRIBUTES = ("stderr", "output", "stdout", "body", "response", "reason")
 SEQUENCES = (list, tuple)
-CONTAINER_NAMES = ("dict", "list", "tuple")
+CONTAINER_NAMES = ("dict", "list", "tuple", "Series", "ndarray")
 # Patterns of messages about functions, items of a wrong type, missing values, negative
 # numbers and duplicates.
 FUNCTION_WORDS = re.compile(
@@ -557,8 +557,8 @@ def format_item(item: Item) -> str:
 def find_odd_item(value: Any, message: str) -> str:
     """Return a text on an item whose type is not the most frequent type in its list.
 
-    The message must mention the type of the item. Return an empty string if there is no
-    such item.
+    The message must mention the type of the item. If most items are containers or
+    columns, no item is reported. Return an empty string if there is no such item.
     """
     names = set()
     for name in CLASS_NAME.findall(message):
