@@ -1019,6 +1019,26 @@ def test_definition_has_another_value_if_a_name_that_it_reads_has(
 
 
 @pytest.mark.parametrize(
+    "source",
+    [
+        "def f():\n    return {}",
+        "%%time\ndef f():\n    return {}",
+        "%%capture\n\n%%time\n@d\ndef f():\n    return {}",
+        "\n\n%matplotlib inline\ndef f():\n    return {}",
+        "x = 1\n%time f = lambda: {}",
+        "!ls \\\n  x\ndef f():\n    return {}",
+    ],
+)
+def test_fingerprint_of_a_definition_is_of_its_own_lines(source: str) -> None:
+    transform = ipython_syntax.get_transformer()
+    fingerprints = [
+        name_analysis.analyze_source(source.format(value), transform).fingerprints["f"]
+        for value in (1, 1, 2)
+    ]
+    assert fingerprints[0] == fingerprints[1] != fingerprints[2]
+
+
+@pytest.mark.parametrize(
     "definition",
     [
         "class A:\n    m = 1\n    n = m",

@@ -39,11 +39,11 @@ class ColumnEffect(NamedTuple):
 @functools.lru_cache(maxsize=512)
 def list_column_effects(source: str) -> tuple[ColumnEffect, ...]:
     """Return the columns that Python code makes and drops, sorted by line."""
-    tree = parse_source(source)
-    if tree is None:
+    source_tree = parse_source(source)
+    if source_tree is None:
         return ()
     effects: list[ColumnEffect] = []
-    for node in ast.walk(tree):
+    for node in ast.walk(source_tree.tree):
         if isinstance(node, ast.Assign):
             effects += _list_assigned_columns(node)
         elif isinstance(node, ast.Delete):

@@ -74,10 +74,10 @@ def analyze_source(
     If the source cannot be parsed, the result is empty and `python` is False.
     `transform` is IPython's input transformer.
     """
-    tree = parse_source(source, transform)
-    if tree is None:
+    source_tree = parse_source(source, transform)
+    if source_tree is None:
         return NameUsage(python=False)
-    return analyze_tree(tree, source, transform)
+    return analyze_tree(source_tree.tree, source_tree.text, transform)
 
 
 def analyze_tree(
@@ -88,9 +88,10 @@ def analyze_tree(
 ) -> NameUsage:
     """Return the names that a syntax tree reads, binds, changes and deletes.
 
-    `source` is the source of the tree; without it, definitions have no fingerprints.
-    `has_last` says that the tree contains the last statement of a cell, whose value
-    IPython shows. If the tree is nested too deeply, `python` of the result is False.
+    `source` is the text that the tree was parsed from; without this text, definitions
+    have no fingerprints. `has_last` says that the tree contains the last statement of a
+    cell, whose value IPython shows. If the tree is nested too deeply, `python` of the
+    result is False.
     """
     visitor = _NameVisitor(source, transform)
     _record_results(visitor.usage, tree.body, has_last=has_last)
@@ -656,10 +657,13 @@ class _NameVisitor(NameRecorder):
         mentions_before = len(self.usage.mentions)
         binds_before = dict(self.usage.binds)
         bound_before = set(self.bound)
+        outer_source = self.source
         for code in magic.code:
-            tree = parse_source(code, self.transform)
-            if tree is not None:
-                self.visit_all(tree.body)
+            source_tree = parse_source(code, self.transform)
+            if source_tree is not None:
+                self.source = source_tree.text
+                self.visit_all(source_tree.tree.body)
+        self.source = outer_source
         mentions = self.usage.mentions[mentions_before:]
         if magic.discards_bindings:
             self.usage.binds = binds_before

@@ -154,7 +154,7 @@ class NameUsage:
     # Name → the function or class whose call returned the value, or a value of
     # `library_objects.find_creator`.
     created_by: dict[str, str] = field(default_factory=dict)
-    # Fingerprints of imports and definitions: equal if the source lines are equal.
+    # Fingerprints of imports and definitions: equal if the lines of code are equal.
     fingerprints: dict[str, str] = field(default_factory=dict)
     # Name that an import binds → modules: `a.b` for `import a.b`, `a:b` for
     # `from a import b`, which may be a module or a name in a module.
@@ -175,17 +175,25 @@ class NameUsage:
     used: set[str] = field(default_factory=set)
     # Whether the source could be parsed as Python.
     python: bool = True
-    # For `statement_flow`, which analyzes the statements one by one: the source,
-    # IPython's input transformer, and the result of the analysis.
+    # For `statement_flow`, which analyzes the statements one by one: the source after
+    # IPython's input transformation, IPython's input transformer for code in magics,
+    # and the result of the analysis.
     source: str = ""
     transform: Callable[[str], str] | None = None
     statements: list[Any] | None = None
 
 
+class SourceTree(NamedTuple):
+    """A syntax tree, and the text that was parsed."""
+
+    tree: ast.Module
+    text: str  # after IPython's input transformation
+
+
 def parse_source(
     source: str, transform: Callable[[str], str] | None = None
-) -> ast.Module | None:
-    """Return the syntax tree of a source, or None if it cannot be parsed.
+) -> SourceTree | None:
+    """Return the syntax tree of a source, or None if the source cannot be parsed.
 
     `transform` is IPython's input transformer. It is applied only to a source that is
     not plain Python.
@@ -196,7 +204,7 @@ def parse_source(
         for transform_source in transforms:
             try:
                 text = transform_source(source) if transform_source else source
-                return ast.parse(text)
+                return SourceTree(ast.parse(text), text)
             except (SyntaxError, ValueError, RecursionError, MemoryError):
                 continue
             except Exception:  # noqa: BLE001  # raised by the transformer

@@ -56,7 +56,7 @@ class NameRecorder:
 
     def __init__(self, source: str, transform: Callable[[str], str] | None) -> None:
         self.usage = NameUsage()
-        self.source = source
+        self.source = source  # the text of the nodes that are being visited
         self.transform = transform
         # Names that the cell itself has bound so far.
         self.bound: set[str] = set()

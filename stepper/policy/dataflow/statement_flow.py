@@ -56,8 +56,8 @@ def list_statements(usage: NameUsage) -> list[Statement]:
 
 def _analyze_statements(usage: NameUsage) -> list[Statement]:
     """Parse the source of a usage, and analyze each top-level statement."""
-    tree = parse_source(usage.source, usage.transform)
-    nodes = tree.body if tree else []
+    source_tree = parse_source(usage.source, usage.transform)
+    nodes = source_tree.tree.body if source_tree else []
     statements = []
     for node in nodes:
         module = ast.Module([node], [])
