@@ -2215,3 +2215,20 @@ def test_exit_of_the_daemon_is_no_change_of_the_notebooks(
     subscriptions = resources.Subscriptions(daemon)
     asyncio.run(poll())
     assert sent == [5, 4, 3, 2, 1, "list"]
+
+
+def test_empty_key_file_is_replaced(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    project = tmp_path / "project"
+    project.mkdir()
+    key = http_server.load_or_create_key(str(project))
+    assert len(key) > 40
+    assert http_server.load_or_create_key(str(project)) == key
+    (path,) = (tmp_path / "state").rglob("mcp-key")
+    assert path.read_text() == key
+    path.write_text("\n")
+    new_key = http_server.load_or_create_key(str(project))
+    assert len(new_key) > 40
+    assert new_key != key

@@ -26,6 +26,7 @@ HOST = "127.0.0.1"
 PATH = "/mcp"
 SHUTDOWN_SECONDS = 2  # for sending the last responses
 MAX_PENDING_CONNECTIONS = 100
+KEY_BYTES = 32
 
 
 def serve(project: str, port: int) -> None:
@@ -81,16 +82,22 @@ def open_socket(port: int) -> socket.socket:
 
 
 def load_or_create_key(project: str) -> str:
-    """Return this user's key for the project; create the key if it does not exist.
+    """Return this user's key for the project; create the key if there is none.
+
+    An empty file, as after a power failure, contains no key.
 
     Raises:
         StepperError: The key can't be read or stored.
     """
     path = os.path.join(os.path.dirname(Paths(project).install_record), "mcp-key")
     try:
-        if not os.path.lexists(path):
-            secure_files.replace(path, secrets.token_urlsafe(32).encode())
-        return secure_files.read(path).decode().strip()
+        key = ""
+        if os.path.lexists(path):
+            key = secure_files.read(path).decode("ascii", "replace").strip()
+        if not key:
+            key = secrets.token_urlsafe(KEY_BYTES)
+            secure_files.replace(path, key.encode())
+        return key
     except OSError as error:
         raise StepperError(
             f"could not read or write the key file {path}: {error.strerror}",
