@@ -6,6 +6,7 @@ import base64
 import json
 import math
 import os
+import re
 import struct
 import subprocess
 import sys
@@ -506,3 +507,10 @@ def test_plotly_figure_with_too_many_categories_is_not_drawn() -> None:
 def test_plotly_figure_with_equal_large_values_is_drawn() -> None:
     trace = {"type": "scatter", "x": [0, 1], "y": [1e20, 1e20]}
     assert render_svg({"data": [trace]}).count("<circle") == 2
+
+
+def test_equal_plotly_bar_traces_are_side_by_side() -> None:
+    trace = {"type": "bar", "x": ["a"], "y": [1]}
+    svg = render_svg({"data": [trace, dict(trace)]})
+    lefts = re.findall(r'<rect x="([0-9.]+)" y="[0-9.]+" width="[0-9.]+"', svg)
+    assert len(set(lefts[:2])) == 2

@@ -147,12 +147,13 @@ def _render_figure(figure: Mapping[str, Any]) -> str:
     layout = _ensure_object(figure.get("layout"))
     axes = _make_axes(traces)
     parts = _draw_axes(layout, traces, axes)
-    bar_traces = [trace for trace in traces if trace.kind == "bar"]
+    bar_trace_count = sum(trace.kind == "bar" for trace in traces)
+    bar_position = 0
     for index, trace in enumerate(traces):
         color = COLORS[index % len(COLORS)]
         if trace.kind == "bar":
-            position = bar_traces.index(trace)
-            parts += _draw_bars(trace, color, axes, position, len(bar_traces))
+            parts += _draw_bars(trace, color, axes, bar_position, bar_trace_count)
+            bar_position += 1
         else:
             parts += _draw_line(trace, color, axes)
     if len(traces) > 1:
