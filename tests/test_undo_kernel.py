@@ -214,6 +214,31 @@ def test_module_of_a_failed_version_is_imported_again(lab: UndoLab) -> None:
     assert "imported modules" in restored.restored
 
 
+def test_submodule_that_a_package_imported_stays(lab: UndoLab) -> None:
+    """numpy imports `numpy.random` when it is used first, and cannot do this again."""
+    lab.step(
+        "import xml.dom; sys.modules.pop('xml.sax', None); vars(xml).pop('sax', 0)"
+    )
+    lab.step("xml.extra = 1\nimport xml.sax as _")
+    probe = "hasattr(xml, 'sax'), hasattr(xml, 'extra')"
+    shown, restored = lab.show(probe, [lab.number])
+    assert shown == "True False\n"
+    assert "xml" in restored.restored
+
+
+def test_runs_that_load_numpy_can_run_again() -> None:
+    lab = UndoLab(environment(sys.executable, "ipykernel>=7", "pandas>=2.2,<4"))
+    try:
+        lab.step("import numpy as np")
+        lab.step("np.random.seed(3)")
+        lab.step("np.random.seed(4); print(1)", [2])
+        assert lab.output == "1\n"
+        lab.step("import numpy as np\nnp.random.seed(5); print(2)", [1, 3])
+        assert lab.output == "2\n"
+    finally:
+        lab.close()
+
+
 @pytest.mark.parametrize("target", ["wait", "functools.partial(wait)"])
 def test_started_thread_is_not_restored(lab: UndoLab, target: str) -> None:
     lab.step("import functools, threading; stop = threading.Event()")

@@ -195,6 +195,7 @@ def take_initial_printing(module: Any) -> Any:
         is_kept = name == "precision" and has_precision
         if name in options and not is_kept:
             options[name] = value
+    options["legacy"] = False  # in `defaults`, this is a number
     return options
 
 

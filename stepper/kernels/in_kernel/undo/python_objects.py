@@ -458,10 +458,28 @@ def list_module_items(value: Any) -> Any:
     return items
 
 
+def list_new_submodules(attributes: Any, items: Any) -> dict[str, Any]:
+    """Return the loaded submodules in a module's `__dict__` that `items` lacks.
+
+    Some packages, such as numpy, import a submodule when it is used first. If its name
+    were removed, the package could not import the submodule again.
+    """
+    package = attributes.get("__name__")
+    submodules = {}
+    for name, item in dict.copy(attributes).items():
+        if name in items or not isinstance(item, types.ModuleType):
+            continue
+        if sys.modules.get(f"{package}.{name}") is item:
+            submodules[name] = item
+    return submodules
+
+
 def is_same_module(value: Any, state: Any) -> bool:
     """Return whether a module has the items of a state."""
     current = list_module_items(value)
     items, _ = state
+    for name in list_new_submodules(get_module_dict(value), items):
+        current.pop(name, None)
     return len(current) == len(items) and all(
         current.get(name, EMPTY) is item for name, item in items.items()
     )
@@ -474,7 +492,8 @@ def restore_module(value: Any, state: Any) -> None:
     internals = {
         name: attributes[name] for name in MODULE_INTERNALS if name in attributes
     }
-    MODULE_DICT.restore(attributes, {**items, **internals})
+    submodules = list_new_submodules(attributes, items)
+    MODULE_DICT.restore(attributes, {**items, **submodules, **internals})
 
 
 def take_arguments(value: Any) -> Any:
