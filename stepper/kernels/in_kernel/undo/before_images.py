@@ -150,9 +150,9 @@ def begin(request: Any, bindings: Any) -> None:
 
     If this fails, record that the state before the run is unknown, and raise the error.
     """
-    was_enabled = pause_collector()
-    forget_classes()
     names = set[str]().union(*request["names"].values())
+    forget_classes()
+    was_enabled = pause_collector()
     try:
         log.current = Recording(request, bindings, log.twins)
     except BaseException:
