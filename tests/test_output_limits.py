@@ -220,6 +220,8 @@ def picture(size: int) -> dict:
             }
         ],
         [stream("日本" * 4000)],
+        # A type that only an Output widget of a newer version might have.
+        [{"output_type": "unknown", "text": "x" * 5000}],
     ],
 )
 def test_outputs_over_the_limit_keep_head_and_tail(outputs: list[dict]) -> None:

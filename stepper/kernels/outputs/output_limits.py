@@ -90,9 +90,10 @@ class Entry:
         # An output that was shortened before reports what was removed.
         if self.size <= limit or self.removed:
             return self
-        if "data" in self.output:
-            return self._replace_display()
-        return self._shorten_error(limit)
+        is_error = self.output["output_type"] == "error"
+        if is_error and "data" not in self.output:
+            return self._shorten_error(limit)
+        return self._replace_display()
 
     def _shorten_stream(self, text: StreamText, limit: int) -> Entry:
         """Return the entry of a stream with at most `limit` bytes.
@@ -112,14 +113,19 @@ class Entry:
     def _replace_display(self) -> Entry:
         """Return an entry with a note in place of the display.
 
-        The note lists the MIME types of the display and their sizes.
+        The note lists the MIME types of the display and their sizes. An output of an
+        unknown type, without MIME types, is described by its size.
         """
         descriptions = []
         total = 0
-        for mime_type, content in self.output["data"].items():
+        data = self.output.get("data") or {}
+        for mime_type, content in data.items():
             size = len(join_content(content))
             descriptions.append(f"{mime_type} of {format_count(size, 'byte')}")
             total += size
+        if not descriptions:
+            descriptions.append(f"output of {format_count(self.size, 'byte')}")
+            total = self.size
         note = build_omission_note(", ".join(descriptions))
         omission = OmittedOutput(0, 1, total)
         return Entry(note, measure_output(note), None, self.image, omission)
