@@ -510,8 +510,8 @@ kernel.session.send(kernel.iopub_socket, 'stepper_facts', {{'namespace': {namesp
     "send",
     [
         # A message without a signature, a signed message whose parent header is not an
-        # object, a display whose JSON is nested too deeply, and a reply whose payload is
-        # not valid.
+        # object, a display whose JSON is nested too deeply, a reply whose payload is not
+        # valid, and a large stream message without a text.
         "get_ipython().kernel.iopub_socket.send_multipart([b'<IDS|MSG>'])",
         """
 kernel = get_ipython().kernel
@@ -530,6 +530,13 @@ signature = kernel.session.sign(frames)
 kernel.iopub_socket.send_multipart([b"<IDS|MSG>", signature, *frames])
 """,
         "get_ipython().payload_manager._payload.append(1)",
+        """
+kernel = get_ipython().kernel
+content = b'{"name": "stdout", "texts": "' + b"x" * (2 << 20) + b'"}'
+frames = [b'{"msg_type": "stream"}', b"{}", b"{}", content]
+signature = kernel.session.sign(frames)
+kernel.iopub_socket.send_multipart([b"<IDS|MSG>", signature, *frames])
+""",
     ],
 )
 def test_invalid_message_stops_no_notebook(shared_project: Project, send: str) -> None:

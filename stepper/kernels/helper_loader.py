@@ -99,6 +99,7 @@ def iterate_recorded_messages(facts: dict[str, Any]) -> Iterator[dict[str, Any]]
     """
     frames = iter(facts.get("frames") or [])
     record = facts.get("record") or {}
+    # The record is so small that `read_message` decodes each message completely.
     for count in record.get("counts", []):
         message_frames = [frame for _, frame in zip(range(count), frames, strict=False)]
         message = read_message(message_frames)

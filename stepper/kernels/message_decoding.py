@@ -82,7 +82,10 @@ def _decode_frames(frames: list[bytes]) -> Message:
 
 
 def split_message(message: Message, frames: list[bytes]) -> Iterator[Message]:
-    """Yield a decoded message, or several messages for a large stream message."""
+    """Yield a decoded message, or several messages for a large stream message.
+
+    Raise one of DECODE_ERRORS if the text of a large message is not valid.
+    """
     if message["msg_type"] != "stream" or len(frames[3]) <= LARGE:
         yield message
         return
@@ -95,7 +98,7 @@ def split_stream_text(content: bytes) -> Iterator[str]:
     """Yield the text of a stream message in pieces, without splitting characters.
 
     `content` is the JSON of the message's content. Escape sequences of JSON are not
-    split either.
+    split either. Raise one of DECODE_ERRORS if the content is not valid.
     """
     stream = STREAM.match(content)
     if stream is None:

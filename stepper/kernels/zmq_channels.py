@@ -21,7 +21,12 @@ from jupyter_client.channels import ZMQSocketChannel
 from jupyter_client.session import DELIM
 
 from stepper.kernels.external_executions import SESSION_PREFIX
-from stepper.kernels.message_decoding import Message, read_message, split_message
+from stepper.kernels.message_decoding import (
+    DECODE_ERRORS,
+    Message,
+    read_message,
+    split_message,
+)
 
 # A kernel that starts does not accept the first connection, and ZeroMQ's default for
 # the next attempt is 100 ms.
@@ -107,15 +112,16 @@ class Inbox:
             except zmq.Again:
                 return
             frames = self._verify(parts)
-            message = None
-            if frames:
+            try:
                 message = read_message(frames)
-            if message is None:
-                self.unreadable_count += 1
-                size = sum(map(len, parts))
-                log.warning("could not read a kernel message of %d bytes", size)
-            else:
-                yield from split_message(message, frames)
+                if message is not None:
+                    yield from split_message(message, frames)
+                    continue
+            except DECODE_ERRORS:  # in the text of a large stream message
+                pass
+            self.unreadable_count += 1
+            size = sum(map(len, parts))
+            log.warning("could not read a kernel message of %d bytes", size)
 
     def _verify(self, parts: list[bytes]) -> list[bytes]:
         """Return the frames of a message after its signature.

@@ -32,7 +32,12 @@ from tornado.websocket import (
 
 from stepper.common.errors import KernelError
 from stepper.kernels.backends.jupyter.server_api import Server
-from stepper.kernels.message_decoding import Message, read_message, split_message
+from stepper.kernels.message_decoding import (
+    DECODE_ERRORS,
+    Message,
+    read_message,
+    split_message,
+)
 
 PROTOCOL = "v1.kernel.websocket.jupyter.org"
 # The pauses before the attempts to reconnect; the last one is repeated.
@@ -405,7 +410,7 @@ def decode_binary(data: str | bytes) -> tuple[str, list[Message]]:
         if message is None:
             return channel_name, []
         return channel_name, [*split_message(message, parts)]
-    except (ValueError, struct.error, MemoryError, OverflowError):
+    except (*DECODE_ERRORS, struct.error, MemoryError, OverflowError):
         return "", []
 
 
