@@ -386,6 +386,24 @@ def test_differences_in_times_alone(project: Quick) -> None:
     assert text == "only values of the clock or ids differ"
 
 
+def test_change_beside_a_duration(project: Quick) -> None:
+    cells = [
+        make_recorded(
+            "import time\nprint(f'{10 * 10} rows in {time.perf_counter() % 9:.6f} s')",
+            cell_id,
+            {"output_type": "stream", "name": "stdout", "text": text},
+        )
+        for cell_id, text in (
+            ("a", "100 rows in 0.5 s\n"),
+            ("b", "101 rows in 0.5 s\n"),
+        )
+    ]
+    project.notebook("a.ipynb", cells)
+    result = run_verify(project, check=1)
+    assert format_verdicts(result) == "a:unstable b:changed"
+    assert result["cells"][1]["lines"][0] == "- 101 rows in 0.5 s"
+
+
 def test_replay_goes_on_and_stops_where_the_recording_did(project: Quick) -> None:
     cells = [
         make_recorded("1 / 0", "a", make_error("ZeroDivisionError", "other text")),

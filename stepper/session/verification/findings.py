@@ -193,6 +193,10 @@ def update_differences(
         difference = compare_outputs(
             old, new, further, compare_pixels, is_redrawn=is_redrawn
         )
+        if difference.verdict is ReplayVerdict.UNSTABLE and further:
+            without_times = _compare_without_times(findings, cell, [old, new, *further])
+            if without_times.verdict is ReplayVerdict.CHANGED:
+                difference = without_times
         if difference.verdict is ReplayVerdict.CHANGED:
             reason = _find_volatile_reason(findings, cell, old, new)
             if reason:
@@ -232,19 +236,57 @@ def _do_only_times_differ(
     Return False for a cell that does not read the clock. Two fresh runs may show the
     same date, so a comparison of fresh runs does not reveal such differences.
     """
+    restored = _restore_times(findings, cell, recorded, fresh, findings.first)
+    if restored.outputs == fresh.outputs:
+        return False
+    return compare_outputs(recorded, restored).verdict.reproduces
+
+
+def _compare_without_times(
+    findings: ReplayFindings, cell: Cell, all_outputs: Sequence[CellOutputs]
+) -> Difference:
+    """Compare outputs of a cell, but not the times and durations in them.
+
+    A line with a duration differs in each run. This comparison finds other changes in
+    such a line. `all_outputs` are the recorded outputs and those of each replay.
+    """
+    recorded, *all_fresh = all_outputs
+    results = [
+        result
+        for result in (findings.first, *findings.others)
+        if cell.index in result.shown
+    ]
+    first, *further = [
+        _restore_times(findings, cell, recorded, fresh, result)
+        for fresh, result in zip(all_fresh, results, strict=True)
+    ]
+    difference = compare_outputs(recorded, first, further)
+    # What remains in such a line may also depend on the clock.
+    return replace(difference, is_doubtful=True)
+
+
+def _restore_times(
+    findings: ReplayFindings,
+    cell: Cell,
+    recorded: CellOutputs,
+    fresh: CellOutputs,
+    result: ReplayResult,
+) -> CellOutputs:
+    """Return the outputs of a replay of a cell, with the recorded times and durations.
+
+    The outputs of a cell that does not read the clock are returned as they are: a date
+    may be part of the data.
+    """
     sources = [other.source for other in findings.cells]
     if not clock_values.reads_clock(cell.source, sources):
-        return False  # a date may be part of the data
+        return fresh
     run = RunTime(
-        findings.first.start_times[cell.index],
-        findings.first.durations[cell.index],
+        result.start_times[cell.index],
+        result.durations[cell.index],
         reads_clock=True,
     )
     outputs = clock_values.restore_recorded_values(recorded.outputs, fresh.outputs, run)
-    if outputs == fresh.outputs:
-        return False
-    restored = replace(fresh, outputs=outputs)
-    return compare_outputs(recorded, restored).verdict.reproduces
+    return replace(fresh, outputs=outputs)
 
 
 def _prepare_outputs(
