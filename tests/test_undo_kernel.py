@@ -594,6 +594,13 @@ def test_change_of_a_former_value_is_reported_for_both_names(lab: UndoLab) -> No
     assert facts.changes == {"other": "changed", "pair": "changed"}
 
 
+def test_generic_alias_counts_as_no_class(lab: UndoLab) -> None:
+    """Before Python 3.11, `isinstance(list[int], type)` is true."""
+    lab.step("Alias = list[int]")
+    facts = lab.step("Alias = list[str]", [lab.number], {"Alias"})
+    assert facts.restore and not facts.restore.not_restored
+
+
 PACKAGE = """
 import types
 toy = sys.modules['toy'] = types.ModuleType('toy')

@@ -36,6 +36,7 @@ from stepper.kernels.in_kernel.safe_inspect import (
     call_safely,
     get_module,
     get_own_attributes,
+    is_a,
     shell,
     shorten,
 )
@@ -532,7 +533,7 @@ def is_used(name: str, words: set[str]) -> bool:
             if type(package) is str and f"{name}.".startswith(f"{package}."):
                 return True
             continue
-        is_definition = isinstance(value, (type, types.FunctionType))
+        is_definition = is_a(value, (type, types.FunctionType))
         definition = value if is_definition else type(value)
         if get_defining_module(definition) == name:
             return True

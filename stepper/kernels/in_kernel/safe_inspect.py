@@ -115,7 +115,11 @@ def is_one_of(kind: Any, kinds: Iterable[Any]) -> bool:
 
 
 def is_a(value: Any, kind: Any) -> bool:
-    """Return whether a value is an instance of a class or of a subclass."""
+    """Return whether a value is an instance of a class, or of one of several classes.
+
+    `isinstance` would use `__class__`. For example, `isinstance(list[int], type)` is
+    true before Python 3.11.
+    """
     return issubclass(type(value), kind)
 
 

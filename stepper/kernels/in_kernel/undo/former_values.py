@@ -14,6 +14,7 @@ import weakref
 from collections.abc import Iterable
 from typing import Any
 
+from stepper.kernels.in_kernel.safe_inspect import is_a
 from stepper.kernels.in_kernel.undo.image_recording import (
     LOST,
     MISSING,
@@ -173,7 +174,7 @@ class FormerValues:
 
 def is_users_class(value: Any) -> bool:
     """Return whether a value is a class that a cell defines."""
-    return isinstance(value, type) and get_module(value) == "__main__"
+    return is_a(value, type) and get_module(value) == "__main__"
 
 
 def is_supported(value: Any) -> bool:

@@ -16,6 +16,7 @@ import types
 from collections.abc import Collection, Iterator
 from typing import Any, NamedTuple
 
+from stepper.kernels.in_kernel.safe_inspect import is_a
 from stepper.kernels.in_kernel.undo.object_walk import clock, get_module
 from stepper.kernels.in_kernel.undo.python_objects import (
     KERNEL_PACKAGES,
@@ -203,7 +204,7 @@ class Counters:
             return
         self.counters += find_counters(module, attributes, name)
         for value in list(attributes.values()):
-            if isinstance(value, type) and get_module(value) == name:
+            if is_a(value, type) and get_module(value) == name:
                 self.counters += find_counters(value, get_class_dict(value), name)
 
 
