@@ -27,7 +27,10 @@ from stepper.kernels.in_kernel.undo.object_walk import (
     get_module,
     search_in_half_time,
 )
-from stepper.kernels.in_kernel.undo.pandas_types import uses_copy_on_write
+from stepper.kernels.in_kernel.undo.pandas_types import (
+    get_attributes,
+    uses_copy_on_write,
+)
 from stepper.kernels.in_kernel.value_fingerprints import MAX_ITEMS
 
 SECONDS = 0.02  # for the search for the names
@@ -140,6 +143,8 @@ class FormerValues:
             if key in keys or not is_supported(value):
                 continue
             keys.add(key)
+            if is_frame(value):
+                clear_column_cache(value)
             self.members[key] = value
             parts = list_parts(value)
             queue += parts
@@ -200,6 +205,16 @@ def is_frame(value: Any) -> bool:
     if pandas is None:
         return False
     return type(value) in (pandas.DataFrame, pandas.Series)
+
+
+def clear_column_cache(frame: Any) -> None:
+    """Clear the cache of a frame in pandas 2, whose columns refer to its arrays.
+
+    These references would count as those of other objects.
+    """
+    cache = get_attributes(frame).get("_item_cache")
+    if cache:
+        cache.clear()
 
 
 def list_parts(value: Any) -> list[Any]:
