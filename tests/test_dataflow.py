@@ -121,6 +121,11 @@ FLOWS = [  # source; the names that it reads, binds and changes in place
     ("files = !ls {folder}", "folder", "files", ""),
     ("get_ipython().system(f'ls {x}')", "x", "", ""),
     ("%env A={x}", "x", "", ""),
+    ("%env A=/x:$path", "path", "", ""),
+    ("%env A=/x:$PATH", "", "", ""),
+    ("%env A=/x:{PATH}", "PATH", "", ""),
+    ("%store x >out", "x", "", ""),
+    ("%store x > out", "x", "", ""),
     ("x?", "x", "", ""),
     ("df.plot();", "df", "", ""),
     ("x = (", "", "", ""),
@@ -777,6 +782,7 @@ with sqlite3.connect('x.db') as con:
         (WRITE.format(1), "import m", WRITE.format(2)),
         (WRITE.format(1), RUN, WRITE.format(2)),
         ("v = f()", STORE.format("v"), "v = g()"),
+        (STORE.format("v >x"), "open('x').read()", STORE.format("w >x")),
         (
             "v = f()\n" + STORE.format("v"),
             STORE.format("-r v"),
@@ -838,6 +844,11 @@ def test_dependencies_outside_the_variables(
 @pytest.mark.parametrize(
     ("provider", "expression", "changed"),
     [
+        (
+            CONFIG.format("InlineBackend.x = 1"),
+            "plt.plot(x)",
+            CONFIG.format("InlineBackend.x = 2"),
+        ),
         ("df.to_csv('x.csv')", "pd.read_csv('x.csv')", "ef.to_csv('x.csv')"),
         ("os.environ['x'] = '1'", "os.environ['x']", "os.environ['x'] = '2'"),
         ("os.environ.update(a)", "os.getenv('x')", "os.environ.update(b)"),
@@ -950,6 +961,8 @@ def test_dependencies_through_objects_of_libraries(
         ("n = 1", "thr = 1", "def g(d, thr):\n    return d.query('@thr')", "thr = 2"),
         ("n = 1", "x = 1", "vars(n)['x']", "x = 2"),
         ("n = 1", ENV.format(1), "thr = 3", "os.environ.items()"),
+        ("n = 1", ENV.format("/a:$Y"), "os.getenv('X')", ENV.format("/a:$Y") + "\n"),
+        ("n = 1", "ZipFile('x').open('a')", "open('x')", "ZipFile('x').open('wa')"),
         ("n = 1", ENV.format(1), "os.getenv('Y')", ENV.format(2)),
         ("n = 1", "os.environ['A'] = '1'", "os.environ['B']", "os.environ['A'] = '2'"),
     ],
@@ -961,6 +974,17 @@ def test_unrelated_cells_do_not_become_stale(
     assert notebook.format_stale() == ""
     notebook.sources["a"] = changed
     assert notebook.run("a").list_marks() <= {"a?"}
+
+
+def test_cell_that_reads_a_file_in_a_function_and_then_writes_it() -> None:
+    notebook = Played(
+        a="df.to_csv('x.csv')",
+        b="def load():\n    return pd.read_csv('x.csv')",
+        c="y = load()\ny.to_csv('x.csv')",
+        d="df.to_csv('x.csv')\nz = load()",
+    ).run("b", "a", "c", "d")
+    notebook.sources["a"] = "ef.to_csv('x.csv')"
+    assert notebook.run("a").list_marks() == {"c<"}
 
 
 def test_setters_of_different_variables_of_the_environment_are_no_hidden_state() -> (

@@ -300,7 +300,7 @@ class BindingTable:
                 changes.update(list_changed_arguments(effects, call))
         changes |= self._list_changed_instances(usage.methods)
         # Each name that is read, with the names that the cell has bound before.
-        own_names = usage.binds.keys()
+        own_names = usage.binds.keys() | usage.outside_binds.keys()
         pending = [(name, usage.bound_at_call.get(name, own_names)) for name in reads]
         while pending:
             function, bound = pending.pop()
@@ -313,7 +313,7 @@ class BindingTable:
             changes |= effects.changes
             changes |= self._list_changed_instances(effects.methods)
             binds |= dict.fromkeys(effects.binds, VALUE)
-            states |= effects.outside_reads - usage.outside_binds.keys()
+            states |= effects.outside_reads - bound
         outside_reads = self._list_outside_reads(usage, reads, states)
         outside_writes = {*usage.outside_binds, *usage.outside_changes}
         outside_writes |= self.list_databases(changes)

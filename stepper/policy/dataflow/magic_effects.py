@@ -107,16 +107,26 @@ def _analyze_env(line: str) -> MagicEffects:
     variable = name_part(ENVIRONMENT, key)
     if not values:
         return MagicEffects(outside_reads=[variable])
-    names = _find_expanded_names(line)
+    names = []
+    for dollar_name, brace_name in re.findall(EXPANSION, line):
+        # IPython keeps `$PATH` as text, because Python has most likely no such name.
+        if not dollar_name.isupper():
+            names.append(dollar_name or brace_name)
     code = "" if names else line  # empty, because the value depends on the names
     return MagicEffects(reads=names, outside_binds={variable: [code]})
 
 
 def _analyze_store(words: Sequence[str]) -> MagicEffects:
-    """Return the effects of `%store name` and `%store -r name`.
+    """Return the effects of `%store name`, `%store -r name` and `%store name >file`.
 
     `words` are the words of the line. IPython keeps stored variables in a database.
     """
+    for index, word in enumerate(words):
+        if word.startswith(">"):
+            path = word.lstrip(">")
+            files = {name_file(path): [""]} if path else {}
+            written = [word for word in words[:index] if word.isidentifier()]
+            return MagicEffects(reads=written, outside_binds=files)
     variables = [word for word in words if word.isidentifier()]
     stored = [f"stored variable {variable!r}" for variable in variables]
     if "-r" in words:

@@ -606,7 +606,8 @@ class _NameVisitor(NameRecorder):
             if keyword.arg is not None:
                 keywords[keyword.arg] = get_root_name(keyword.value)
         call = FunctionCall(name, arguments, keywords)
-        self.usage.bound_at_call.setdefault(name, frozenset(self.bound))
+        bound = frozenset(self.bound | self.usage.outside_binds.keys())
+        self.usage.bound_at_call.setdefault(name, bound)
         effects = self.usage.effects.get(name)
         if effects is not None:
             for argument in list_changed_arguments(effects, call):

@@ -141,7 +141,8 @@ class NameUsage:
     effects: dict[str, FunctionEffects] = field(default_factory=dict)
     # Calls of functions that other cells may define, if an argument has a name.
     calls: list[FunctionCall] = field(default_factory=list)
-    # Function → the names that the cell had bound when it called the function first.
+    # Function → the names and the outside state that the cell had bound when it called
+    # the function first.
     bound_at_call: dict[str, frozenset[str]] = field(default_factory=dict)
     # Names whose objects the cell puts into another object, or gives another name → the
     # names of the other object.

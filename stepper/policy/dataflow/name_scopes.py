@@ -194,6 +194,8 @@ class NameRecorder:
         if self.effects is not None:
             if not use.sets and not use.changes:
                 self.effects.outside_reads.add(use.name)
+            if use.name == PLOTS:
+                self.effects.outside_reads.add(INLINE_PLOTS)
             return
         usage = self.usage
         if use.sets:

@@ -194,7 +194,7 @@ def _find_file_use(node: ast.Call, name: str) -> OutsideUse | None:
     arguments = [*node.args]
     method = getattr(node.func, "attr", "")
     path_object = getattr(node.func, "value", None)
-    is_opened_path = method == "open" and isinstance(path_object, ast.Call)
+    is_opened_path = method == "open" and _is_path_call(path_object)
     if method in PATH_WRITERS or method in PATH_READERS or is_opened_path:
         # `Path("x").open("w")` has the arguments of `open("x", "w")`.
         path_arguments = getattr(path_object, "args", None)
@@ -216,6 +216,17 @@ def _find_file_use(node: ast.Call, name: str) -> OutsideUse | None:
     if method in PATH_READERS or FILE_READERS.search(f".{method}"):
         return OutsideUse(state)
     return None
+
+
+def _is_path_call(node: ast.expr | None) -> bool:
+    """Return whether an expression is a call such as `Path("x")`.
+
+    Calls of other functions may have a method `open`, too, such as `ZipFile("x.zip")`.
+    """
+    if not isinstance(node, ast.Call):
+        return False
+    name = get_dotted_name(node.func)
+    return name.rpartition(".")[2] == "Path"
 
 
 def find_element_use(node: ast.Attribute | ast.Subscript) -> OutsideUse | None:
