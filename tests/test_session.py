@@ -633,8 +633,19 @@ def test_kernel_that_cannot_be_reached_hides_no_other_notebook(
         session = project.daemon.workspace.sessions[notebook.name]
         monkeypatch.setattr(session.kernel_manager, "find_or_attach", fail)
     deleted.path.unlink()
-    rows = [row["notebook"] for row in project.json("list")]
-    assert healthy.name in rows and broken.name not in rows
+    rows = {row["notebook"]: row for row in project.json("list")}
+    assert rows.keys() == {broken.name, deleted.name, healthy.name}
+    for notebook in (broken, deleted):
+        kernel = rows[notebook.name]["kernel"]
+        assert kernel["state"] == "none"
+        assert kernel["trouble"] == "the backend does not respond"
+    assert rows[broken.name]["state"] != "deleted"
+    assert rows[deleted.name]["state"] == "deleted"
+    assert not rows[healthy.name]["kernel"]["trouble"]
+    lines = project.stepper("list").stdout.splitlines()
+    for notebook, state in ((broken, "unknown"), (healthy, "none")):
+        (line,) = [line for line in lines if notebook.name in line]
+        assert state in line.split()
 
 
 def test_running_cells_are_unlisted_even_if_a_file_cannot_be_written(

@@ -597,6 +597,31 @@ def test_orphan_jobs_are_found_by_name(
 
 
 @pytest.mark.nightly
+def test_dead_job_that_cannot_be_cancelled_is_reported_as_dead(
+    second_harness: JobHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    second_harness.begin(make_backend())
+    second_harness.lab.ask("scancel", str(second_harness.kernel.process.job_id))
+    assert second_harness.wait_until(lambda: not second_harness.jobs)
+
+    async def find_job(process: jobs.SlurmProcess) -> slurm_job.Job:
+        # A job in this state counts as running, although its kernel is dead.
+        return slurm_job.Job(process.job_id, process.name, "COMPLETING")
+
+    async def stop(process: jobs.SlurmProcess) -> bool:
+        return False  # SLURM does not answer
+
+    with monkeypatch.context() as patch:
+        patch.setattr(jobs.SlurmProcess, "_find_job", find_job)
+        patch.setattr(jobs.SlurmProcess, "_is_ending", lambda process, job: True)
+        patch.setattr(jobs.SlurmProcess, "_stop", stop)
+        assert isinstance(second_harness.reattach(), Death)
+    assert json.loads(second_harness.record.read_text())["ending"]
+    assert second_harness.reattach() is None  # cancels the job
+    assert not second_harness.record.exists()
+
+
+@pytest.mark.nightly
 def test_invalid_job_requests_are_reported(
     second_harness: JobHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -271,8 +271,8 @@ async def _list_notebooks(
 ) -> list[responses.NotebookEntry]:
     """Return an entry for each notebook of the project.
 
-    Deleted notebooks that still have a kernel are included. Other requests are
-    processed between two notebooks.
+    Deleted notebooks that still have a kernel, or whose kernel can't be reached, are
+    included. Other requests are processed between two notebooks.
     """
     workspace = request.workspace
     # Find the new names of renamed notebooks.
@@ -292,20 +292,19 @@ async def _list_notebooks(
     entries: list[responses.NotebookEntry] = []
     for name in workspace.notebook_paths.list_known():
         started_at = time.monotonic()
-        # The notebook may have been deleted, its name may be invalid, or its kernel
-        # can't be reached. A command that names the notebook reports the problem.
-        with contextlib.suppress(StepperError, OSError):
+        # The notebook may have been deleted, or its name may be invalid.
+        with contextlib.suppress(UsageError, OSError):
             entries.append(await workspace.rows.get_row(name, current))
         await _yield_to_requests(request, time.monotonic() - started_at)
-    # List the deleted notebooks that still have a kernel.
+    # List the deleted notebooks that may still have a kernel.
     for session in list(workspace.sessions.values()):
         if workspace.has_file(session):
             continue
-        with contextlib.suppress(StepperError):
-            if await session.kernel_manager.find_or_attach() is not None:
-                is_current = session.name == current
-                entry = await status_queries.get_entry(session, is_current, 0.0)
-                entries.append(replace(entry, state=DELETED))
+        is_current = session.name == current
+        entry = await status_queries.get_entry(session, is_current, 0.0)
+        has_kernel = session.kernel_manager.kernel is not None
+        if has_kernel or entry.kernel.trouble:
+            entries.append(replace(entry, state=DELETED))
     return entries
 
 

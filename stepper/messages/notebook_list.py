@@ -12,6 +12,7 @@ PATH_LIMIT = 200  # characters
 MAX_COLUMN_WIDTH = 100  # characters; longer values are not aligned
 CURRENT_MARK = "*"
 NO_VALUE = "–"  # an empty table cell
+UNKNOWN = "unknown"  # the state of a kernel that can't be reached
 HEADER = ("", "notebook", "state", "progress", "kernel", "memory", "age")
 LEGEND = f"{CURRENT_MARK} marks the current notebook"
 
@@ -42,12 +43,15 @@ def _make_row(notebook: Row) -> Sequence[str]:
     memory = kernel["rss_bytes"]
     mark = CURRENT_MARK if notebook["current"] else ""
     memory_text = format_bytes(memory) if memory else NO_VALUE
+    kernel_state = kernel["state"]
+    if kernel_state == "none" and kernel["trouble"]:
+        kernel_state = UNKNOWN
     return (
         mark,
         one_line(notebook["notebook"], PATH_LIMIT),
         notebook["state"],
         _format_progress(notebook["progress"]),
-        kernel["state"],
+        kernel_state,
         memory_text,
         format_age(notebook["age_s"]),
     )

@@ -298,7 +298,7 @@ async def get_entry(
     `is_current` is true for the current notebook. `age` is the time in seconds since
     the last change of the notebook. Also record the changed and deleted cells.
     """
-    await session.kernel_manager.find_or_attach()
+    kernel_status = await _get_kernel_status(session)
     statuses: list[responses.StepStatus | responses.CellStatus] = []
     unit = "steps"
     try:
@@ -318,9 +318,21 @@ async def get_entry(
         current=is_current,
         state=status_name,
         progress=progress,
-        kernel=await session.kernel_manager.get_status(),
+        kernel=kernel_status,
         age_s=age,
     )
+
+
+async def _get_kernel_status(session: Session) -> responses.KernelStatus:
+    """Return the status of the kernel, after attaching to a kernel that is running.
+
+    If the kernel can't be reached, the state is "none", and `trouble` is the reason.
+    """
+    try:
+        await session.kernel_manager.find_or_attach()
+        return await session.kernel_manager.get_status()
+    except KernelError as error:
+        return responses.KernelStatus(state="none", trouble=error.message)
 
 
 def _list_statuses(

@@ -504,10 +504,11 @@ class SlurmLauncher:
             return Death(f"the kernel record {self.record} is not valid: {error}")
         kernel = KernelClient(process, self.parts, self.runtime)
         death = await process.poll(slurm_cli.SLOW_SECONDS)
-        if death is not None:
+        if death is None:
+            return kernel
+        with contextlib.suppress(KernelError):
             await kernel.shutdown()
-            return death
-        return kernel
+        return death
 
 
 def _parse_settings(data: Mapping[str, Any]) -> SlurmSettings:
