@@ -495,6 +495,23 @@ def test_ticks_of_tiny_values_differ() -> None:
     assert ">2e-15</text>" in svg and ">4e-15</text>" in svg
 
 
+def test_ticks_of_large_values_differ() -> None:
+    trace = {"type": "scatter", "x": [0, 1], "y": [1e12, 1e12 + 1]}
+    svg = render_svg({"data": [trace]})
+    heights = re.findall(r'<path d="M\d+ ([0-9.]+)H\d+" stroke="#e3e6ee"', svg)
+    assert len(heights) == len(set(heights)) == 3
+
+
+def test_blank_html_is_no_full_output() -> None:
+    data = {"text/html": "\n", "text/plain": "x\n" * 10_000}
+    output = {"output_type": "display_data", "data": data}
+    assert render_one(output)["left"] > 0
+    full_output = get_full_output([output], 0)
+    assert full_output is not None
+    assert full_output.mime.startswith("text/plain")
+    assert full_output.data.decode() == "x\n" * 10_000
+
+
 def test_plotly_figure_with_too_many_categories_is_not_drawn() -> None:
     names = [f"n{index}" for index in range(201)]
     numbers = [*range(201)]

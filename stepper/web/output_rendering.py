@@ -306,7 +306,8 @@ def _format_traceback(output: Mapping[str, Any]) -> str:
 def get_full_output(outputs: Sequence[Any], index: int) -> FullOutput | None:
     """Return the complete output at an index, or None if it does not exist.
 
-    Of a MIME bundle, this is the type that `render_outputs` describes.
+    Of a MIME bundle that the page shows in part, this is the type that `render_outputs`
+    describes.
     """
     if not 0 <= index < len(outputs):
         return None
@@ -329,8 +330,9 @@ def get_full_output(outputs: Sequence[Any], index: int) -> FullOutput | None:
     figure = data.get(PLOTLY)
     if isinstance(figure, dict):
         return FullOutput(SVG, render_svg(figure).encode())
-    if data.get(HTML):
-        return FullOutput(HTML_RESPONSE, _encode(FRAME_STYLE + _join(data[HTML])))
+    html = _join(data.get(HTML))
+    if html.strip():
+        return FullOutput(HTML_RESPONSE, _encode(FRAME_STYLE + html))
     return _make_text_output(_get_text(data))
 
 

@@ -135,7 +135,7 @@ def render_svg(figure: Mapping[str, Any]) -> str:
     try:
         return _render_figure(figure)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
-        # Plotly does not write such a figure: something else did.
+        # Something else than Plotly wrote the figure, or it has too many categories.
         return ""
 
 
@@ -457,7 +457,9 @@ def _get_ticks(limits: Range) -> list[float]:
     # The small number compensates for rounding errors.
     last_multiple = math.floor(limits.high / step + 1e-9)
     multiples = range(first_multiple, last_multiple + 1)
-    return [float(f"{multiple * step:.12g}") for multiple in multiples]
+    # Relative to the step: the ticks of large values may differ in their last digits.
+    digits = 1 - math.floor(math.log10(step))
+    return [float(round(multiple * step, digits)) for multiple in multiples]
 
 
 def _get_title(item: Any) -> str:
