@@ -2217,6 +2217,39 @@ def test_exit_of_the_daemon_is_no_change_of_the_notebooks(
     assert sent == [5, 4, 3, 2, 1, "list"]
 
 
+def test_first_snapshot_after_a_failure_is_no_change(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    kernel = {"state": "none"}
+    first = {"notebook": "a.ipynb", "age_s": 1, "kernel": kernel}
+    second = {"notebook": "b.ipynb", "age_s": 1, "kernel": kernel}
+    responses = [None, None, [first], [first], [first, second]]
+    sent: list[object] = []
+
+    class Session:
+        async def send_resource_list_changed(self) -> None:
+            sent.append("list")
+            subscriptions.sessions.clear()
+
+        async def send_resource_updated(self, uri: str) -> None:
+            sent.append(uri)
+
+    async def ask(verb: str, arguments: object, launch: bool) -> object:
+        sent.append(len(responses))
+        return responses.pop(0)
+
+    async def poll() -> None:
+        subscriptions.sessions["session", "uri"] = Session()
+        await asyncio.wait_for(subscriptions._poll(), 10)
+
+    daemon = Daemon(str(tmp_path), "session")
+    monkeypatch.setattr(daemon, "ask", ask)
+    monkeypatch.setattr(resources, "POLL_SECONDS", 0.01)
+    subscriptions = resources.Subscriptions(daemon)
+    asyncio.run(poll())
+    assert sent == [5, 4, 3, 2, 1, "list"]
+
+
 def test_empty_key_file_is_replaced(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -38,8 +38,7 @@ async def handle_cell_command(
     if not isinstance(arguments, mcp_commands.CellEditArguments):
         return await _dispatch(request, session, arguments)
     workspace = request.workspace
-    former_currents = workspace.currents.get_all()
-    with make_current(request, session):
+    with make_current(request, session) as former_currents:
         response = await _dispatch(request, session, arguments)
         replaced_notebook.record_agent_version(session)
     if _is_refusal(response):

@@ -51,9 +51,10 @@ class Request:
 
 
 @contextlib.contextmanager
-def make_current(request: Request, session: Session) -> Iterator[None]:
+def make_current(request: Request, session: Session) -> Iterator[dict[str, str]]:
     """Make the notebook of a session the current one.
 
+    Yield the former current notebooks, in the format of `CurrentNotebooks.get_all`.
     If the block raises StepperError before a cell runs, restore the former current
     notebook.
     """
@@ -63,7 +64,7 @@ def make_current(request: Request, session: Session) -> Iterator[None]:
     currents.set(session.name, request.owner)
     next_run = session.state.next_run
     try:
-        yield
+        yield former_currents
     except StepperError as error:
         nothing_ran = session.state.next_run == next_run and not error.accepted
         if nothing_ran:

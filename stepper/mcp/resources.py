@@ -255,7 +255,7 @@ class Subscriptions:
         While no daemon is running, the notebooks count as unchanged: a notification
         could make the client start a daemon again.
         """
-        before = await self._take_snapshot() or {}
+        before = await self._take_snapshot()
         while self.stream_uris or self.sessions:
             has_uris = any(uri for _, uri in self.sessions)
             interval = LIST_POLL_SECONDS
@@ -266,6 +266,9 @@ class Subscriptions:
             self.check_requested.clear()
             after = await self._take_snapshot()
             if after is None:
+                continue
+            if before is None:
+                before = after
                 continue
             if before.keys() != after.keys():
                 await self._send_list_changed()
