@@ -173,6 +173,7 @@ def test_commands_have_the_plugin_prefix() -> None:
     for response in (
         {"continue": False, "stopReason": "… /continue ANSWER"},
         {"hookSpecificOutput": {"additionalContext": "/continue"}},
+        {"stopReason": "type /continue."},
     ):
         data = json.loads(
             claude_code_json.add_plugin_note(json.dumps(response).encode())

@@ -548,9 +548,11 @@ def test_long_message_is_truncated_in_the_journal(project: Project) -> None:
         ("ssh box p -m ensurepip && ssh box p -m pip install x", "To fix this, run: "),
         ("ssh -p 22 box kill -9 -- -7", "To fix this, run: "),
         ("To fix this, set `AllowTcpForwarding local` in its sshd_config", ""),
+        ("notebook-stepper verify NOTEBOOK", "To fix this, run: "),
+        ("pipx run notebook-stepper", "To fix this, run: "),
     ],
 )
-def test_hint_says_whether_an_ssh_command_repairs(hint: str, purpose: str) -> None:
+def test_hint_says_whether_a_command_repairs(hint: str, purpose: str) -> None:
     assert error_hint.format_hint(hint) == purpose + hint
 
 
@@ -576,6 +578,18 @@ def test_shortened_head_counts_the_omitted_lines(lines: list[str]) -> None:
     (gap,) = [line for line in shortened if line.startswith("… ")]
     omitted_count = len(lines) - (len(shortened) - 1)
     assert gap.startswith(f"… {omitted_count} line")
+
+
+def test_shortened_head_keeps_the_first_and_last_lines() -> None:
+    lines = [f"{number:02}" + "x" * 88 for number in range(90)]
+    shortened = mcp_cells.shorten_head(lines).split("\n")
+    (gap_index,) = [i for i, line in enumerate(shortened) if line.startswith("… ")]
+    first_lines = shortened[:gap_index]
+    last_lines = shortened[gap_index + 1 :]
+    assert first_lines and first_lines == lines[: len(first_lines)]
+    assert last_lines and last_lines == lines[-len(last_lines) :]
+    kept = "\n".join([*first_lines, *last_lines])
+    assert mcp_cells.HEAD_SIZE - 2 * 91 < len(kept) <= mcp_cells.HEAD_SIZE
 
 
 @pytest.mark.parametrize("data", [True, 1, ["a"], "text", None])

@@ -403,7 +403,7 @@ def _mentions(text: str, skill: str) -> bool:
 
     A path such as `notebooks/fix.ipynb` contains no slash command.
     """
-    return re.search(rf"(?<![\w./-])/{skill}(?![\w./-])", text) is not None
+    return re.search(rf"(?<![\w./-])/{skill}(?![\w/-]|\.\w)", text) is not None
 
 
 def format_user_line(line: str) -> bytes:
