@@ -97,7 +97,7 @@ def test_partial_replay(project: Quick) -> None:
         " cells as recorded · "
     )
     assert lines[1:] == [
-        "  · cells 2, 3: skipped; the sources of the replayed cells do not use their values"
+        "  · cells 2, 3: skipped; the replayed cells use none of their values"
     ]
     assert project.json("status", "a")["verified"] == before, (
         "not a verdict on all cells"
@@ -187,7 +187,7 @@ def test_values_of_the_live_kernel(project: Quick) -> None:
     )
     assert first_line.endswith("; the live kernel only saved the checkpoint")
     assert others == [
-        "  · cell 2: skipped; the sources of the replayed cells do not use their values",
+        "  · cell 2: skipped; the replayed cells use none of its values",
         "  · cell 3: not replayed; `model` loaded from the live kernel",
     ]
     after = project.stepper("eval", "sorted(globals())", "--notebook", "a").stdout

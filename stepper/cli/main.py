@@ -382,13 +382,23 @@ def _make_option(argument: Field[Any]) -> click.Option:
 
 def _get_value_settings(argument: Field[Any]) -> dict[str, Any]:
     """Return click's settings for the type and the completion of a value."""
-    settings: dict[str, Any] = {"type": get_type(argument)}
-    if "choice" in argument.metadata:
-        settings["type"] = click.Choice(argument.metadata["choice"])
+    settings: dict[str, Any] = {"type": _get_click_type(argument)}
     if argument.name in COMPLETIONS:
         completion = COMPLETIONS[argument.name]
         settings["shell_complete"] = functools.partial(complete_argument, completion)
     return settings
+
+
+def _get_click_type(argument: Field[Any]) -> Any:
+    """Return the type that checks a value, with its choices or its range."""
+    metadata = argument.metadata
+    value_type = get_type(argument)
+    if "choice" in metadata:
+        return click.Choice(metadata["choice"])
+    if "minimum" not in metadata:
+        return value_type
+    number_range = click.IntRange if value_type is int else click.FloatRange
+    return number_range(metadata["minimum"], metadata.get("maximum"))
 
 
 def complete_argument(

@@ -145,7 +145,8 @@ def _format_skipped(all_cells: Sequence[CellVerdict]) -> list[Entry]:
         else:
             not_needed.append(cell)
     if not_needed:
-        text = ": skipped; the sources of the replayed cells do not use their values"
+        pronoun = "its" if len(not_needed) == 1 else "their"
+        text = f": skipped; the replayed cells use none of {pronoun} values"
         entries.append(_create_entry(NOTE_MARK, not_needed, text))
     return entries
 
