@@ -66,7 +66,9 @@ def test_declared_argument_appears_in_click_help(dummy: Command) -> None:
     assert "TEXT" in result.output and "low|high" in result.output
     assert "hidden" not in result.output
     types = {parameter.name: parameter.type for parameter in click_command.params}
-    assert types["count"] is click.INT and types["ratio"] is click.FLOAT
+    count_type = types["count"]
+    assert isinstance(count_type, click.IntRange) and count_type.min == 1
+    assert types["ratio"] is click.FLOAT
     assert types["level"].choices == ("low", "high")
 
 
