@@ -75,8 +75,9 @@ def test_unseeded_draws_are_found(sources: list[str], drawing: set[int]) -> None
             nondeterminism.UNKNOWN,
         ),
         (["t = time.time()", "print(t)"], "cell 1 reads the clock"),
-        (["s = set(words)", "print(list(s)[:3])"], nondeterminism.SET_ORDER),
-        (["print(list(frozenset(words))[0])"], nondeterminism.SET_ORDER),
+        (["s = set(words)", "print(list(s)[:3])"], nondeterminism.SET_IN_SOURCE),
+        (["print(list(frozenset(words))[0])"], nondeterminism.SET_IN_SOURCE),
+        (["s = sorted(set(words))", "print(s, f())"], nondeterminism.UNKNOWN),
         (
             ["with ThreadPoolExecutor() as pool: pool.map(print, 'ab')"],
             "the order of threads or processes",

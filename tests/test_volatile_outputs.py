@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from stepper.policy.comparison.nondeterminism import differ_in_thread_order
 from stepper.policy.comparison.output_items import CellOutputs
+from stepper.policy.comparison.thread_order import differ_in_thread_order
 from stepper.policy.comparison.volatile_outputs import (
     differ_only_in_volatile_values,
     list_line_patterns,
@@ -25,6 +25,8 @@ TIMER = "t0 = time.perf_counter()\nmodel = fit(x)\n"
         (f"{TIMER}print('took', time.time() - t0)", "took 9\n", "took 3\n", True),
         ("print(f'id {id(model) % 64}')", "id 3\n", "id 4\n", True),
         ("%matplotlib inline\nprint(os.getpid())", "3\n", "4\n", True),
+        ("t = time.time()\nprint(datetime.timedelta(seconds=t))", "9\n", "3\n", True),
+        ("print(datetime.now().strftime('%H'))", "09\n", "10\n", True),
         # The constant text differs.
         ("print('took', time.time())", "took 9\n", "lasts 3\n", False),
         ("print(time.time(), 1)", "9 2\n", "9 1\n", False),
@@ -38,6 +40,13 @@ TIMER = "t0 = time.perf_counter()\nmodel = fit(x)\n"
         ("t = time.time()\nt = 3\nprint(t)", "3\n", "4\n", False),
         ("print(valid(x), 3)", "3 3\n", "4 3\n", False),
         ("print('time()')", "a\n", "b\n", False),
+        ("print('%.2f in %.1f s' % (a, time.time()))", "1 in 0\n", "2 in 0\n", False),
+        ("print('{} {}'.format(a, time.time()))", "1 0\n", "2 0\n", False),
+        ("print({'a': a, 's': time.time()})", "1\n", "2\n", False),
+        ("print('a ' + str(time.time()))", "a 1\n", "b 1\n", False),
+        ("report(a, time.time())", "1\n", "2\n", False),
+        ("print(hash((1, 2)))", "1\n", "2\n", False),
+        ("k = secrets.get('k')\nprint(k.count())", "1\n", "2\n", False),
         ("x = 1", "1\n", "2\n", False),
         ("print(", "1\n", "2\n", False),
     ],
@@ -51,23 +60,57 @@ def test_volatile_values(
 
 def test_volatile_values_of_cells_above() -> None:
     above = ["start = time.time()", "stop = start"]
-    assert list_line_patterns("print('seconds:', stop - n)", above) == [
-        "seconds:\\s*.*"
-    ]
-    above.append("stop = 3")
+    patterns = list_line_patterns("print('seconds:', stop - start)", above)
+    assert patterns == ["seconds:\\s*.*"]
     assert list_line_patterns("print('seconds:', stop - n)", above) == []
 
 
 @pytest.mark.parametrize(
-    ("source", "fresh", "differs"),
+    "source",
     [
-        ("Thread(target=f).start()", "b\na\n", True),
-        ("Thread(target=f).start()", "a\nb\n", False),
-        ("Thread(target=f).start()", "ab\n\n", True),
-        ("Thread(target=f).start()", "b\nc\n", False),
-        ("f()", "b\na\n", False),
+        "t = 3",
+        "t, u = a",
+        "t: float = f()",
+        "t += 1",
+        "for t in a:\n    pass",
+        "with a as t:\n    pass",
+        "if a:\n    t = 3",
+        "import t",
+        "from a import b as t",
+        "def t(): pass",
+        "del t",
+        "t = %time f()",
+        "a = (1\n    % b)\nt = f()",
     ],
 )
-def test_thread_order(source: str, fresh: str, differs: bool) -> None:
-    outputs = [CellOutputs(make_stream(text)) for text in ("a\nb\n", fresh)]
+def test_name_is_not_volatile_after_another_binding(source: str) -> None:
+    above = ["t = time.time()"]
+    assert list_line_patterns("print(t)", above) == [".*"]
+    assert list_line_patterns("print(t)", [*above, source]) == []
+
+
+def test_other_variable_of_a_comprehension() -> None:
+    assert list_line_patterns("print(sum(t for t in a))", ["t = time.time()"]) == []
+
+
+START = "Thread(target=f).start()"
+
+
+@pytest.mark.parametrize(
+    ("source", "recorded", "fresh", "differs"),
+    [
+        (START, "a\nb\n", "b\na\n", True),
+        (START, "a\nb\n", "a\nb\n", False),
+        (START, "a\nb\n", "ab\n\n", True),
+        (START, "ab\n\n", "b\na\n", True),
+        (START, "a\nb\n", "b\nc\n", False),
+        (START, "a\nb\n", "b\na\na\n", False),
+        (START, "0.91\n", "0.19\n", False),
+        (START, "a 12\nb 21\n", "a 21\nb 12\n", False),
+        ("f()  # a Thread() starts", "a\nb\n", "b\na\n", False),
+        ("RandomForestClassifier(n_jobs=4)", "a\nb\n", "b\na\n", False),
+    ],
+)
+def test_thread_order(source: str, recorded: str, fresh: str, differs: bool) -> None:
+    outputs = [CellOutputs(make_stream(text)) for text in (recorded, fresh)]
     assert differ_in_thread_order(source, *outputs) is differs

@@ -37,7 +37,7 @@ MONTHS = [
     "Dec",
 ]
 CLOCK_FUNCTIONS = re.compile(
-    r"\b(?:perf_counter|monotonic|process_time|thread_time|default_timer|timeit)"
+    r"\b(?:perf_counter|monotonic|process_time|thread_time|default_timer|timeit)(?:_ns)?\b"
     r"|\btime\.time\b|\btime\(\)|\b(?:utc)?now\(|\btoday\(|\bTimer\b"
 )
 DEFINITION = re.compile(r"^\s*(?:async\s+)?(?:def|class)\s+(\w+)", re.MULTILINE)

@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from stepper.policy.comparison import clock_values, random_draws
 from stepper.policy.comparison.output_comparison import NONDETERMINISTIC
-from stepper.policy.comparison.output_items import (
-    CellOutputs,
-    Item,
-    list_items,
-    list_types,
-)
 from stepper.policy.model import Cell
 
 THREADS = re.compile(
     r"\b(?:threading|Thread|ThreadPool\w*|ProcessPool\w*|multiprocessing|concurrent"
     r"|asyncio|joblib|dask|imap_unordered|as_completed)\b|\bn_jobs\s*=\s*-?[2-9\d]"
 )
-SETS = re.compile(r"(?<![\w.])(?:frozen)?set\(")
+# Sets whose order may matter.
+SETS = re.compile(r"(?<!sorted\()(?<!len\()(?<![\w.])(?:frozen)?set\(")
 IDENTITIES = re.compile(
     r"\bgetpid\(|\bid\(|\bhash\(|\buuid[14]\(|\bsecrets\.|\burandom\(|\btempfile\b"
     r"|\bmkdtemp\(|\bmkstemp\(|\bgethostname\(|\bpsutil\b"
@@ -37,6 +31,7 @@ WRITES = re.compile(
 CLOCK = "reads the clock"
 SEED = "draws random numbers without a seed"
 SET_ORDER = "the order of a set depends on the hash seed"
+SET_IN_SOURCE = "a possible cause is the order of a set"
 THREAD_ORDER = "the order of threads or processes"
 IDENTITY = "shows random ids, or ids of the process or of objects"
 UNKNOWN = (
@@ -122,34 +117,6 @@ def describe_reason(cell: Cell, sources: Sources, *, is_reordered: bool) -> str:
     return f"{NONDETERMINISTIC}: {reason or UNKNOWN}"
 
 
-def differ_in_thread_order(
-    source: str, recorded: CellOutputs, fresh: CellOutputs
-) -> bool:
-    """Return whether only the order of the texts differs, and the cell uses threads.
-
-    Two fresh runs may have the same order of threads by chance. `print` writes a text
-    and its line break one after the other, so another thread may print between them.
-    Therefore, the characters are compared and not the lines.
-    """
-    if not THREADS.search(source):
-        return False
-    types = list_types(recorded.outputs) & list_types(fresh.outputs)
-    old_items = list_items(recorded.outputs, types)
-    new_items = list_items(fresh.outputs, types)
-    return old_items != new_items and _count_parts(old_items) == _count_parts(new_items)
-
-
-def _count_parts(items: Iterable[Item]) -> Counter[Item]:
-    """Count the characters, without spaces, and the pictures of outputs."""
-    counts = Counter[Item]()
-    for item in items:
-        if isinstance(item, str):
-            counts.update("".join(item.split()))
-        else:
-            counts[item] += 1
-    return counts
-
-
 def describe_changed_file(name: str) -> str:
     """Return a text on a file that the replay both reads and changes."""
     return f"the replay changed {name}; use `verify --scratch`"
@@ -194,5 +161,5 @@ def _find_reason_above(cell: Cell, sources: Sources) -> str:
     if any(THREADS.search(other.source) for other in above):
         return THREAD_ORDER
     if any(SETS.search(other.source) for other in (cell, *above)):
-        return SET_ORDER
+        return SET_IN_SOURCE
     return ""

@@ -2,6 +2,10 @@
 
 Two fresh runs may agree on such a value by chance, for example on a rounded duration.
 So their agreement does not show that the notebook has changed.
+
+A value is *volatile* if it is computed only from the clock, from ids and from numbers
+in the source. Values that a call computes are not volatile, apart from conversions such
+as `round`, because the call may also use the notebook's data.
 """
 
 from __future__ import annotations
@@ -9,54 +13,100 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import TypeGuard
 
-from stepper.policy.comparison import clock_values
-from stepper.policy.comparison.nondeterminism import IDENTITIES
 from stepper.policy.comparison.output_items import (
     CellOutputs,
     Item,
     list_items,
     list_types,
 )
+from stepper.policy.dataflow.name_effects import parse_source
+from stepper.policy.dataflow.outside_state import get_dotted_name
 
 DISPLAY_FUNCTIONS = ("print", "display")
 MAGIC_LINE = re.compile(r"^(\s*)[%!].*$", re.MULTILINE)
+# Functions that read the clock or return an id, with or without their module.
+VOLATILE_FUNCTIONS = re.compile(
+    r"(?:time\.)?(?:perf_counter|monotonic|process_time|thread_time)(?:_ns)?"
+    r"|time\.(?:time|time_ns|ctime|localtime|gmtime)"
+    r"|(?:timeit\.)?default_timer"
+    r"|(?:\w+\.)*(?:datetime|date|Timestamp)\.(?:now|utcnow|today)"
+    r"|id|(?:os\.)?getpid|(?:uuid\.)?uuid[14]"
+)
+# `from time import time`
+CLOCK = "time"
+CONVERSIONS = ("abs", "divmod", "float", "int", "repr", "round", "str", "timedelta")
+# Expressions that are volatile if their parts are.
+COMPOSITES = (
+    ast.Attribute,
+    ast.BinOp,
+    ast.FormattedValue,
+    ast.JoinedStr,
+    ast.Subscript,
+    ast.UnaryOp,
+)
 # Statements with a body. The number of lines that they display is not known.
 COMPOUND = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.Try, ast.Match)
 DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 
 
-@dataclass
 class _VolatileNames:
-    """Variables with values of the clock, or with ids, in the order of the cells."""
+    """Variables with volatile values, in the order of the cells."""
 
-    names: set[str] = field(default_factory=set)
+    def __init__(self) -> None:
+        self._names = set[str]()
 
     def apply_cell(self, source: str) -> None:
-        """Apply the assignments of a cell, except those in compound statements."""
-        for node in _parse_cell(source):
-            self.apply_assignment(node)
+        """Apply the statements of a cell."""
+        statements = _parse_cell(source)
+        if statements is None:
+            self._names.clear()  # the cell may assign any variable
+        for statement in statements or ():
+            self.apply_statement(statement)
 
-    def apply_assignment(self, node: ast.stmt) -> None:
-        """Add or remove the variables of an assignment; ignore other statements."""
-        if not isinstance(node, ast.Assign):
-            return
-        names = {target.id for target in node.targets if isinstance(target, ast.Name)}
-        if self.is_volatile(node.value):
-            self.names |= names
-        else:
-            self.names -= names
+    def apply_statement(self, statement: ast.stmt) -> None:
+        """Add the variables that a statement assigns volatile values.
+
+        Remove all other variables that the statement binds.
+        """
+        self._names.difference_update(_list_bound_names(statement))
+        if isinstance(statement, ast.Assign) and self.is_volatile(statement.value):
+            for target in statement.targets:
+                if isinstance(target, ast.Name):
+                    self._names.add(target.id)
 
     def is_volatile(self, node: ast.AST) -> bool:
-        """Return whether an expression uses the clock, ids or one of the variables."""
-        for child in ast.walk(node):
-            if isinstance(child, ast.Name) and child.id in self.names:
-                return True
-            if isinstance(child, ast.Call) and _is_volatile_call(child):
-                return True
+        """Return whether the value of an expression is volatile."""
+        if isinstance(node, ast.Name):
+            return node.id in self._names
+        if isinstance(node, ast.Call):
+            return _reads_volatile(node) or self._is_conversion(node)
+        if isinstance(node, COMPOSITES):
+            return self._are_volatile(_list_operands(node))
         return False
+
+    def _is_conversion(self, call: ast.Call) -> bool:
+        """Return whether a call converts a volatile value.
+
+        This is a function such as `round`, or a method such as `strftime`.
+        """
+        arguments = [*call.args, *[keyword.value for keyword in call.keywords]]
+        name = get_dotted_name(call.func).rpartition(".")[2]
+        if name in CONVERSIONS:
+            return self._are_volatile(arguments)
+        if not isinstance(call.func, ast.Attribute):
+            return False
+        constants = [item for item in arguments if isinstance(item, ast.Constant)]
+        return len(constants) == len(arguments) and self.is_volatile(call.func.value)
+
+    def _are_volatile(self, nodes: Sequence[ast.expr]) -> bool:
+        """Return whether expressions are volatile values and numbers, not only numbers.
+
+        A text in the source is not accepted, because it must be as recorded.
+        """
+        others = [node for node in nodes if not _is_number(node)]
+        return bool(others) and all(map(self.is_volatile, others))
 
 
 def differ_only_in_volatile_values(
@@ -90,13 +140,13 @@ def list_line_patterns(source: str, sources_above: Iterable[str]) -> list[str]:
     """Return a regular expression for each line that a cell displays.
 
     The expressions contain the constant text of the lines, and `.*` for volatile
-    values, which are computed from the clock or from ids. Return an empty list if the
-    cell may also display other values, or if the number of lines is not known.
+    values. Return an empty list if the cell may also display other values, or if the
+    number of lines is not known.
     """
     volatile = _VolatileNames()
     for source_above in sources_above:
         volatile.apply_cell(source_above)
-    statements = _parse_cell(source)
+    statements = _parse_cell(source) or []
     patterns: list[str] = []
     for statement in statements:
         if isinstance(statement, COMPOUND) and any(_list_displays(statement)):
@@ -108,24 +158,50 @@ def list_line_patterns(source: str, sources_above: Iterable[str]) -> list[str]:
             if pattern is None:
                 return []
             patterns.append(pattern)
-        volatile.apply_assignment(statement)
+        volatile.apply_statement(statement)
     return patterns
 
 
-def _parse_cell(source: str) -> list[ast.stmt]:
-    """Return the statements of a cell without magics, or [] for invalid syntax."""
-    try:
-        return ast.parse(MAGIC_LINE.sub(r"\1pass", source)).body
-    except (SyntaxError, ValueError):
-        return []
+def _parse_cell(source: str) -> list[ast.stmt] | None:
+    """Return the statements of a cell without magics, or None for invalid syntax."""
+    tree = parse_source(source, lambda text: MAGIC_LINE.sub(r"\1pass", text))
+    return None if tree is None else tree.tree.body
 
 
-def _is_volatile_call(call: ast.Call) -> bool:
+def _list_bound_names(statement: ast.stmt) -> Iterator[str]:
+    """Yield the names that a statement binds, also in its body."""
+    for node in ast.walk(statement):
+        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+            yield node.id
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.alias):
+            yield node.asname or node.name.partition(".")[0]
+
+
+def _reads_volatile(call: ast.Call) -> bool:
     """Return whether a call reads the clock or returns an id."""
-    # Some of the patterns contain the parentheses of a call.
-    end = "(" if call.args or call.keywords else "()"
-    text = ast.unparse(call.func) + end
-    return bool(clock_values.CLOCK_FUNCTIONS.search(text) or IDENTITIES.search(text))
+    name = get_dotted_name(call.func)
+    if name == CLOCK:
+        return not call.args
+    return VOLATILE_FUNCTIONS.fullmatch(name) is not None
+
+
+def _list_operands(node: ast.AST) -> list[ast.expr]:
+    """Return the expressions from which a composite expression is computed.
+
+    The format of a value in an f-string is not one of them.
+    """
+    if isinstance(node, ast.FormattedValue):
+        return [node.value]
+    return [
+        child for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)
+    ]
+
+
+def _is_number(node: ast.expr) -> bool:
+    """Return whether an expression is a number in the source."""
+    return isinstance(node, ast.Constant) and isinstance(node.value, int | float)
 
 
 def _list_displays(node: ast.AST) -> Iterator[ast.Call]:
@@ -162,16 +238,10 @@ def _list_displayed_values(statement: ast.stmt, *, is_last: bool) -> list[ast.ex
 def _create_line_pattern(
     values: Sequence[ast.expr], volatile: _VolatileNames
 ) -> str | None:
-    """Return a regular expression for the line that shows values.
-
-    Return None if one of the values is neither constant nor volatile.
-    """
+    """Return a regular expression for a line, or None if a value is not volatile."""
     parts: list[str] = []
     for value in values:
-        value_parts = [value]
-        if isinstance(value, ast.JoinedStr):
-            value_parts = value.values
-        for part in value_parts:
+        for part in value.values if isinstance(value, ast.JoinedStr) else [value]:
             if isinstance(part, ast.Constant):
                 parts.append(re.escape(str(part.value).strip()))
             elif volatile.is_volatile(part):
@@ -182,5 +252,5 @@ def _create_line_pattern(
 
 
 def _matches(pattern: str, item: Item) -> bool:
-    """Return whether an item is a line that a regular expression describes."""
+    """Return whether an item is a line that matches a regular expression."""
     return isinstance(item, str) and re.fullmatch(pattern, item.strip()) is not None

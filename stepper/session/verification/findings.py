@@ -9,8 +9,8 @@ from stepper.notebooks.notebook_document import Document
 from stepper.policy import changed_cells
 from stepper.policy.comparison import (
     clock_values,
-    nondeterminism,
     recorded_runs,
+    thread_order,
     verify_results,
     volatile_outputs,
     widget_outputs,
@@ -38,7 +38,7 @@ Models = widget_outputs.Models
 ONLY_TIMES = "only times or durations differ, and the cell reads the clock"
 ONLY_VOLATILE = "only values of the clock or ids differ"
 ONLY_THREAD_ORDER = (
-    "only the order of the texts differs, and the cell uses threads or processes"
+    "only the order of the lines differs, and the cell starts threads or processes"
 )
 DRAWN = (
     "the fresh runs agree, perhaps by chance: the cell depends on random numbers"
@@ -223,7 +223,7 @@ def _find_volatile_reason(
         cell.source, above, recorded, fresh
     ):
         return ONLY_VOLATILE
-    if nondeterminism.differ_in_thread_order(cell.source, recorded, fresh):
+    if thread_order.differ_in_thread_order(cell.source, recorded, fresh):
         return ONLY_THREAD_ORDER
     return ""
 
