@@ -37,7 +37,8 @@ MONTHS = [
     "Dec",
 ]
 CLOCK_FUNCTIONS = re.compile(
-    r"\b(?:perf_counter|monotonic|process_time|thread_time|default_timer|timeit)(?:_ns)?\b"
+    r"\b(?:perf_counter|monotonic|process_time|thread_time)(?:_ns)?\b"
+    r"|\b(?:default_timer|timeit)\b"
     r"|\btime\.time\b|\btime\(\)|\b(?:utc)?now\(|\btoday\(|\bTimer\b"
 )
 DEFINITION = re.compile(r"^\s*(?:async\s+)?(?:def|class)\s+(\w+)", re.MULTILINE)
