@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from stepper.policy.dataflow.column_effects import list_column_effects
+from stepper.diagnosis import ipython_syntax
+from stepper.policy.dataflow.column_effects import (
+    MADE,
+    ColumnEffect,
+    list_column_effects,
+)
 from tests.conftest import code
 from tests.test_session import Quick, project  # noqa: F401  # a fixture
 
@@ -43,6 +48,21 @@ def test_effects_of_a_line(source: str, effects: str) -> None:
         f"{effect.effect} {effect.label}" for effect in list_column_effects(source)
     ]
     assert ", ".join(found) == effects
+
+
+@pytest.mark.parametrize(
+    ("source", "line"),
+    [
+        ("%%time\nx['k'] = 1", 1),
+        ("%%time\n\ny = 2\nx['k'] = 1", 3),
+        ("%%capture out\n%%time\nx['k'] = 1", 1),
+        ("y = 2\n%time x['k'] = 1", 2),
+    ],
+)
+def test_effects_of_code_in_magics(source: str, line: int) -> None:
+    transform = ipython_syntax.get_transformer()
+    effects = list_column_effects(transform(source), transform)
+    assert effects == (ColumnEffect("k", line, MADE),)
 
 
 def test_missing_column_names_the_cell_that_adds_it(project: Quick) -> None:  # noqa: F811

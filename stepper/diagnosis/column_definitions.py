@@ -88,7 +88,7 @@ def _iter_effects(
     The line numbers are those of the cell's source.
     """
     code = notebook.transform(cell.source)
-    for effect in list_column_effects(code):
+    for effect in list_column_effects(code, notebook.transform):
         if effect.concerns(label):
             line = find_source_line(cell.source, effect.line, label)
             yield effect._replace(line=line)

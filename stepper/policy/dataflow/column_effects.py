@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import ast
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from stepper.policy.dataflow.name_effects import parse_source
+from stepper.policy.dataflow.magic_effects import analyze_magic
+from stepper.policy.dataflow.name_effects import is_get_ipython, parse_source
+from stepper.policy.dataflow.outside_state import get_text
 
 MADE = "made"
 DROPPED = "dropped"
@@ -37,9 +39,14 @@ class ColumnEffect(NamedTuple):
 
 
 @functools.lru_cache(maxsize=512)
-def list_column_effects(source: str) -> tuple[ColumnEffect, ...]:
-    """Return the columns that Python code makes and drops, sorted by line."""
-    source_tree = parse_source(source)
+def list_column_effects(
+    source: str, transform: Callable[[str], str] | None = None
+) -> tuple[ColumnEffect, ...]:
+    """Return the columns that Python code makes and drops, sorted by line.
+
+    `transform` is IPython's input transformer, for magics in the code of magics.
+    """
+    source_tree = parse_source(source, transform)
     if source_tree is None:
         return ()
     effects: list[ColumnEffect] = []
@@ -50,7 +57,27 @@ def list_column_effects(source: str) -> tuple[ColumnEffect, ...]:
             effects += _list_deleted_columns(node)
         elif isinstance(node, ast.Call):
             effects += _list_call_effects(node)
+            effects += _list_magic_effects(node, transform)
     return tuple(sorted(effects, key=lambda effect: effect.line))
+
+
+def _list_magic_effects(
+    node: ast.Call, transform: Callable[[str], str] | None
+) -> Iterator[ColumnEffect]:
+    """Yield the effects of the code that a magic such as `%%time` runs.
+
+    The lines of a cell magic's code are counted from the line below the magic.
+    """
+    function = node.func
+    if not isinstance(function, ast.Attribute) or not is_get_ipython(function.value):
+        return
+    arguments = [get_text(argument) for argument in node.args]
+    magic = analyze_magic(function.attr, arguments)
+    for code in magic.code:
+        for effect in list_column_effects(code, transform):
+            is_cell_magic = function.attr == "run_cell_magic"
+            line = effect.line if is_cell_magic else node.lineno
+            yield effect._replace(line=line)
 
 
 def _list_texts(node: ast.expr | None) -> list[str]:
