@@ -261,7 +261,10 @@ def kernel_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("uv pip install six", None),
         ("VIRTUAL_ENV={other} python -m pip install six", None),
         ("conda install -y -p {other} six", ["six"]),
+        ("conda install --prefix={other} six", ["six"]),
         ("conda install -n base six", None),  # only conda knows which environment it is
+        ("uv pip install --python={other} six", ["six"]),
+        ("uv pip install -p={other}/bin/python six", ["six"]),
         ("pip download six", None),
         ("pip install --target lib six", None),
         ("pip install --target=lib six", None),
@@ -302,6 +305,36 @@ def test_environment_of_another_project(
     monkeypatch.chdir(kernel_environment / "shop/notebooks")
     target = install_target.find_install_target("uv pip install six", True, False)
     assert target and target["into"] == other_python
+
+
+@pytest.mark.parametrize(
+    ("options", "environment"),
+    [
+        ("", "active"),
+        ("-p {other}", "other"),
+        ("--prefix {other}", "other"),
+        ("--prefix={other}", "other"),
+        ("-n base", ""),
+        ("--name base", ""),
+        ("--name=base", ""),
+    ],
+)
+def test_conda_option_takes_precedence_over_the_active_environment(
+    kernel_environment: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    options: str,
+    environment: str,
+) -> None:
+    python_at(kernel_environment / "active")
+    monkeypatch.setenv("CONDA_PREFIX", str(kernel_environment / "active"))
+    other = str(kernel_environment / "other")
+    command = f"conda install {options.format(other=other)} six"
+    target = install_target.find_install_target(command, True, False)
+    if not environment:
+        assert target is None  # only conda knows the environment of a name
+        return
+    python = kernel_environment / environment / "bin/python"
+    assert target and target["into"] == str(python)
 
 
 def test_shim_installs_outside_the_kernel_environment(

@@ -232,23 +232,23 @@ def is_installer(name: str) -> bool:
 
 def find_python_option(arguments: list[str]) -> str:
     """Return the value of `--python`, or an empty string if it is not given."""
-    python = get_option(arguments, "--python")
-    if python:
-        return python
-    for argument in arguments:
-        if argument.startswith("--python="):
-            return argument.removeprefix("--python=")
-    return ""
+    return get_option(arguments, "--python")
 
 
 def get_option(arguments: list[str], *names: str) -> str:
     """Return the value of an option with one of these names.
 
-    Return an empty string if the option is not given.
+    The value is the next argument, or follows the name and `=`. Return an empty string
+    if the option is not given.
     """
-    for index, argument in enumerate(arguments[:-1]):
-        if argument in names:
-            return arguments[index + 1]
+    for index, argument in enumerate(arguments):
+        name, separator, value = argument.partition("=")
+        if name not in names:
+            continue
+        if separator:
+            return value
+        next_arguments = arguments[index + 1 : index + 2]
+        return "".join(next_arguments)
     return ""
 
 
@@ -258,8 +258,8 @@ def find_conda_python(arguments: list[str]) -> str:
     Return an empty string if the environment is unknown.
     """
     prefix = get_option(arguments, "-p", "--prefix")
-    has_name = "-n" in arguments or "--name" in arguments
-    if not prefix and not has_name:
+    name = get_option(arguments, "-n", "--name")
+    if not prefix and not name:
         prefix = os.environ.get("CONDA_PREFIX", "")
     return get_python_path(prefix)
 
