@@ -215,6 +215,19 @@ def test_writes_of_earlier_threads_and_tasks_are_not_attributed(
     }
 
 
+def test_write_through_a_link_is_attributed_to_the_cell(empty_folder_lab: Lab) -> None:
+    """An earlier thread writes a file, and then the cell writes it through a link."""
+    empty_folder_lab.ok(
+        "os.symlink('a', 'link')\n"
+        "go, done = threading.Event(), threading.Event()\n"
+        "def late():\n"
+        "    go.wait(); open('a', 'w').close(); done.set()\n"
+        "threading.Thread(target=late, daemon=True).start()"
+    )
+    source = "go.set(); done.wait(); open('link', 'w').close(); os.remove('link')"
+    assert changes(empty_folder_lab, source) == {"a": "written"}
+
+
 def test_open_files_are_detected_without_audit_events(empty_folder_lab: Lab) -> None:
     """A library in C opens files without Python's knowledge."""
     empty_folder_lab.ok("held = open('held', 'w')")

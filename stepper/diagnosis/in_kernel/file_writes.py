@@ -296,25 +296,24 @@ EVENTS: dict[str, Callable[..., None]] = {
 def record_path(value: Any, new: bool = False) -> PathRecord | None:
     """Record the state of a path before it changes, and return the record.
 
-    If `new` is true, only a path that does not exist yet is recorded. Return None if
-    the path is not recorded.
+    For a link, the target of the link is recorded in its place. If `new` is true, only
+    a path that does not exist yet is recorded. Return None if the path is not recorded.
     """
     path = resolve_path(value)
     if not path:
         return None
+    before = get_status(path)
+    if before is not None and stat.S_ISLNK(before.st_mode):
+        path = realpath(path)
+        if not is_inside(path):
+            return None
+        before = get_status(path)
     existing_record = records.get(path)
     if existing_record is not None:
         existing_record.own = existing_record.own or is_own()
         return existing_record
     if len(records) >= MAX_PATHS:
         return None
-    before = get_status(path)
-    if before is not None and stat.S_ISLNK(before.st_mode):
-        # The target of the link is recorded in its place.
-        path = realpath(path)
-        if not is_inside(path) or path in records:
-            return records.get(path)
-        before = get_status(path)
     if before is not None and (new or not is_file_or_folder(before)):
         return None
     digest = hash_small_file(path, before)
