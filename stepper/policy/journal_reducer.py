@@ -337,7 +337,10 @@ def _record_cell(event: journal_events.RunEnded, state: State) -> None:
 
 
 def _record_undo_facts(event: journal_events.RunEnded, state: State) -> None:
-    """Record which runs the kernel can undo after a run."""
+    """Record which runs the kernel can undo.
+
+    Names that the run bound or deleted no longer count as not restored.
+    """
     for name, change in event.changes.items():
         if change != undo_model.CHANGED:
             state.unrestored.pop(name, None)

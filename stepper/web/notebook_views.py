@@ -104,11 +104,11 @@ class NotebookList:
         `current` is the name of the project's current notebook. The commands include
         the notebook's name unless it is the current notebook and no other one is known.
         """
-        is_named = name != current or self._has_several()
+        is_named = name != current or self._has_several_notebooks()
         notebook = name if is_named else ""
         return CommandLines(notebook, self.program)
 
-    def _has_several(self) -> bool:
+    def _has_several_notebooks(self) -> bool:
         """Return whether more than one notebook of the project is known."""
         if not self._names:
             with contextlib.suppress(UsageError):

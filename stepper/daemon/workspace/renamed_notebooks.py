@@ -140,12 +140,13 @@ class RenamedNotebooks:
         return last_check is None or last_check.cell_ids.isdisjoint(cell_ids)
 
     def _match_with_session(self, session: Session, cells: Sequence[Cell]) -> None:
-        """Reassign sessions after a notebook was renamed.
+        """Move sessions whose notebooks were renamed.
 
-        If another session ran these cells, move that session to the path of `session`.
-        If the notebook of `session` was itself renamed, first move `session` to its new
-        path. If the match is uncertain, only notify the user of a possible rename. In
-        this case, `session` moves to a free name if cells ran in it.
+        If another session ran `cells`, move that session to the path of `session`. If
+        the notebook of `session` was renamed, too, move `session` to its new path.
+
+        If the first match is uncertain, move `session` to a free name if cells ran in
+        it, and call `_notify_of_possible_rename` for the session of the path.
         """
         hashes = notebook_identity.hash_code_cells(cells)
         if not hashes:

@@ -126,20 +126,20 @@ def find_project_root() -> str:
 def search_project_root(folder: str) -> str:
     """Return the folder of the project that contains a folder.
 
-    This is the nearest parent with `.stepper`, else the nearest parent with another
-    project file, else the folder itself.
+    This is the nearest folder with `.stepper`, from `folder` upwards; otherwise the
+    nearest folder with another project file; otherwise `folder`.
     """
-    parents = [folder]
+    candidates = [folder]
     parent = os.path.dirname(folder)
-    while parent != parents[-1]:
-        parents.append(parent)
+    while parent != candidates[-1]:
+        candidates.append(parent)
         parent = os.path.dirname(parent)
-    for parent in parents:
-        if os.path.isdir(os.path.join(parent, ".stepper")):
-            return parent
-    for parent in parents:
-        if contains_any(parent, MARKERS):
-            return parent
+    for candidate in candidates:
+        if os.path.isdir(os.path.join(candidate, ".stepper")):
+            return candidate
+    for candidate in candidates:
+        if contains_any(candidate, MARKERS):
+            return candidate
     return folder
 
 

@@ -177,7 +177,9 @@ def parse_command(prompt: str) -> PromptCommand | None:
 def parse_sentence(
     prompt: str, *, is_stopped: bool, has_question: bool, is_running: bool
 ) -> PromptCommand | None:
-    """Return the command that a prompt expresses in other words, or None.
+    """Return the command that a phrase such as "skip that one" expresses, or None.
+
+    The phrase is the whole prompt. `parse_command` recognizes the documented commands.
 
     `is_running` says that a cell is running, `is_stopped` that the notebook is stopped,
     and `has_question` that the failed cell asked the user a question.

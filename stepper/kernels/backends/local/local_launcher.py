@@ -128,8 +128,9 @@ class LocalLauncher:
     ) -> KernelCommand:
         """Return the command that starts the kernel.
 
-        `bundled_ipykernel` is the path of stepper's copies of ipykernel, or an empty
-        string if the environment's own ipykernel is used.
+        `bundled_ipykernel` is the path of stepper's copies of ipykernel without the
+        Python version at its end, or an empty string if the environment's own ipykernel
+        is used.
         """
         return kernel_command.build_ipykernel_command(
             config, kernel_id, self.runtime, bundled_ipykernel

@@ -87,7 +87,7 @@ def is_equal(take: Callable[[Any], Any]) -> Callable[[Any, Any], bool]:
     """Return an `is_same` function for states that consist of plain values."""
 
     def is_same(value: Any, state: Any) -> bool:
-        """Return whether the state of an object equals a former state."""
+        """Return whether an object still has the given state."""
         return bool(take(value) == state)
 
     return is_same

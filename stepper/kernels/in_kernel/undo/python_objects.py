@@ -218,7 +218,7 @@ def combine_rows(base: Row, instance: Row) -> Row:
         return [*base.children(base_state), *children]
 
     def is_same(value: Any, state: Any) -> bool:
-        """Return whether an object has a state."""
+        """Return whether an object still has the given state."""
         base_state, instance_state = state
         is_same_base = base.is_same is None or base.is_same(value, base_state)
         if not is_same_base:
