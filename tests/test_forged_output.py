@@ -93,7 +93,7 @@ def check_output(result: subprocess.CompletedProcess[str]) -> str:
     assert len(result.stdout) < 20_000
     assert (
         "Traceback" not in result.stderr
-        and "stepper itself failed" not in result.stderr
+        and "internal error in stepper" not in result.stderr
     )
     return result.stdout + result.stderr
 

@@ -282,12 +282,40 @@ def test_arguments_invalid_for_the_schema_never_reach_the_daemon(
                     argument_coercion.coerce_arguments(tool.schema, arguments)
                 )
                 assert result.is_error
-                assert "itself failed" not in text(result)
+                assert "internal error" not in text(result)
                 assert valid or (not requests and "was not called" in text(result))
 
         asyncio.run(main())
 
     check_arguments()
+
+
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [
+        ("idle", "The kernel of a.ipynb is already running (idle)."),
+        ("busy", "The kernel of a.ipynb is already running (busy)."),
+        ("queued", "The kernel of a.ipynb was already requested (queued)."),
+        ("starting", "The kernel of a.ipynb was already requested (starting)."),
+    ],
+)
+def test_start_of_a_kernel_that_exists_only_names_its_state(
+    state: str, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def ask(self: Daemon, verb: str, *_: Any, **__: Any) -> Any:
+        if verb == "status":
+            return {"notebook": "a.ipynb", "kernel": {"state": state}}
+        assert verb == "cell undelivered"
+        return {"text": ""}
+
+    monkeypatch.setattr(Daemon, "ask", ask)
+
+    async def main() -> None:
+        async with Client(ProjectServer("/nowhere").create_server()) as client:
+            result = await client.call_tool("kernel", {"action": "start"})
+            assert text(result) == expected
+
+    asyncio.run(main())
 
 
 @pytest.mark.parametrize(

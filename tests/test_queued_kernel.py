@@ -354,10 +354,18 @@ def test_mcp_interrupts_a_queued_kernel(full_cluster: Full, project: Project) ->
         async def ask(tool: str, **values: Any) -> str:
             return text(await client.call_tool(tool, values))
 
-        await create_notebook(client)
+        name = await create_notebook(client)
         cells = [{"source": "print(6 * 7)"}]
         queued = await ask("add_cells", cells=cells, wait_seconds=2)
         assert "queued: PENDING" in queued and full_cluster.list_other_jobs()
+        requested = f"The kernel of {name} was already requested (queued)."
+        assert await ask("kernel", action="start") == requested
+        assert await ask("kernel", action="start", place="local") == (
+            f"{requested} The next kernel will run in local. To start it now, call"
+            " `kernel` with `action: restart`: a cell that waits for the kernel will"
+            " not run."
+        )
+        assert await ask("kernel", action="start", place="gpu") == requested
         interrupted = await ask("kernel", action="interrupt")
         assert f": {DID_NOT_RUN}." in interrupted and WITHDRAWN in interrupted
         assert not full_cluster.list_other_jobs()

@@ -60,7 +60,7 @@ WITHOUT_PROJECT = {"completion"}
 # Commands that send their requests, print their results and set the exit code.
 SEPARATE_COMMANDS = {"verify": "stepper.cli.verify_command:verify"}
 EXIT_CODES = (
-    "0 done · 1 the work failed · 2 wrong usage · 3 stepper itself failed"
+    "0 done · 1 the work failed · 2 wrong usage · 3 internal error in stepper"
     " · 130 interrupted (Ctrl-C)"
 )
 PLAN_OPTION = click.Option(
@@ -129,7 +129,7 @@ def _report_error(error: StepperError) -> None:
 def _report_internal_error(error: Exception) -> None:
     """Print an unexpected exception, and the path of the log."""
     kind_name = type(error).__name__
-    print_text(f"stepper itself failed: {kind_name}: {error}", err=True)
+    print_text(f"internal error in stepper: {kind_name}: {error}", err=True)
     project = find_project(daemon_client.get_current_folder())
     if project is not None:
         print_text(f"         For details, see {Paths(project).log}", err=True)

@@ -373,7 +373,7 @@ async def _replay(
             if call.is_single:
                 raise
             # The other notebooks are still replayed.
-            message = f"stepper itself failed: {type(error).__name__}: {error}"
+            message = f"internal error in stepper: {type(error).__name__}: {error}"
             call.add_error(index, DaemonError(message))
         else:
             call.add_result(index, result, replays.find_project(notebook))

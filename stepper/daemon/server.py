@@ -499,7 +499,7 @@ class Daemon:
             reported_error = error
         except Exception as error:
             log.exception("%s failed", command)
-            message = f"stepper itself failed: {type(error).__name__}: {error}"
+            message = f"internal error in stepper: {type(error).__name__}: {error}"
             reported_error = DaemonError(message, f"see {self.paths.log}")
         fields = {
             "message": reported_error.message,

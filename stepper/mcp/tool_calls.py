@@ -37,6 +37,7 @@ BACKGROUND_CLIENTS = ("claude-code",)
 # Tools whose responses already contain the undelivered reports.
 DELIVERING_TOOLS = ("run_cell", "add_cells", "run_notebook", "notebook_status")
 MAX_PROBLEMS = 5
+REQUESTED_STATES = ("queued", "starting")  # of a kernel that is not running yet
 PROBLEM_LIMIT = 300  # characters
 NAME_LIMIT = 100  # characters of a text from the client in an error
 LAST_RUNS = 5  # of a notebook, in its status
@@ -139,7 +140,7 @@ async def _call_tool(tool_call: ToolCall, params: CallToolRequestParams) -> Resu
     except Exception as error:  # the SDK would only report an internal error
         log.exception("%s failed", tool.name)
         return tool_results.create_text_result(
-            f"stepper itself failed: {type(error).__name__}: {error}", is_error=True
+            f"internal error in stepper: {type(error).__name__}: {error}", is_error=True
         )
 
 
@@ -413,11 +414,11 @@ async def _control_kernel(tool_call: ToolCall) -> CallToolResult:
         needs_restart = bool(response.get("elsewhere"))
     state = status["kernel"]["state"]
     if action == "start" and state not in ("none", "dead"):
-        text = f"The kernel of {notebook} is already running ({state})."
+        text = _format_existing_kernel(notebook, state)
         if needs_restart:
             text += (
                 f" The next kernel will run in {place}. To start it now, call `kernel`"
-                " with `action: restart`: all variables will be lost."
+                f" with `action: restart`: {_describe_loss(state)}."
             )
         return tool_results.create_text_result(text)
     command = tool_call.tool.actions[action][0]
@@ -429,6 +430,21 @@ async def _control_kernel(tool_call: ToolCall) -> CallToolResult:
         return tool_results.create_text_result(f"{notebook}: {response['text']}")
     text = _describe_kernel_action(action, response)
     return tool_results.create_text_result(f"{notebook}: {text}.")
+
+
+def _format_existing_kernel(notebook: str, state: str) -> str:
+    """Return a sentence on a kernel that needs no start, because of its state."""
+    verb = "is already running"
+    if state in REQUESTED_STATES:
+        verb = "was already requested"
+    return f"The kernel of {notebook} {verb} ({state})."
+
+
+def _describe_loss(state: str) -> str:
+    """Return a clause on the effect of a restart of a kernel in this state."""
+    if state in REQUESTED_STATES:
+        return "a cell that waits for the kernel will not run"
+    return "all variables will be lost"
 
 
 def _describe_kernel_action(action: str, response: Mapping[str, Any]) -> str:

@@ -228,8 +228,8 @@ class Tool:
         if self.default_action:
             schema["default"] = self.default_action
         schema["description"] = (
-            "The action, with the arguments that apply to it (?: optional):"
-            f" {', '.join(descriptions)}."
+            "The action, with the arguments that apply to it (`?` marks optional"
+            f" arguments): {', '.join(descriptions)}."
         )
         return schema
 

@@ -271,8 +271,9 @@ def format_matched(
     """
     text = (
         f"stepper: {running} of {one_line(name)} is still running."
-        f" {_format_match(line)}\nWhen the cell finishes, you are notified again or"
-        f" with the next prompt. {_format_stop_hint(commands)}."
+        f" {_format_match(line)}\nWhen the cell finishes, you get another"
+        " notification, or the report comes with your next code cell or the user's next"
+        f" prompt. {_format_stop_hint(commands)}."
     )
     user_line = (
         f"{RUNNING_MARK} {running} is still running · printed a line that matches"

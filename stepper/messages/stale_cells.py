@@ -137,7 +137,10 @@ def _format_stale_group(group: _CellGroup) -> str:
         return f"{subject} {verb} undone"
     changer = _describe_changer(origin)
     if origin.where == UNDONE_VALUE:
-        return f"{subject} read {names} after a change by {changer} that was undone"
+        return (
+            f"{subject} read {names} after a change by {changer}, and this change was"
+            " undone later"
+        )
     if origin.where == OVERWRITTEN:
         return f"{subject} bound {names}, which {changer} changed after {pronoun} ran"
     if origin.where == REMOVED:
@@ -212,7 +215,10 @@ def _explain_cause(names: str, origin: _Origin) -> str:
         return "its run was undone"
     changer = _describe_changer(origin)
     if origin.where == UNDONE_VALUE:
-        return f"read {names} after a change by {changer} that was undone"
+        return (
+            f"read {names} after a change by {changer}, and this change was undone"
+            " later"
+        )
     if origin.where == OVERWRITTEN:
         return f"bound {names}, which {changer} has changed since"
     if origin.where == REMOVED:

@@ -67,7 +67,7 @@ ERROR_TEXTS = {
     405: "this page is read-only",
     421: "the request is for another server",
 }
-INTERNAL_ERROR_TEXT = "stepper itself failed"
+INTERNAL_ERROR_TEXT = "internal error in stepper"
 # The tables of TCP connections on Linux. IPv6 sockets have addresses such as
 # ::ffff:127.0.0.1, which end with the IPv4 address.
 CONNECTION_TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
@@ -224,8 +224,8 @@ class ViewHandler(web.RequestHandler):
         """
         if isinstance(value, web.HTTPError | iostream.StreamClosedError):
             return
-        path = self.request.path
-        sys.stderr.write(f"stepper itself failed: {path}: {typ.__name__}: {value}\n")
+        message = f"{self.request.path}: {typ.__name__}: {value}"
+        sys.stderr.write(f"internal error in stepper: {message}\n")
 
     def write_error(self, status_code: int, **_: Any) -> None:
         """Send an error response with a short text."""

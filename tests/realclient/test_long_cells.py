@@ -459,7 +459,7 @@ def test_matching_line_notifies_the_agent_and_the_cell_continues(
     client.wait_for("It may go on.")
     assert "| epoch 2/2: loss nan" in get_new_text(
         model, 3
-    ) and "you are notified again" in get_new_text(model, 3)
+    ) and "you get another notification" in get_new_text(model, 3)
     assert status(notebook)[1] == "running"
     finish(notebook)
     screen = join_lines(client.wait_for("The end."))

@@ -61,7 +61,7 @@ def test_cells_run_and_confined_shell_gets_a_hint(
     denial = tool_results(model.requests[1])[-1]
     assert (
         denial.startswith("Exit code 1\nstepper: this shell is confined")
-        and "stepper itself failed" not in denial
+        and "internal error in stepper" not in denial
     )
     commands = json.loads(
         "{"

@@ -740,7 +740,8 @@ class Snapshot(Arguments, name="look", interface=WEB):
     notebook: str = hidden("The notebook.", default=MISSING)
     run: int = hidden("The run whose outputs the view has; 0 for none.", default=0)
     changes: int = hidden(
-        "How many changes of these outputs the view already has.", default=0
+        "The number of changes to these outputs that the view has already received.",
+        default=0,
     )
     marks: bool = hidden("Whether to search for stale cells.", default=False)
 

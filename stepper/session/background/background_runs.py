@@ -308,8 +308,8 @@ def get_report(call: BackgroundCall) -> Report:
         report = run_report.format_error(error)
     except Exception as error:  # noqa: BLE001  # reported like the error of a request
         report = run_report.format_unknown(
-            "it is not known whether the cell ran, because stepper itself failed:"
-            f" {type(error).__name__}: {error}"
+            "it is not known whether the cell ran, because of an internal error in"
+            f" stepper: {type(error).__name__}: {error}"
         )
     if not report:
         return Report(background_runs.NOTHING_RAN)
