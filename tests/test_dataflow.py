@@ -976,6 +976,56 @@ def test_unrelated_cells_do_not_become_stale(
     assert notebook.run("a").list_marks() <= {"a?"}
 
 
+MODEL = """
+class Model:
+    def __init__(self):
+        self.lr = os.getenv("LR")
+    def fit(self, x):
+        return self.scale(x)
+    def scale(self, x):
+        return pd.read_csv("x.csv")
+    def curves(self):
+        draw(self)
+    @property
+    def title(self):
+        return open("title").read()
+    @title.setter
+    def title(self, text):
+        self.text = text
+"""
+
+
+@pytest.mark.parametrize(
+    ("provider", "stale"),
+    [
+        ("os.environ['LR'] = '{}'", "c p q"),
+        ("df.to_csv('x.csv', {})", "c p"),
+        ("plt.style.use('{}')", "d f"),
+        ("open('title', 'w').write('{}')", "e q"),
+    ],
+)
+def test_only_the_methods_that_a_cell_uses_read_state_outside_the_variables(
+    provider: str, stale: str
+) -> None:
+    notebook = Played(
+        b=MODEL,
+        k="def draw(m):\n    plt.plot(m)\ndef show(m):\n    m.curves()",
+        a=provider.format(1),
+        c="model = Model()\nhistory = model.fit(1)",
+        d="r = model.curves()",
+        e="print(model.title)",
+        f="show(model)",
+        g="model.lr",
+    )
+    # Cells that contain the class.
+    notebook.sources["p"] = f"draw = 1\n{MODEL}\nModel().fit(1)"
+    notebook.sources["q"] = f"draw = 1\n{MODEL}\nm = Model()\nprint(m.title)"
+    notebook.run(*notebook.sources)
+    assert notebook.format_stale() == ""
+    notebook.sources["a"] = provider.format(2)
+    assert notebook.run("a").list_marks() == {f"{name}<" for name in stale.split()}
+
+
 def test_cell_that_reads_a_file_in_a_function_and_then_writes_it() -> None:
     notebook = Played(
         a="df.to_csv('x.csv')",

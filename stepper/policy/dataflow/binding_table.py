@@ -14,9 +14,12 @@ from stepper.policy.dataflow.name_effects import (
     FunctionEffects,
     NameUsage,
     list_changed_arguments,
+    list_executed_functions,
 )
 from stepper.policy.dataflow.outside_state import LAST_RESULT, get_whole_state
 
+# Methods that Python calls only when it makes an instance.
+CONSTRUCTORS = ("__new__", "__init__", "__post_init__", "__init_subclass__")
 BUILTIN_NAMES = frozenset(vars(builtins))
 
 Names = Collection[str]
@@ -263,8 +266,8 @@ class BindingTable:
     ) -> FunctionEffects | None:
         """Return the effects of a function or class that a cell binds to a name.
 
-        For another object, return the mutating methods of its class, or None if none
-        are known.
+        For another object, return the known methods of its class, or None if no method
+        is known.
         """
         if kind == DEFINED:
             return usage.effects.get(name)
@@ -274,10 +277,15 @@ class BindingTable:
             effects = self.bindings[creator].effects
         if effects is None:
             return get_library_effects(creator)
-        if not effects.mutating_methods and not effects.database:
+        methods = {**effects.own_methods}
+        for constructor in CONSTRUCTORS:
+            methods.pop(constructor, None)
+        if not effects.mutating_methods and not effects.database and not methods:
             return None
         return FunctionEffects(
-            mutating_methods=effects.mutating_methods, database=effects.database
+            mutating_methods=effects.mutating_methods,
+            own_methods=methods,
+            database=effects.database,
         )
 
     def _get_effects(self, name: str) -> FunctionEffects | None:
@@ -293,14 +301,13 @@ class BindingTable:
         reads = {*usage.reads}
         changes = {*usage.changes}
         binds = {**usage.binds}
-        states = {*usage.outside_reads}
         for call in usage.calls:
             effects = self._get_effects(call.function)
             if effects:
                 changes.update(list_changed_arguments(effects, call))
         changes |= self._list_changed_instances(usage.methods)
         # Each name that is read, with the names that the cell has bound before.
-        own_names = usage.binds.keys() | usage.outside_binds.keys()
+        own_names = usage.binds.keys()
         pending = [(name, usage.bound_at_call.get(name, own_names)) for name in reads]
         while pending:
             function, bound = pending.pop()
@@ -313,11 +320,42 @@ class BindingTable:
             changes |= effects.changes
             changes |= self._list_changed_instances(effects.methods)
             binds |= dict.fromkeys(effects.binds, VALUE)
-            states |= effects.outside_reads - bound
+        states = usage.outside_reads | self._list_function_states(usage)
         outside_reads = self._list_outside_reads(usage, reads, states)
         outside_writes = {*usage.outside_binds, *usage.outside_changes}
         outside_writes |= self.list_databases(changes)
         return ResolvedUsage(reads, changes, binds, outside_reads, outside_writes)
+
+    def _list_function_states(self, usage: NameUsage) -> set[str]:
+        """Return the state outside the variables that functions of other cells read.
+
+        `usage` is the usage of a cell that uses these functions, also as methods.
+        """
+        states = set[str]()
+        attributes = {*usage.read_attributes}
+        own_names = usage.binds.keys() | usage.outside_binds.keys()
+        # Each name that is read, with what the cell has bound before.
+        bound_before = dict[str, Names]()
+        for name in usage.reads:
+            bound_before[name] = usage.bound_at_call.get(name, own_names)
+        executed = set[FunctionEffects]()
+        is_complete = False
+        while not is_complete:
+            is_complete = True
+            for name, bound in [*bound_before.items()]:
+                effects = self._get_effects(name)
+                if effects is None:
+                    continue
+                for function in list_executed_functions(effects, attributes):
+                    if function in executed:
+                        continue
+                    executed.add(function)
+                    is_complete = False
+                    attributes |= function.read_attributes
+                    states |= function.outside_reads.difference(bound)
+                    for read in function.reads.difference(bound):
+                        bound_before.setdefault(read, bound)
+        return states
 
     def _list_changed_instances(self, methods: set[tuple[str, str]]) -> set[str]:
         """Return the names whose objects change because of called methods.

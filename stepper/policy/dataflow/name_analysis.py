@@ -189,6 +189,8 @@ class _NameVisitor(NameRecorder):
                 self._record_attribute(node)
         elif isinstance(node, ast.Subscript):
             self._record_namespace_read(node)
+        else:
+            self.record_attribute_read(node.attr)
 
     def _record_attribute(self, node: ast.Attribute | ast.Subscript) -> None:
         """Record an assignment to an attribute of a notebook name.
@@ -478,7 +480,11 @@ class _NameVisitor(NameRecorder):
         class_effects.reads |= effects.reads
         class_effects.changes |= effects.changes
         class_effects.binds |= effects.binds
-        class_effects.outside_reads |= effects.outside_reads
+        # A property may have several functions of the same name.
+        own_effects = class_effects.own_methods.setdefault(method, FunctionEffects())
+        own_effects.reads |= effects.reads
+        own_effects.outside_reads |= effects.outside_reads
+        own_effects.read_attributes |= effects.read_attributes
         instance = effects.parameters[:1]
         if effects.changed_parameters.intersection(instance):
             class_effects.mutating_methods.add(method)
@@ -595,6 +601,16 @@ class _NameVisitor(NameRecorder):
             self.record_change(instance)
         elif isinstance(instance, ast.Name):
             self.record_method_call(instance.id, method)
+            self._record_call_time(instance.id)
+
+    def _record_call_time(self, name: str) -> None:
+        """Record what the cell had bound when it called a function or method first.
+
+        `name` is the function, or the name of the method's object.
+        """
+        if self.effects is None and name not in self.usage.bound_at_call:
+            bound = self.bound | self.usage.outside_binds.keys()
+            self.usage.bound_at_call[name] = frozenset(bound)
 
     def _visit_function_call(self, node: ast.Call, name: str) -> None:
         """Record a function call with its arguments; calls in functions are ignored."""
@@ -606,8 +622,7 @@ class _NameVisitor(NameRecorder):
             if keyword.arg is not None:
                 keywords[keyword.arg] = get_root_name(keyword.value)
         call = FunctionCall(name, arguments, keywords)
-        bound = frozenset(self.bound | self.usage.outside_binds.keys())
-        self.usage.bound_at_call.setdefault(name, bound)
+        self._record_call_time(name)
         effects = self.usage.effects.get(name)
         if effects is not None:
             for argument in list_changed_arguments(effects, call):

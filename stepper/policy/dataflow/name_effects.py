@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -99,9 +99,14 @@ class FunctionEffects:
     definition_reads: set[str] = field(default_factory=set)
     # Methods of a class that change the instance.
     mutating_methods: set[str] = field(default_factory=set)
+    # The methods of a class with their effects.
+    own_methods: dict[str, FunctionEffects] = field(default_factory=dict)
+    # Attributes of any object that a function reads; some of them are methods.
+    read_attributes: set[str] = field(default_factory=set)
     # Methods that a function calls on notebook names, as (name, method).
     methods: set[tuple[str, str]] = field(default_factory=set)
-    # State outside the variables that a call reads (see `outside_state`).
+    # State outside the variables that a call of a function reads (see `outside_state`).
+    # For classes, see `own_methods`.
     outside_reads: set[str] = field(default_factory=set)
     # The state that stands for the database of a connection (see `library_objects`).
     database: str = ""
@@ -141,14 +146,16 @@ class NameUsage:
     effects: dict[str, FunctionEffects] = field(default_factory=dict)
     # Calls of functions that other cells may define, if an argument has a name.
     calls: list[FunctionCall] = field(default_factory=list)
-    # Function → the names and the outside state that the cell had bound when it called
-    # the function first.
+    # Function, or object of a method → what the cell had bound when it called the
+    # function, or a method of the object, first: names and outside state.
     bound_at_call: dict[str, frozenset[str]] = field(default_factory=dict)
     # Names whose objects the cell puts into another object, or gives another name → the
     # names of the other object.
     shared: dict[str, set[str]] = field(default_factory=dict)
     # Called methods as (name, method).
     methods: set[tuple[str, str]] = field(default_factory=set)
+    # Attributes of any object that the cell reads; some of them are methods.
+    read_attributes: set[str] = field(default_factory=set)
     # Names whose methods the cell calls, or that it passes to calls, outside functions.
     # Such a call may change the object, even if it is not in `changes`.
     passed: set[str] = field(default_factory=set)
@@ -319,6 +326,40 @@ def list_changed_arguments(
     for parameter, name in names.items():
         if name and parameter in effects.changed_parameters:
             yield name
+
+
+def list_executed_functions(
+    effects: FunctionEffects, attributes: Collection[str]
+) -> list[FunctionEffects]:
+    """Return the effects of the functions that a use of an object may execute.
+
+    `effects` are the effects of the object: a function, a class or an instance.
+    `attributes` are attributes that the cell reads. Of a class, these are the special
+    methods, such as `__init__`, the methods in `attributes`, and the methods that one
+    of these methods calls.
+    """
+    methods = effects.own_methods
+    if not methods:
+        return [effects]
+    executed = []
+    pending = []
+    for method in methods:
+        if _is_special(method) or method in attributes:
+            pending.append(method)
+    seen = {*pending}
+    while pending:
+        method = pending.pop()
+        executed.append(methods[method])
+        for attribute in methods[method].read_attributes:
+            if attribute in methods and attribute not in seen:
+                seen.add(attribute)
+                pending.append(attribute)
+    return executed
+
+
+def _is_special(method: str) -> bool:
+    """Return whether Python itself may call a method, such as `__init__`."""
+    return method.startswith("__") and method.endswith("__")
 
 
 def get_root_name(node: ast.AST | None) -> str:

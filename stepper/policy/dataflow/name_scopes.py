@@ -26,6 +26,7 @@ from stepper.policy.dataflow.name_effects import (
     Mention,
     NameUsage,
     get_root_name,
+    list_executed_functions,
 )
 from stepper.policy.dataflow.outside_state import (
     INLINE_PLOTS,
@@ -132,10 +133,36 @@ class NameRecorder:
         for inner in sorted(effects.changes):
             self.record_notebook_change(inner)
         self.usage.methods |= effects.methods
-        for state in sorted(effects.outside_reads):
-            self._record_outside_read(state)
+        self._record_executed_functions(effects)
         for inner in effects.binds:
             self.usage.binds[inner] = VALUE
+
+    def _record_executed_functions(self, effects: FunctionEffects) -> None:
+        """Record the outside state that functions read, and their attributes.
+
+        `effects` are the effects of a function or class of this cell that is used.
+        """
+        for function in list_executed_functions(effects, self.usage.read_attributes):
+            for state in sorted(function.outside_reads):
+                self._record_outside_read(state)
+            for attribute in sorted(function.read_attributes):
+                self.record_attribute_read(attribute)
+
+    def record_attribute_read(self, attribute: str) -> None:
+        """Record an attribute that is read; it may be a method of a class of the cell.
+
+        Inside a function, the attribute is added to the effects of that function.
+        """
+        if self.effects is not None:
+            self.effects.read_attributes.add(attribute)
+            return
+        if attribute in self.usage.read_attributes:
+            return
+        self.usage.read_attributes.add(attribute)
+        for name in sorted(self.applied):
+            effects = self.usage.effects.get(name)
+            if effects is not None and attribute in effects.own_methods:
+                self._record_executed_functions(effects)
 
     def record_binding(self, name: str, node: Any, kind: str = VALUE) -> None:
         """Record that a name is bound; `kind` is VALUE, IMPORT or DEFINED."""
