@@ -33,6 +33,10 @@ class UsageError(StepperError):
     exit_code = 2
 
 
+class RequestInterruptedError(StepperError):
+    """A request was interrupted, or its client disconnected, before its code ran."""
+
+
 class NotebookError(StepperError):
     """A notebook cannot be read or written, for example because it does not exist."""
 

@@ -538,12 +538,14 @@ def format_waits_for_user(reason: str, command: str) -> Report:
 def format_disconnected(label: str, trouble: str) -> str:
     """Return the message on a cell with an unknown result.
 
-    The kernel was unreachable until the cell's deadline; `trouble` says why.
+    The kernel was unreachable until the cell's deadline, or did not reply when it could
+    be reached again; `trouble` says why.
     """
     return (
         f"{label} was sent to its kernel and may still be running or have finished:"
-        f" {trouble}. When the connection is restored, stepper asks the kernel for the"
-        " result and reports it. Until then, no other cell of the notebook runs"
+        f" {trouble}. As soon as the kernel can be reached, stepper asks the kernel for"
+        " the result and reports the result. Until then, no other cell of the notebook"
+        " runs"
     )
 
 

@@ -198,8 +198,8 @@ class Kernel(Protocol):
         no execution count and is not stored in the history. `criterion` is an
         expression to evaluate afterwards; `wake` is a pattern for
         `PartialOutput.matched_line`. `undo` requests before-images of the run, and may
-        contain earlier runs to undo first. Raise KernelUnreachableError if the result
-        cannot be determined.
+        contain earlier runs to undo first. Raise KernelError if the result cannot be
+        determined.
         """
 
     async def undo(self, request: RestoreRequest) -> UndoFacts | None:

@@ -14,6 +14,7 @@ from stepper.common.errors import (
     KernelError,
     KernelUnreachableError,
     NotebookError,
+    RequestInterruptedError,
     StepperError,
 )
 from stepper.common.text import one_line
@@ -24,6 +25,7 @@ from stepper.messages import (
     statement_times,
     undo_report,
 )
+from stepper.messages.error_hint import format_hint
 from stepper.messages.quoted_output import Completeness, format_location
 from stepper.messages.run_report import RunSummary, format_run
 from stepper.notebooks.journal_file import SyncMode
@@ -186,8 +188,16 @@ async def run_cell(
     try:
         result = await _run_once(session, work, caller)
     except KernelError as error:
-        return _handle_start_failure(session, work, caller, error)
-    result = await _retry(session, work, caller, result)
+        work.notes = []  # these notes are on a run that did not start
+        return _handle_start_failure(
+            session, work, caller, error, "the cell was NOT run"
+        )
+    try:
+        result = await _retry(session, work, caller, result)
+    except KernelError as error:
+        return _handle_start_failure(
+            session, work, caller, error, "the retry was NOT run"
+        )
     return await finish_run(session, work, result)
 
 
@@ -209,7 +219,9 @@ async def _run_once(session: Session, work: CellWork, caller: Caller) -> RunResu
             work.timeout, description.location, description.walltime_left
         )
     if caller.disconnected.is_set():
-        raise StepperError("interrupted before the cell ran: the client disconnected")
+        raise RequestInterruptedError(
+            "interrupted before the cell ran: the client disconnected"
+        )
     work.notes += await cell_undo.undo_deleted_cells(
         session, work.cells, before_run=True
     )
@@ -227,10 +239,11 @@ async def _retry(
 ) -> RunResult:
     """Run a cell again while the last decision is a retry; return the last result.
 
-    `result` is the result of the first run. If a retry is cancelled or cannot start,
-    write the outputs of the last run, which then counts as final. Notes for the report
-    are added to `work`. Raise StepperError, with a true `accepted` attribute, if it is
-    unknown whether the cell ran again.
+    `result` is the result of the first run. If a retry is cancelled, cannot start, or
+    has an unknown result, write the outputs of the last run. Notes for the report are
+    added to `work`. Raise StepperError, with a true `accepted` attribute, if it is
+    unknown whether the cell ran again. Raise KernelError if the retry could not start
+    and the notebook must be stopped.
     """
     while result.decision.action is run_decisions.NextAction.RETRY:
         run = result.run
@@ -239,24 +252,40 @@ async def _retry(
         if not await session.requests.wait_for_retry(wait, caller):
             work.notes.append(f"{failure}; the retry was cancelled")
             write_unretried_outputs(session, work, result)
-            cancelled_run = replace(
-                run, verdict=Verdict.CANCELLED, outcome=Outcome.CANCELLED
-            )
-            return result._replace(run=cancelled_run)
+            return _mark_cancelled(result)
         retry_note = f"{failure}; stepper ran the cell again after {wait:g} s"
         work.notes.append(retry_note)
         work.repeat_count += 1
         try:
             result = await _run_once(session, work, caller)
         except StepperError as error:
+            write_unretried_outputs(session, work, result)
             if error.accepted:
                 raise
-            position = work.notes.index(retry_note)
-            work.notes[position] = f"{failure}; the retry did not run: {error.message}"
             work.repeat_count -= 1
-            write_unretried_outputs(session, work, result)
+            position = work.notes.index(retry_note)
+            if isinstance(error, KernelError) and error.stops_notebook:
+                work.notes[position] = failure
+                raise
+            work.notes[position] = f"{failure}; the retry did not run: {error.message}"
+            if error.hint:
+                work.notes.insert(position + 1, format_hint(one_line(error.hint)))
+            is_interrupt = isinstance(error, RequestInterruptedError)
+            if is_interrupt or caller.disconnected.is_set():
+                return _mark_cancelled(result)
             return result
     return result
+
+
+def _mark_cancelled(result: RunResult) -> RunResult:
+    """Return the result of a failed run whose retry was cancelled.
+
+    The user interrupted the retry, so the failure must not be reported as final.
+    """
+    cancelled_run = replace(
+        result.run, verdict=Verdict.CANCELLED, outcome=Outcome.CANCELLED
+    )
+    return result._replace(run=cancelled_run)
 
 
 async def _recompute(
@@ -323,8 +352,9 @@ async def _execute(
 ) -> Execution:
     """Execute a cell.
 
-    If the connection to the kernel is lost, raise KernelUnreachableError with a true
-    `accepted` attribute, because the cell may have run.
+    If the result cannot be determined, for example because the connection to the kernel
+    is lost, raise KernelUnreachableError with a true `accepted` attribute: the cell may
+    have run.
     """
     try:
         return await session.execute(
@@ -338,9 +368,10 @@ async def _execute(
             wake=work.wake,
             undo=undo,
         )
-    except KernelUnreachableError as error:
+    except KernelError as error:
         # The journal contains the start of the run. The next turn asks the kernel for
-        # the result.
+        # the result. This includes a kernel that does not reply after the connection
+        # was restored (KernelStartError): the cell was sent to this kernel.
         unknown_result = KernelUnreachableError(
             command_messages.format_disconnected(work.cell.label, error.message),
             CommandLines(session.name).shell("status"),
@@ -676,22 +707,26 @@ def _describe_side_effects(
 
 
 def _handle_start_failure(
-    session: Session, work: CellWork, caller: Caller, error: KernelError
+    session: Session,
+    work: CellWork,
+    caller: Caller,
+    error: KernelError,
+    consequence: str,
 ) -> RunSummary:
     """Summarize a run for which no kernel could start; stop the notebook if required.
 
-    Raise `error` if it does not stop the notebook.
+    `consequence` says whether the cell or its retry was not run. Raise `error` if it
+    does not stop the notebook.
     """
     if not error.stops_notebook:
         raise error
     fault = Fault(
         "KernelStartFailed",
-        f"the cell was NOT run: {error.message}",
+        f"{consequence}: {error.message}",
         ("KernelStartFailed",),
     )
     started = work.create_started_event(0, caller)  # the cell does not run
     run = started.create_run(Outcome.KERNEL_DIED, Verdict.UNRECOVERABLE, fault, 0.0)
-    work.notes = []
     work.timeout = 0.0
     summary = summarize_run(session, work, run, Execution(run.outcome))
     if not caller.is_outside_agent:

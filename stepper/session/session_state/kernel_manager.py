@@ -16,7 +16,7 @@ from typing import Any
 from stepper.common.errors import (
     KernelError,
     KernelUnreachableError,
-    StepperError,
+    RequestInterruptedError,
 )
 from stepper.policy.journal_events import KernelChanged
 from stepper.policy.model import Death, Limits
@@ -199,7 +199,7 @@ class KernelManager:
         """Return the running kernel, or start one with the environment `environ`.
 
         Raise KernelError if the kernel cannot start or cannot be reached, and
-        StepperError if the wait is interrupted or `disconnected` is set.
+        RequestInterruptedError if the wait is interrupted or `disconnected` is set.
         """
         while self.kernel is not None:
             kernel = self.kernel
@@ -218,8 +218,8 @@ class KernelManager:
     ) -> Kernel:
         """Start a kernel, log its start and add notices for the next report.
 
-        Raise KernelError if the kernel cannot start, and StepperError if the start is
-        interrupted or `disconnected` is set.
+        Raise KernelError if the kernel cannot start, and RequestInterruptedError if the
+        start is interrupted or `disconnected` is set.
         """
         self.is_starting = True
         self._start_cancelled = False
@@ -241,7 +241,9 @@ class KernelManager:
             )
         )
         if self._start_cancelled:
-            raise StepperError("interrupted while the kernel was starting: nothing ran")
+            raise RequestInterruptedError(
+                "interrupted while the kernel was starting: nothing ran"
+            )
         return kernel
 
     def _add_start_notices(self, description: KernelDescription) -> None:
@@ -318,8 +320,8 @@ class KernelManager:
     ) -> None:
         """Wait until another client's execution has finished.
 
-        stepper does not interrupt that execution. Raise StepperError if the wait is
-        interrupted or `disconnected` is set.
+        stepper does not interrupt that execution. Raise RequestInterruptedError if the
+        wait is interrupted or `disconnected` is set.
         """
         self.external_wait = QueueStatus(
             BUSY, time.monotonic(), None, "that execution has finished"
@@ -332,7 +334,7 @@ class KernelManager:
             ):
                 is_disconnected = disconnected is not None and disconnected.is_set()
                 if self._start_cancelled or is_disconnected:
-                    raise StepperError(
+                    raise RequestInterruptedError(
                         f"interrupted while {BUSY}: nothing ran, and that execution"
                         " continues"
                     )
@@ -348,7 +350,7 @@ class KernelManager:
 
         Raise KernelError if the kernel cannot start. If the start is cancelled while
         the kernel is queued, withdraw the request for the kernel and raise
-        StepperError.
+        RequestInterruptedError.
         """
         start = asyncio.ensure_future(self.launcher.start(config))
         try:
@@ -370,7 +372,8 @@ class KernelManager:
     ) -> None:
         """Cancel a queued start and withdraw the request for the kernel.
 
-        Raise StepperError, unless the kernel started before this could be cancelled.
+        Raise RequestInterruptedError, unless the kernel started before this could be
+        cancelled.
         """
         interruption = "interrupted while the kernel waited in a queue"
         self._withdrawal = replace(
@@ -389,13 +392,13 @@ class KernelManager:
                 self.withdrawal_result = (
                     f"the {queue_status.request} was withdrawn, and there is no kernel"
                 )
-            raise StepperError(f"{interruption}: {self.withdrawal_result}")
+            raise RequestInterruptedError(f"{interruption}: {self.withdrawal_result}")
         except KernelError as error:
             # Not a KernelError, which would make the caller try again.
             self.withdrawal_result = (
                 f"the request is not withdrawn yet: {error.message}"
             )
-            raise StepperError(
+            raise RequestInterruptedError(
                 f"{interruption}: {self.withdrawal_result}", error.hint
             ) from None
         finally:
