@@ -25,7 +25,26 @@ def test_nothing_is_skipped_if_the_cell_cannot_be_tagged(
         context.setattr(IpynbFile, "add_tag", fail)
         assert "no space left" in project.stepper("skip", check=1).stderr
     assert project.json("status")["state"] == "stopped"
+    content = notebook.path.read_text()
+    notebook.path.write_text("{")
+    assert "not valid JSON" in project.stepper("skip", check=1).stderr
+    assert project.json("status")["state"] == "stopped"
+    notebook.path.write_text(content)
     assert 'step 1 of 2 "One"' in project.stepper("skip").stdout
+
+
+def test_step_is_not_reopened_if_the_notebook_cannot_be_read(project: Quick) -> None:
+    notebook = project.new("One", "Two")
+    notebook.insert("raise RuntimeError('STOP: which file?')")
+    project.stepper("skip")
+    content = notebook.path.read_text()
+    notebook.path.write_text("{")
+    result = project.stepper("plan", "reopen", "1", check=1)
+    assert "not valid JSON" in result.stderr
+    notebook.path.write_text(content)
+    assert project.json("plan")["steps"][0]["status"] == "skipped"
+    project.stepper("plan", "reopen", "1")
+    assert "skip-execution" not in notebook.path.read_text()
 
 
 def test_plan_is_unchanged_if_the_notebook_cannot_be_written(project: Quick) -> None:

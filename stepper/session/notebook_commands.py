@@ -661,7 +661,8 @@ async def skip(session: Session, reason: str) -> str:
 
     If nothing failed, skip the next open step, if there is one. If no cell caused the
     stop, only resume the notebook. Return the text for the agent, which names the next
-    step. Raise NotebookError, before anything is skipped, if the cell cannot be tagged.
+    step. Raise NotebookError, before anything is skipped, if the notebook cannot be
+    read or the cell cannot be tagged.
     """
     key = find_failed_key(session)
     if key is None and session.state.stop is not None:
@@ -672,6 +673,7 @@ async def skip(session: Session, reason: str) -> str:
     reason = " ".join(reason.split())
     if key is None:
         return command_messages.format_skip(session.name, session.state, None, reason)
+    session.file.read()  # `_find_cell` ignores a NotebookError
     cell = _find_cell(session, key)
     if cell is not None:
         session.file.add_tag(cell, changed_cells.SKIP_TAG)
@@ -683,7 +685,7 @@ def reopen(session: Session, number: int) -> responses.PlanResponse:
     """Reopen a skipped step, and remove the skip tag of its cell; return the plan.
 
     `number` is the ID of the step. Raise UsageError if the step does not exist or is
-    not skipped, and NotebookError if the notebook cannot be written.
+    not skipped, and NotebookError if the notebook cannot be read or written.
     """
     state = session.state
     if state.plan.find_step(number) is None:
@@ -692,6 +694,7 @@ def reopen(session: Session, number: int) -> responses.PlanResponse:
         )
     if state.get_progress(number).status is not StepStatus.SKIPPED:
         raise UsageError(f"step {number} is not skipped", _suggest_plan(session))
+    session.file.read()  # `_find_cell` ignores a NotebookError
     cell = _find_cell(session, number)
     if cell is not None:
         session.file.remove_tag(cell, changed_cells.SKIP_TAG)
