@@ -129,6 +129,15 @@ def test_usage_errors(project: Quick) -> None:
     make_notebook(project, "1")
     missing = project.stepper("verify", "a", "--from", "2", check=2).stderr
     assert "there is no code cell '2'; the notebook has 1 code cell\n" in missing
+    cells = [code("1", "a"), code("2", "b", tags=["skip-execution"]), code("", "c")]
+    project.notebook("tagged.ipynb", cells)
+    for name, message in (
+        ("4", "there is no code cell '4'; the notebook has 3 code cells\n"),
+        ("2", "--from: code cell 2 is empty or tagged `skip-execution`\n"),
+        ("c", "--from: code cell 3 is empty or tagged `skip-execution`\n"),
+    ):
+        refused = project.stepper("verify", "tagged", "--from", name, check=2)
+        assert message in refused.stderr
     several = project.stepper("verify", "a", "b", "--from", "1", check=2).stderr
     assert "--from can't be used with several notebooks" in several
 

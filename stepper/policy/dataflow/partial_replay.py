@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from stepper.policy.changed_cells import select_runnable
+from stepper.common.text import format_count, one_line
+from stepper.policy.changed_cells import SKIP_TAG, select_runnable
 from stepper.policy.dataflow.name_effects import VALUE
 from stepper.policy.dataflow.run_history import History, RunRecord, get_cell_key
 from stepper.policy.model import Cell
@@ -191,3 +192,14 @@ def find_cell(cells: Sequence[Cell], selection: str) -> Cell | None:
         if selection in (cell.id, str(cell.number)):
             return cell
     return None
+
+
+def explain_missing_cell(cells: Sequence[Cell], selection: str) -> str:
+    """Return the reason why `find_cell` finds no cell."""
+    code_cells = [cell for cell in cells if cell.is_code]
+    for cell in code_cells:
+        if selection in (cell.id, str(cell.number)):
+            return f"code cell {cell.number} is empty or tagged `{SKIP_TAG}`"
+    name = one_line(selection, 100)
+    count = format_count(len(code_cells), "code cell")
+    return f"there is no code cell {name!r}; the notebook has {count}"

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from stepper.common import secure_files
 from stepper.common.errors import UsageError
-from stepper.common.text import format_count, one_line
+from stepper.common.text import one_line
 from stepper.notebooks.notebook_document import Document
 from stepper.policy.changed_cells import hash_source, select_runnable
 from stepper.policy.dataflow import partial_replay
@@ -58,15 +58,12 @@ def find_first_cell(session: Session, document: Document, from_cell: str) -> Cel
     """Return the cell at which a partial replay starts.
 
     `from_cell` is the ID or the number of the cell. Raise UsageError if there is no
-    such cell, or if the notebook is not in Python.
+    such cell, if the cell never runs, or if the notebook is not in Python.
     """
     first = partial_replay.find_cell(document.cells, from_cell)
     if first is None:
-        cells = select_runnable(document.cells)
-        raise UsageError(
-            f"--from: there is no code cell {one_line(from_cell, 100)!r}; the notebook"
-            f" has {format_count(len(cells), 'code cell')}"
-        )
+        reason = partial_replay.explain_missing_cell(document.cells, from_cell)
+        raise UsageError(f"--from: {reason}")
     is_python = document.language in PYTHON_LANGUAGES and session.language.is_python
     if not is_python:
         raise UsageError(
