@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import subprocess
+import threading
 from pathlib import Path
 
 import pytest
@@ -21,9 +22,11 @@ from stepper.mcp import mcp_wording
 from stepper.policy import edit_gate
 from stepper.policy.commands.cli_commands import COMMANDS
 from stepper.policy.commands.command_lines import UNNAMED, CommandLines, replace_program
+from stepper.session import output_following
 from tests import test_session
 from tests.conftest import ROOT, Notebook, code
 from tests.realclient.repository import repository
+from tests.test_run_on_edit import wait_until
 from tests.test_session import Quick
 
 project = test_session.project  # the fixture
@@ -453,3 +456,24 @@ def test_hook_texts_name_a_runnable_command(
     assert "(in a terminal: `.stepper/env/bin/stepper continue`" in denied
     refused = notebook.insert("1")[1]
     assert ".stepper/env/bin/stepper" in refused.line
+
+
+def test_command_for_long_output_quotes_the_cell_id(
+    project: Quick, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(output_following, "MAX_CHARACTERS", 10)
+    project.notebook("a.ipynb", [code("1", "a b")])
+    notebook = Notebook(project, project.folder / "notebooks/a.ipynb")
+    go = project.folder / "go"
+    source = (
+        "import os, time\nprint('long ' * 20)\n"
+        f"while not os.path.exists({str(go)!r}):\n    time.sleep(0.02)"
+    )
+    run = threading.Thread(target=notebook.replace, args=("a b", source))
+    run.start()
+    wait_until(lambda: project.json("status", "a")["running"])
+    finish = threading.Timer(1.0, go.touch)
+    finish.start()
+    shown = project.stepper("output", "a b", "--notebook", "a", "--follow").stdout
+    run.join()
+    assert "to read the output, run: stepper output 'a b'" in shown

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from stepper.common.text import one_line
-from stepper.messages.quoted_output import take_new_lines
+from stepper.common.text import one_line, shell_quote
+from stepper.messages.quoted_output import get_output_text, take_new_lines
 from stepper.messages.run_report import format_seconds
 from stepper.policy.execution_result import CellVersion
 from stepper.policy.journal_events import RunStarted
@@ -51,7 +51,7 @@ async def follow_output(
     report_progress(progress_events.OutputPrinted(lines=lines, last=""))
     text = _format_result(session, cell, run)
     if is_long:
-        command = session.state.commands.shell("output", cell.id)
+        command = session.state.commands.shell("output", shell_quote(cell.id))
         text += f". The output is long; to read the output, run: {command}"
     return replace(page, ended=text)
 
@@ -97,5 +97,6 @@ def _format_result(session: Session, cell: Cell, run: RunStarted) -> str:
 
 def _is_long(outputs: Sequence[Mapping[str, Any]]) -> bool:
     """Return whether the outputs have too much text to report each line."""
-    character_count = sum(len(output.get("text", "")) for output in outputs)
+    # In a notebook file, a text may be a list of lines.
+    character_count = sum(len(get_output_text(output)) for output in outputs)
     return character_count > MAX_CHARACTERS
