@@ -1026,6 +1026,28 @@ def test_only_the_methods_that_a_cell_uses_read_state_outside_the_variables(
     assert notebook.run("a").list_marks() == {f"{name}<" for name in stale.split()}
 
 
+@pytest.mark.parametrize(
+    ("alias", "changed", "marks"),
+    [
+        ("view = df", "view.insert(1, 'z', 3)", "d<df<c"),
+        ("view = [df]", "view[0].insert(1, 'z', 3)", "d<df<c"),
+        # These cells do not change the object of `df`.
+        ("view = df", "df.head()", "a<df<c b<view<c d?df<c"),
+        ("view = df", "view = 3\nview.add(4)", "a<df<c d?df<c"),
+        ("view = df.copy()", "view.insert(1, 'z', 3)", "a<df<c d?df<c"),
+    ],
+)
+def test_edited_cell_that_changes_an_object_by_another_name(
+    alias: str, changed: str, marks: str
+) -> None:
+    source = "view.insert(1, 'z', 2)"
+    notebook = Played(a="df = f()", b=alias, c=source, d="print(df['z'])")
+    notebook.run("a", df="1").run("b", view="1").run("c", df="2", view="2").run("d")
+    assert notebook.format_stale() == ""
+    notebook.sources["c"] = changed
+    assert notebook.format_stale() == marks
+
+
 def test_cell_that_reads_a_file_in_a_function_and_then_writes_it() -> None:
     notebook = Played(
         a="df.to_csv('x.csv')",

@@ -12,6 +12,7 @@ deleted cell, from its own earlier run, or from code that another client execute
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from stepper.policy.changed_cells import hash_source, select_runnable
 from stepper.policy.dataflow.binding_table import Binding, BindingTable, Names
@@ -216,6 +217,8 @@ class _DependencySearch:
         self.affected: dict[str, int] = {}
         # Name → index of the cell that deletes it.
         self.deleted: dict[str, int] = {}
+        # Name → names that may be bound to the same object or to one that contains it.
+        self.sharing: dict[str, set[str]] = {}
         # Names whose objects a cell changes in place.
         self.changed_in_place: set[str] = set()
 
@@ -233,7 +236,10 @@ class _DependencySearch:
             self.changed_in_place |= usage.changes | usage.deletes
             if record is not None:
                 self.changed_in_place |= record.bound.keys() - usage.binds.keys()
-        self._add_sharing_names()
+        self._record_sharing()
+        self.changed_in_place = self._find_sharing_names(self.changed_in_place)
+        for flow in self.flows:
+            self._add_changes_of_edited_cell(flow)
         for index, flow in enumerate(self.flows):
             above = self._apply(index, flow)
             if flow.record is not None and flow.is_current:
@@ -256,21 +262,42 @@ class _DependencySearch:
                 others |= flow.record.bound.keys() - flow.usage.binds.keys()
         return names - others
 
-    def _add_sharing_names(self) -> None:
-        """Extend `changed_in_place` by the names that share objects with its names."""
+    def _record_sharing(self) -> None:
+        """Record which names share objects with other names."""
         literals = self._find_literals()
-        sharing: dict[str, set[str]] = {}
         for flow in self.flows:
             for name, other_names in flow.usage.shared.items():
-                sharing.setdefault(name, set()).update(other_names)
-                for other_name in other_names:
-                    sharing.setdefault(other_name, set()).add(name)
-        pending = [*self.changed_in_place]
+                if name in literals:
+                    continue
+                for other_name in other_names - literals:
+                    self.sharing.setdefault(name, set()).add(other_name)
+                    self.sharing.setdefault(other_name, set()).add(name)
+
+    def _find_sharing_names(self, names: Names) -> set[str]:
+        """Return some names and the names that share objects with them."""
+        sharing_names = {*names}
+        pending = [*names]
         while pending:
-            new_names = sharing.get(pending.pop(), set()) - self.changed_in_place
-            new_names -= literals
-            self.changed_in_place |= new_names
+            new_names = self.sharing.get(pending.pop(), set()) - sharing_names
+            sharing_names |= new_names
             pending += new_names
+        return sharing_names
+
+    def _add_changes_of_edited_cell(self, flow: CellFlow) -> None:
+        """Add the names whose objects an edited cell probably changes as before.
+
+        The last run changed these names, although the source only contains another name
+        of their objects: after `view = df`, the cell changes `view`.
+        """
+        if flow.record is None or flow.is_current:
+            return
+        usage = flow.usage
+        names = self._find_sharing_names(usage.changes - usage.binds.keys())
+        names = (names & {*flow.record.changed}) - usage.binds.keys()
+        if not names <= usage.changes:
+            flow.usage = replace(
+                usage, changes=usage.changes | names, reads=usage.reads | names
+            )
 
     def _apply(self, index: int, flow: CellFlow) -> Mapping[str, Binding]:
         """Apply a cell to the table, and record the names that it reads and writes.
