@@ -228,6 +228,22 @@ def test_value_description(value: Any, displayed: str) -> None:
     assert value_summary.describe_value(value) == displayed
 
 
+def test_shape_of_a_tensor_is_described() -> None:
+    """PyTorch is not installed for the tests: these classes have the same names."""
+    size_class = type("Size", (tuple,), {"__module__": "torch"})
+    tensor_class = type("Tensor", (), {"__module__": "torch"})
+    tensor = tensor_class()
+    tensor.shape = size_class((3, 4))
+    assert value_summary.describe_value(tensor) == "Tensor (3, 4)"
+    assert value_summary.format_plain_value([tensor]) == "[Tensor (3, 4)]"
+    assert value_summary.get_length(tensor) == 3
+    # The methods of a user's subclass of tuple are not called.
+    user_class = type("Size", (tuple,), {"__iter__": Loud.__iter__})
+    tensor.shape = user_class((3, 4))
+    assert value_summary.describe_value(tensor) == "Tensor"
+    assert value_summary.get_length(tensor) is None
+
+
 def test_empty_slot_has_the_default_value() -> None:
     class Point:
         __slots__ = ("x", "y")

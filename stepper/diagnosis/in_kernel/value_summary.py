@@ -193,8 +193,8 @@ def format_library_value(value: Any) -> str | None:
         return str(value)
     if "numpy.generic" in list_class_names(kind):
         return str(value)
-    shape = getattr(value, "shape", None)
-    if type(shape) is not tuple:
+    shape = get_shape(value)
+    if shape is None:
         return None
     name = get_class_name(value)
     return f"{name} {shape}"
@@ -254,10 +254,21 @@ def get_length(value: Any) -> int | None:
             return int(length)
     if not is_library_object(value):
         return None
-    shape = getattr(value, "shape", None)
-    if type(shape) is not tuple or not shape:
+    shape = get_shape(value)
+    if not shape:
         return None
     return int(shape[0])
+
+
+def get_shape(value: Any) -> tuple[Any, ...] | None:
+    """Return the shape of a library's object as a tuple, or None if it has none."""
+    shape: Any = getattr(value, "shape", None)
+    if type(shape) is tuple:
+        return shape
+    # The shape of a tensor is a `torch.Size`, a subclass of tuple.
+    if is_a(shape, tuple) and is_library_object(shape):
+        return tuple(shape)
+    return None
 
 
 def describe_value(value: Any) -> str:
@@ -401,8 +412,8 @@ def add_array_parts(value: Any, parts: list[str]) -> None:
     The first of the `parts` is the name of the class. The shape is appended to this
     part, or the value of a scalar is inserted before the name.
     """
-    shape = getattr(value, "shape", None)
-    if type(shape) is not tuple or not shape:  # a scalar
+    shape = get_shape(value)
+    if not shape:  # a scalar
         if get_top_module(type(value)) == "numpy":
             text = shorten(str(value), MAX_VALUE)
             parts[0] = f"{text} ({parts[0]})"
@@ -420,6 +431,8 @@ def add_array_parts(value: Any, parts: list[str]) -> None:
         dtype_text = str(dtype)
         short_dtype = shorten(dtype_text, MAX_LONG_TEXT)
         parts.append(short_dtype)
+    if get_top_module(type(value)) == "torch":
+        return  # reading the items of a tensor may wait for a GPU
     cell_count = math.prod(map(int, shape))
     if cell_count > MAX_CELLS:
         return
