@@ -300,26 +300,38 @@ def record_path(value: Any, new: bool = False) -> PathRecord | None:
     a path that does not exist yet is recorded. Return None if the path is not recorded.
     """
     path = resolve_path(value)
+    # A file that is written again and again costs no further system call.
+    if path and path not in records:
+        path = follow_link(path)
     if not path:
         return None
-    before = get_status(path)
-    if before is not None and stat.S_ISLNK(before.st_mode):
-        path = realpath(path)
-        if not is_inside(path):
-            return None
-        before = get_status(path)
     existing_record = records.get(path)
     if existing_record is not None:
         existing_record.own = existing_record.own or is_own()
         return existing_record
     if len(records) >= MAX_PATHS:
         return None
+    before = get_status(path)
     if before is not None and (new or not is_file_or_folder(before)):
         return None
     digest = hash_small_file(path, before)
     new_record = PathRecord(before, digest, is_own())
     records[path] = new_record
     return new_record
+
+
+def follow_link(path: str) -> str:
+    """Return the path of a link's target, or `path` if the path is not a link.
+
+    Return an empty string if the target is outside the project or in a hidden folder.
+    """
+    status = get_status(path)
+    if status is None or not stat.S_ISLNK(status.st_mode):
+        return path
+    target = realpath(path)
+    if is_inside(target):
+        return target
+    return ""
 
 
 def resolve_path(value: Any) -> str:
