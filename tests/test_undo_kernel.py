@@ -214,6 +214,48 @@ def test_module_of_a_failed_version_is_imported_again(lab: UndoLab) -> None:
     assert "imported modules" in restored.restored
 
 
+def import_package(lab: UndoLab, package: str) -> None:
+    """Import a new package whose submodule `stock` isn't imported yet."""
+    lab.step(
+        f"os.makedirs('{package}', exist_ok=True)\n"
+        f"open('{package}/__init__.py', 'w').close()\n"
+        f"print('orders = []', file=open('{package}/stock.py', 'w'), flush=True)\n"
+        f"sys.path.insert(0, os.getcwd())\n"
+        f"import {package}"
+    )
+
+
+def test_submodule_of_a_failed_version_is_imported_again(lab: UndoLab) -> None:
+    import_package(lab, "bakery")
+    cell = "import bakery.stock\nbakery.stock.orders.append(1)"
+    lab.step(f"{cell}\n1 / 0", outcome=Outcome.ERROR)
+    facts = lab.step(f"{cell}\nprint(bakery.stock.orders)", [lab.number])
+    assert lab.output == "[1]\n"
+    assert facts.restore
+    assert facts.restore.not_restored == {}
+
+
+def test_submodule_of_a_successful_run_stays(lab: UndoLab) -> None:
+    import_package(lab, "pharmacy")
+    lab.step("import pharmacy.stock")
+    lab.step("pharmacy.stock.orders.append(1)\n1 / 0", outcome=Outcome.ERROR)
+    runs = [lab.number - 1, lab.number]
+    shown, restored = lab.show("pharmacy.stock.orders", runs)
+    assert shown == "[]\n"
+    assert restored.not_restored == {}
+
+
+def test_key_that_is_not_a_string_uses_a_module(lab: UndoLab) -> None:
+    import_package(lab, "kiosk")
+    lab.step("import kiosk.stock\n1 / 0", outcome=Outcome.ERROR)
+    failed = lab.number
+    lab.step("globals()[3] = sys.modules['kiosk.stock']")
+    _, restored = lab.show("kiosk", [failed])
+    lab.step("del globals()[3]")
+    reason = "`3` uses module kiosk.stock"
+    assert restored.not_restored["imported modules"] == reason
+
+
 def test_submodule_that_a_package_imported_stays(lab: UndoLab) -> None:
     """numpy imports `numpy.random` when it is used first, and cannot do this again."""
     lab.step(

@@ -103,12 +103,17 @@ def find_user(name: str, new_names: set[str]) -> str:
     """
     module = sys.modules[name]
     for key, value in scope.namespace.items():
-        if is_from_module(value, module) and not key.startswith("_"):
-            return key
+        # `globals()` accepts keys that are not strings.
+        user = str(key)
+        if is_from_module(value, module) and not user.startswith("_"):
+            return user
+    parent, _, attribute = name.rpartition(".")
     for other_name, other in list(sys.modules.items()):
         is_other = other_name not in new_names and is_local_module(other)
-        values = list(vars(other).values()) if is_other else []
-        if any(is_from_module(value, module) for value in values):
+        items = dict(vars(other)) if is_other else {}
+        if other_name == parent:
+            items.pop(attribute, None)  # removed together with the module
+        if any(is_from_module(value, module) for value in items.values()):
             return other_name
     return ""
 
