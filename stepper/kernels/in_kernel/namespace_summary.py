@@ -206,8 +206,25 @@ def measure_item(item: Any) -> int:
     if type(blocks) is tuple:  # of a DataFrame
         block_sizes = [block.values.nbytes for block in blocks]
         return int(sum(block_sizes))
-    estimated_size = getattr(item, "estimated_size", None)  # of polars
-    return int(estimated_size()) if callable(estimated_size) else 0
+    if callable(getattr(item, "estimated_size", None)):  # of polars
+        return measure_polars_object(item) or 0
+    return 0
+
+
+def measure_polars_object(value: Any) -> int | None:
+    """Return the size of a DataFrame or Series of polars in bytes, or None if unknown.
+
+    The size is unknown if a column is nested, because polars would read all items of
+    the column, or if there are more than MAX_COLUMNS columns.
+    """
+    if getattr(value, "width", 1) > MAX_COLUMNS:
+        return None
+    dtypes = getattr(value, "dtypes", None)
+    if dtypes is None:  # a Series
+        dtypes = [value.dtype]
+    if any(dtype.is_nested() for dtype in dtypes):
+        return None
+    return int(value.estimated_size())
 
 
 def measure_library_object(value: Any, shape: Any) -> int | None:
@@ -226,9 +243,8 @@ def measure_library_object(value: Any, shape: Any) -> int | None:
     memory_usage = getattr(value, "memory_usage", None)
     if callable(memory_usage):
         return int(memory_usage(deep=False))
-    estimated_size = getattr(value, "estimated_size", None)  # of polars
-    if callable(estimated_size):
-        return int(estimated_size())
+    if callable(getattr(value, "estimated_size", None)):  # of polars
+        return measure_polars_object(value)
     size = getattr(value, "nbytes", None)
     if type(size) is int:
         return size
