@@ -289,8 +289,12 @@ def test_time_zone_of_the_user_is_not_asked() -> None:
     [
         ("glob.glob('*.csv')", "."),
         ("Path().rglob('*.csv')", "."),
+        ("Path('data').rglob('*.csv')", ""),
+        ("Path('data').glob('new/*.csv')", ""),
+        ("glob.glob('new/*.csv')", "new"),
+        ("glob.glob('/*.csv')", "/"),
         ("read_csv('data/x_*.csv')", "data"),
-        ("read_csv('/*.csv')", "/"),
+        ("re.findall('/tmp.*', 'abc')", ""),
         ("read_csv('data/x.csv')", ""),
         ("re.match('.*', text)", ""),
         ("f(3)", ""),

@@ -63,6 +63,15 @@ MAX_QUOTED_TEXTS = 5
 # Attributes of an exception that contain the output of a process or server.
 OUTPUT_ATTRIBUTES = ("stderr", "output", "stdout", "body", "response", "reason")
 SEQUENCES = (list, tuple)
+# Functions whose pattern is relative to the current folder.
+GLOB_FUNCTIONS = {
+    "glob",
+    "iglob",
+    "glob.glob",
+    "glob.iglob",
+    "Path().glob",
+    "Path().rglob",
+}
 CONTAINER_NAMES = ("dict", "list", "tuple", "Series", "ndarray")
 # Patterns of messages about functions, items of a wrong type, missing values, negative
 # numbers and duplicates.
@@ -341,20 +350,24 @@ def describe_sources(node: ast.AST, user_frame: UserFrame, excluded: str = "") -
 def find_pattern_folder(node: ast.AST) -> str:
     """Return the folder of a glob pattern, or an empty string for other expressions.
 
-    A string with `*` and without a folder is often a regular expression. Such a string
-    counts only as an argument of a function such as `glob` or `rglob`.
+    A string with `*` and without a folder, or with the folder `/`, is often a regular
+    expression. Such a string counts only as an argument of one of GLOB_FUNCTIONS. A
+    relative pattern of another method `glob` or `rglob` does not count, because the
+    pattern may be relative to another folder.
     """
     pattern = getattr(node, "value", None)
     if type(pattern) is not str or "*" not in pattern:
         return ""
     head, _, _ = pattern.partition("*")
     folder = os.path.dirname(head)
-    if folder:
-        return folder
     call = getattr(node, "parent", None)  # set by `executing`
-    if isinstance(call, ast.Call) and "glob" in ast.unparse(call.func):
-        return "."
-    return ""
+    function = ast.unparse(call.func) if isinstance(call, ast.Call) else ""
+    if function in GLOB_FUNCTIONS:
+        return folder or "."
+    is_relative = not os.path.isabs(folder)
+    if folder == "/" or (is_relative and function.endswith((".glob", ".rglob"))):
+        return ""
+    return folder
 
 
 def describe_source(value: Any) -> str:
