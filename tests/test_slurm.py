@@ -219,10 +219,13 @@ def test_parse_squeue_output() -> None:
     assert replace(job, expected_start="N/A").format_waiting(3, state) == message
 
 
+@pytest.mark.parametrize("submit_host", [None, ""])
 def test_node_without_submit_host_uses_its_own_name(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, submit_host: str | None
 ) -> None:
     monkeypatch.delenv("SLURM_SUBMIT_HOST", raising=False)
+    if submit_host is not None:
+        monkeypatch.setenv("SLURM_SUBMIT_HOST", submit_host)
     monkeypatch.setattr(node_launcher.socket, "gethostname", lambda: "node.invalid")
     routes = []
 

@@ -35,7 +35,8 @@ def find_address(setting: str) -> str:
     if setting != "auto":
         return find_interface_address(setting)
     own_name = socket.gethostname()
-    for host in (os.environ.get("SLURM_SUBMIT_HOST", own_name), own_name):
+    submit_host = os.environ.get("SLURM_SUBMIT_HOST") or own_name
+    for host in (submit_host, own_name):
         # Connecting a UDP socket selects a route and sends nothing.
         route = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         with contextlib.suppress(OSError), route:
