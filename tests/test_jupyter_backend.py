@@ -20,7 +20,7 @@ import psutil
 import pytest
 
 from stepper.common.errors import KernelError
-from stepper.kernels import backend_registry
+from stepper.kernels import backend_registry, message_decoding
 from stepper.kernels.backend_registry import check_backend
 from stepper.kernels.backends.jupyter.jupyter_launcher import JupyterLauncher
 from stepper.kernels.backends.jupyter.websocket_channels import (
@@ -833,7 +833,7 @@ def test_message_formats_are_decoded_strictly() -> None:
         "parent_header": {},
         "content": {"a": 1},
     }
-    channel, (plain,) = decode_json(json.dumps(fields))
+    channel, (plain,), _ = decode_json(json.dumps(fields))
     assert (
         channel == "iopub" and plain["content"] == {"a": 1} and plain["buffers"] == []
     )
@@ -855,7 +855,7 @@ def test_message_formats_are_decoded_strictly() -> None:
         b"one",
         b"two",
     ]
-    channel, (plain,) = decode_binary(encode_binary("shell", parts))
+    channel, (plain,), _ = decode_binary(encode_binary("shell", parts))
     assert (
         channel == "shell"
         and plain["content"] == {"a": 1}
@@ -869,7 +869,8 @@ def test_message_formats_are_decoded_strictly() -> None:
         json.dumps({**fields, "header": 3}),
         json.dumps({**fields, "parent_header": 3}),
     ):
-        assert decode_json(wrong)[1] == [] and decode_binary(wrong)[1] == []
+        for decoded in (decode_json(wrong), decode_binary(wrong)):
+            assert not decoded.messages and not decoded.is_complete
     for odd in (
         b"",
         b"\0",
@@ -879,12 +880,26 @@ def test_message_formats_are_decoded_strictly() -> None:
         encode_binary("x", [b"3"] * 4),
         b"\1" * 64,
     ):
-        assert decode_json(odd)[1] == [] and decode_binary(odd)[1] == []
+        for decoded in (decode_json(odd), decode_binary(odd)):
+            assert not decoded.messages and not decoded.is_complete
     for cut in range(len(data)):
         decode_json(data[:cut])
     message = encode_binary("iopub", parts)
     for cut in range(len(message)):
         decode_binary(message[:cut])
+
+
+def test_text_before_an_invalid_part_of_a_large_message_is_kept() -> None:
+    valid = b"a" * (message_decoding.LARGE + 1)
+    for text, is_complete in ((valid, True), (valid + rb"\q", False)):
+        content = b'{"name": "stdout", "text": "%s"}' % text
+        parts = [b'{"msg_type": "stream"}', b"{}", b"{}", content]
+        decoded = decode_binary(encode_binary("iopub", parts))
+        pieces = [message["content"]["text"] for message in decoded.messages]
+        assert decoded.channel == "iopub"
+        assert len(pieces) >= 4
+        assert valid.decode().startswith("".join(pieces))
+        assert decoded.is_complete is is_complete
 
 
 # --- TLS ------------------------------------------------------------------------------

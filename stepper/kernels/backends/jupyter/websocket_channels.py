@@ -17,11 +17,11 @@ import socket
 import struct
 import uuid
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from itertools import pairwise
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from tornado.httpclient import HTTPClientError
 from tornado.websocket import (
@@ -52,6 +52,20 @@ ENDED_OUTSIDE = "EndedOutside"  # no cell caused the loss of the kernel
 KERNEL_RESTARTED = "the kernel's process died, and the server started another one"
 PARTS = ("header", "parent_header", "metadata", "content")
 log = logging.getLogger("stepper")
+
+
+class DecodedData(NamedTuple):
+    """The messages in data from the websocket.
+
+    `is_complete` is false if the data or a part of it could not be decoded.
+    """
+
+    channel: str
+    messages: Sequence[Message]
+    is_complete: bool = True
+
+
+UNREADABLE = DecodedData("", (), is_complete=False)
 
 
 class Inbox:
@@ -301,10 +315,10 @@ class WebsocketChannels:
         while (data := await websocket.read_message()) is not None:
             _acknowledge(websocket)
             decode = decode_binary if is_binary else decode_json
-            channel, messages = decode(data)
-            for message in messages:
-                self._receive(channel, message)
-            if not messages:
+            decoded = decode(data)
+            for message in decoded.messages:
+                self._receive(decoded.channel, message)
+            if not decoded.is_complete:
                 self.iopub.unreadable_count += 1
                 log.warning(
                     "could not read a message of %d bytes from the kernel %s",
@@ -394,13 +408,16 @@ def encode_binary(channel: str, parts: list[bytes]) -> bytes:
     return b"".join([header, *frames])
 
 
-def decode_binary(data: str | bytes) -> tuple[str, list[Message]]:
+def decode_binary(data: str | bytes) -> DecodedData:
     """Return the channel and the message in data of the Jupyter Server 2 protocol.
 
-    A large message is split into several. The list is empty if the data is not valid.
+    A large message is split into several. If a part of the text is not valid, the
+    messages before this part are returned.
     """
     if not isinstance(data, bytes):
-        return "", []
+        return UNREADABLE
+    channel_name = ""
+    messages: list[Message] = []
     try:
         (count,) = struct.unpack_from("<Q", data)
         offsets = struct.unpack_from(f"<{count}Q", data, 8)
@@ -408,17 +425,16 @@ def decode_binary(data: str | bytes) -> tuple[str, list[Message]]:
         channel_name = channel.decode()
         message = read_message(parts)
         if message is None:
-            return channel_name, []
-        return channel_name, [*split_message(message, parts)]
+            return UNREADABLE
+        for piece in split_message(message, parts):
+            messages.append(piece)
     except (*DECODE_ERRORS, struct.error, MemoryError, OverflowError):
-        return "", []
+        return DecodedData(channel_name, messages, is_complete=False)
+    return DecodedData(channel_name, messages)
 
 
-def decode_json(data: str | bytes) -> tuple[str, list[Message]]:
-    """Return the channel and the message in data of the older JSON format.
-
-    The list is empty if the data is not valid.
-    """
+def decode_json(data: str | bytes) -> DecodedData:
+    """Return the channel and the message in data of the older JSON format."""
     try:
         text, buffers = _split_buffers(data)
         values: dict[str, Any] = json.loads(text)
@@ -427,7 +443,7 @@ def decode_json(data: str | bytes) -> tuple[str, list[Message]]:
         content = values["content"]
         for value in (header, parent_header, content):
             if not isinstance(value, dict):
-                return "", []
+                return UNREADABLE
         message = {
             "header": header,
             "msg_type": str(header["msg_type"]),
@@ -436,9 +452,9 @@ def decode_json(data: str | bytes) -> tuple[str, list[Message]]:
             "buffers": buffers,
             "size": len(text) + sum(map(len, buffers)),
         }
-        return str(values.get("channel")), [message]
+        return DecodedData(str(values.get("channel")), [message])
     except (ValueError, KeyError, TypeError, struct.error, RecursionError):
-        return "", []
+        return UNREADABLE
 
 
 def _split_buffers(data: str | bytes) -> tuple[bytes, list[bytes]]:
