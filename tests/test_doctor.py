@@ -313,7 +313,7 @@ def test_hook_script(project):
     assert shlex.split(bad.mend) == ["chmod", "+x", str(script)]
     script.write_text("#!/bin/sh\n")
     assert (
-        "from another version than stepper"
+        "from a version other than stepper"
         in find_failed_checks(project)["hook script"].detail
     )
     script.unlink()

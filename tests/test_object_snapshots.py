@@ -24,7 +24,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepper.kernels.in_kernel.undo.image_memory import Sizes
-from stepper.kernels.in_kernel.undo.object_snapshots import RestoreError
+from stepper.kernels.in_kernel.undo.object_snapshots import MODULE_DICT, RestoreError
 from stepper.kernels.in_kernel.undo.object_walk import Walk, forget_classes
 from stepper.kernels.in_kernel.undo.python_objects import scope
 
@@ -574,3 +574,15 @@ def test_random_changes_of_random_graphs_are_undone(data: st.DataObject) -> None
             )
     restore(images)
     assert describe(namespace, {}) == before
+
+
+def test_module_finalizer():
+    """The finalizer of a removed item may remove other items of the module."""
+    module = types.ModuleType("helpers")
+    module.kept = 1  # type: ignore[attr-defined]
+    state = dict(vars(module))
+    module.first = Plain()  # type: ignore[attr-defined]
+    module.second = 2  # type: ignore[attr-defined]
+    weakref.finalize(vars(module)["first"], vars(module).pop, "second")
+    MODULE_DICT.restore(vars(module), state)
+    assert vars(module) == state

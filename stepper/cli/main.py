@@ -159,7 +159,7 @@ class SubcommandGroup(click.Group):
     def format_options(
         self, ctx: click.Context, formatter: click.HelpFormatter
     ) -> None:
-        """Write the help of the options of `show` and of the subcommands."""
+        """Write the options of `show`, and the list of subcommands."""
         self.commands["show"].format_options(ctx, formatter)
         prefix = f"{self.name} "
         summaries = []

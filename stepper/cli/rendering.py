@@ -303,7 +303,10 @@ def _remove_text(response: Response) -> Response:
 
 
 def _format_output(response: Response) -> str:
-    """Return a page of a cell's output, or the end of a followed output."""
+    """Return a page of a cell's output.
+
+    If the output was followed until the run ended, return the result of the run.
+    """
     if response["ended"]:
         return str(response["ended"])
     page = ""

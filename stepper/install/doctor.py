@@ -322,7 +322,7 @@ def _check_script_file(paths: Paths) -> str:
         raise StepperError(f"{name} is missing", format_install_command(paths))
     if script.read_bytes() != shipped.read_bytes():
         raise StepperError(
-            f"{name} is from another version than stepper {__version__}, or was edited",
+            f"{name} is from a version other than stepper {__version__}, or was edited",
             format_install_command(paths),
         )
     if not os.access(script, os.X_OK):
@@ -424,8 +424,8 @@ def _check_skills(paths: Paths) -> str:
         return NOT_INSTALLED
     if is_plugin_installation(paths):
         return (
-            "from the plugin, with its prefix, such as /stepper:continue"
-            " (/continue is a command of Claude Code)"
+            "from the plugin; the names have its prefix: /stepper:continue"
+            " (without it, /continue is Claude Code's own command)"
         )
     states = skill_states.get_skill_states(Path(paths.project))
     problems = []

@@ -53,7 +53,7 @@ def _ignore_display(message: dict[str, Any]) -> None:
 
 
 def _handle_no_output(message: dict[str, Any]) -> bool:
-    """Return False for any output, until the session sets `on_late_output`."""
+    """The default of `on_late_output`: return False, because no output is handled."""
     return False
 
 

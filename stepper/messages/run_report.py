@@ -548,7 +548,7 @@ def format_line(
 
 
 def _summarize_warnings(warnings: Sequence[str]) -> list[str]:
-    """Return a list with the first warning and the number of others.
+    """Return a list with one text: the first warning and the number of others.
 
     The list is empty if there are no warnings.
     """

@@ -705,7 +705,7 @@ def _replace(folder: int, name: str, status: os.stat_result, data: bytes) -> boo
     """
     new_name = make_temporary_name(name + ".merged")
     remove_file(new_name, folder)
-    is_unused = True  # the file `new_name` is needed no longer
+    is_unused = True  # `new_name` is no longer needed
     try:
         _write_like(new_name, folder, status, data)
         if not exchange_between(folder, new_name, folder, name):

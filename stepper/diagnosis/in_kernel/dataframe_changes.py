@@ -381,12 +381,8 @@ class FrameComparison:
                 bindings.append(assignment)
         return bindings
 
-    def count_operand_rows(
-        self,
-        name: str,
-        assignment: Assignment,
-    ) -> dict[str, int | None]:
-        """Return the number of rows of each frame in an assignment to `name`.
+    def count_operand_rows(self, assignment: Assignment) -> dict[str, int | None]:
+        """Return the number of rows of each frame in an assignment's value.
 
         The numbers are those at the time of the assignment. A number is None if it is
         unknown.
@@ -394,19 +390,16 @@ class FrameComparison:
         counts = {}
         for operand in list_names(assignment.value):
             if operand in self.before or operand in self.after:
-                rows = self._count_rows(operand, name, assignment)
+                rows = self._count_rows(operand, assignment)
                 counts[operand] = rows
         return counts
 
-    def _count_rows(
-        self,
-        operand: str,
-        target: str,
-        assignment: Assignment,
-    ) -> int | None:
-        """Return a frame's number of rows at the time of an assignment to `target`.
+    def _count_rows(self, operand: str, assignment: Assignment) -> int | None:
+        """Return a frame's number of rows at an assignment, or None if it is unknown.
 
-        Return None if it is unknown, because the frame was assigned several times.
+        If the cell does not assign the frame, return the larger of its numbers before
+        and after the run. The number is unknown if the frame was assigned several
+        times, or if its state at the assignment was not recorded.
         """
         bindings = self.list_bindings(operand)
         if not bindings:
@@ -420,8 +413,6 @@ class FrameComparison:
             return None
         index = self.assignments.index(assignment)
         is_assigned_before = self.assignments.index(bindings[0]) < index
-        if operand == target and is_assigned_before:
-            return None
         states_at_assignment = self.after if is_assigned_before else self.before
         state = states_at_assignment.get(operand)
         if state is None:
@@ -443,7 +434,7 @@ class FrameComparison:
             return None
         if ROW_ADDITION.search(value):
             return None
-        operands = self.count_operand_rows(name, assignment)
+        operands = self.count_operand_rows(assignment)
         counts = [count for count in operands.values() if count is not None]
         is_complete = len(counts) == len(operands)
         if not is_complete or len(counts) < 2:
@@ -478,7 +469,7 @@ class FrameComparison:
             text = describe_empty_frame(name, old_counts)
             return create_fact("empty", text)
         assignment = bindings[-1]
-        counts = self.count_operand_rows(name, assignment)
+        counts = self.count_operand_rows(assignment)
         is_merge = MERGE.search(assignment.value) is not None
         if is_merge and len(counts) > 1 and all(counts.values()):
             short_name = shorten_name(name)

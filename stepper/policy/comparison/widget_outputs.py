@@ -102,7 +102,7 @@ def _get_object(container: Output, name: str) -> Output:
 
 
 def _get_list(container: Output, name: str) -> list[Any]:
-    """Return a JSON array by its key, or an empty one if the value is no array."""
+    """Return a JSON array by its key, or an empty list if the value is not an array."""
     value = container.get(name)
     if isinstance(value, list):
         return value

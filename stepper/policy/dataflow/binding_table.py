@@ -161,7 +161,8 @@ class BindingTable:
         versions: dict[str, Version] = {}
         for name in usage.outside_changes:
             former = self.bindings.get(name)
-            # Without a former version (a seed), random numbers differ in each run.
+            # Without a seed, there is no former version, and random numbers differ in
+            # each run.
             if former is not None:
                 content = (former.version, usage.source)
                 versions[name] = str(hash(content))

@@ -443,10 +443,11 @@ class _DependencySearch:
     def _keeps_former_object(
         self, flow: CellFlow, name: str, former: FormerObject
     ) -> bool:
-        """Return whether a cell made a value that must not contain a former object.
+        """Return whether a value of a cell contains an object from before an undo.
 
-        Without a change in place, the former object of a name is as good as the new
-        one. The instances of a former class are not.
+        Return False if the difference does not matter. It matters if the object is a
+        class, because the value may contain instances of the old class, or if a cell
+        changes the object or its container in place.
         """
         assert flow.record is not None
         bound = flow.record.bound.keys()
@@ -594,7 +595,7 @@ class _DependencySearch:
         """Return the cause if a value is not from the nearest cell that binds the name.
 
         `position` is the index of the cell that the value is from. `provider` is the
-        binding of the nearest cell. Return None if the value is no hidden state.
+        binding of the nearest cell. Return None if the value is not hidden state.
         """
         if name in PARTED_STATES:
             return None

@@ -333,7 +333,7 @@ def _find_global_states(source: str) -> frozenset[str]:
 
 
 def _exclude_new_names(names: set[str], own_runs: Sequence[RunEnded]) -> set[str]:
-    """Return the names except those that did not exist before a failed run."""
+    """Return the names without those that a failed run created."""
     new_names = set[str]()
     for run in own_runs:
         if run.verdict is not Verdict.FINE:

@@ -290,11 +290,11 @@ class Server:
         )
 
     async def _check_hub(self, refusal: Response, token: str, hint: str) -> None:
-        """Raise KernelError if the hub knows why a request was refused.
+        """Ask the hub about a refused request, and raise KernelError with the reason.
 
-        `refusal` is the response to the request. If it is JSON, the server itself
-        responded, and not only its hub. `token` and `hint` are the results of
-        `_describe_token`.
+        `refusal` is the response to the request. Return only if it is JSON, so that the
+        server itself responded, and the hub does not know the token's owner. `token`
+        and `hint` are the results of `_describe_token`.
         """
         hub, _, path = self.base.partition("/user/")
         if not path:

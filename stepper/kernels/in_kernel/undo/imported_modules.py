@@ -65,7 +65,7 @@ def take_modules(module: Any) -> LoadedModules:
 def keep_imported(
     former: LoadedModules, current: LoadedModules, new_modules: set[str]
 ) -> LoadedModules:
-    """Return the former modules with those that a run imported, unless it failed."""
+    """Return the former modules, plus those that a run imported if it did not fail."""
     if scope.has_failed:
         return former
     added = {name: current.modules[name] for name in new_modules}

@@ -170,10 +170,12 @@ def sample_dict(value: Any) -> Any:
 
 def restore_module(value: Any, state: Any) -> None:
     """Restore a module's `__dict__` name by name: other threads may use the module."""
-    for name in [name for name in value if name not in state]:
-        del value[name]
+    # The finalizer of a removed item may remove other items.
+    for name in list(value):
+        if name not in state:
+            value.pop(name, None)
     for name, item in state.items():
-        if name not in value or value[name] is not item:
+        if value.get(name, EMPTY) is not item:
             value[name] = item
 
 

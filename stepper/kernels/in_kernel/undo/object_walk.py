@@ -135,7 +135,7 @@ def make_opaque_row(kind: Any) -> Row:
 
 
 class Snapshot(NamedTuple):
-    """An object, the row of its type, and the state that the row took."""
+    """An object, the row of its type, and the state that `row.take` returned."""
 
     target: Any
     row: Row

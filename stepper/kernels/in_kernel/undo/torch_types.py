@@ -70,9 +70,10 @@ def is_same_tensor(value: Any, state: TensorState) -> bool:
 
 
 def restore_tensor(value: Any, state: TensorState) -> None:
-    """Restore the content and the gradient of a tensor.
+    """Restore the content, dtype, requires_grad and gradient of a tensor.
 
-    The content is written into the same memory if the tensor has the former shape.
+    The content is written into the same memory if the tensor has the former shape and
+    dtype.
     """
     content, requires_grad, gradient = state
     data = value.data
