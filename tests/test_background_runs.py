@@ -10,8 +10,9 @@ import pytest
 
 from stepper.common.errors import KernelUnreachableError
 from stepper.messages.run_report import Report
-from stepper.session.background import background_runs
+from stepper.session.background import background_runs, time_limited_runs
 from stepper.session.caller import Caller
+from stepper.session.mcp_responses import CellRunResponse
 from stepper.session.session_state.background_call_states import (
     TRANSITIONS,
     BackgroundCall,
@@ -42,14 +43,17 @@ def test_cell_that_may_have_run_is_not_reported_as_not_run(accepted: bool) -> No
         error.accepted = accepted
         raise error
 
-    async def get_text() -> str:
+    async def get_response() -> CellRunResponse:
         task = asyncio.create_task(fail())
         await asyncio.wait([task])
         call = BackgroundCall("toolu_1", Caller(), task, CallState.BACKGROUND)
-        return background_runs.get_report(call).text
+        session: Any = SimpleNamespace(name="a.ipynb")
+        return time_limited_runs.create_response(session, call)
 
-    text = asyncio.run(get_text())
-    assert "may still be running" in text and ("NOT run" in text) != accepted
+    response = asyncio.run(get_response())
+    assert "may still be running" in response.text
+    assert ("NOT run" in response.text) != accepted
+    assert response.state == ("unknown" if accepted else "not run")
 
 
 @pytest.mark.parametrize("accepted", [True, False])

@@ -24,17 +24,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stepper.common.errors import DaemonError, StepperError
+from stepper.common.errors import DaemonError, KernelUnreachableError, StepperError
 from stepper.daemon import resource_usage
 from stepper.hook import daemon_client
 from stepper.notebooks import notebook_json
 from stepper.notebooks.notebook_file import IpynbFile
 from stepper.policy import cell_list_edits
-from stepper.policy.execution_result import CellVersion
+from stepper.policy.execution_result import CellVersion, Execution
 from stepper.policy.model import Cell
 from stepper.session import responses
 from stepper.session.mcp_responses import GpuUsage, ResourceUsage
 from tests.conftest import Project, code, reuse_project, text_of
+from tests.fake_kernel import FakeKernel
 from tests.test_run_on_edit import wait_until
 from tests.test_session import Quick
 from tests.test_session import project as quick
@@ -1827,3 +1828,33 @@ def test_accepted_notebook_run_makes_it_current(agent: Agent) -> None:
         == "failed"
     )
     assert agent.ask("status")["notebook"] == "notebooks/b.ipynb"
+
+
+def test_state_of_cell_with_unknown_result(
+    agent: Agent, project: Quick, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection to the kernel is lost while the second of three cells runs."""
+    cells = [code("print(5)", "a"), code("lost = 2", "b"), code("3", "c")]
+    project.notebook("a.ipynb", cells)
+    execute = FakeKernel.execute
+
+    async def lose_connection(
+        kernel: FakeKernel, source: str, *arguments: Any
+    ) -> Execution:
+        execution = await execute(kernel, source, *arguments)
+        if "lost" in source:
+            kernel.unreachable_reason = "the connection is down"
+            raise KernelUnreachableError(kernel.unreachable_reason)
+        return execution
+
+    monkeypatch.setattr(FakeKernel, "execute", lose_connection)
+    response = agent.ask("run", notebook="a", wait_seconds=20)
+    text = response["text"]
+    assert response["state"] == "unknown" and response["cells"] == ["a"]
+    assert "| 5" in text and "cell 2 (id b) was sent to its kernel and may" in text
+    assert "Not run: 1 code cell below the cell whose result is not known yet" in text
+    assert "NOT run" not in text
+    project.kernel().unreachable_reason = ""
+    response = agent.run("lost = 3")
+    assert response["state"] == "unknown" and "may still be running" in response["text"]
+    project.kernel().unreachable_reason = ""

@@ -594,6 +594,9 @@ def test_user_line_of_a_write_counts_its_cells() -> None:
         all_fine.line.startswith("✓ 2 of 2 cells ok, 0 failed, 0 not run; last: ")
         and "warning: cell 1: odd" in all_fine.line
     )
+    unknown = run_report.format_runs(cells[:2], 4, is_next_unknown=True)
+    assert "2 of 4 cells ok, 0 failed, 1 unknown, 1 not run; last: " in unknown.line
+    assert "Not run: 1 new or changed code cell below the cell whose" in unknown.text
     joined = run_report.join_reports(
         [all_fine, run_report.format_not_run("no interpreter", "stepper doctor")]
     )

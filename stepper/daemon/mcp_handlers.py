@@ -12,7 +12,6 @@ from typing import Any
 
 from stepper.daemon import resource_usage
 from stepper.daemon.request import Request, make_current, report_progress
-from stepper.messages.run_report import RunSummary
 from stepper.policy.commands import cli_commands, command_schema, mcp_commands
 from stepper.session import (
     mcp_responses,
@@ -24,6 +23,7 @@ from stepper.session import (
 )
 from stepper.session.background import time_limited_runs
 from stepper.session.cells import cell_operations, cell_reading
+from stepper.session.cells.sequence_result import SequenceResult
 from stepper.session.session import Session
 
 
@@ -115,11 +115,11 @@ async def run_cells(
 
     async def run_selected() -> time_limited_runs.CellRunReport:
         """Run the cells, and return the report on all of them."""
-        summaries: list[RunSummary] = []
+        result = SequenceResult()
         response = await notebook_commands.run(
-            session, selection, request.caller, request.progress, summaries
+            session, selection, request.caller, request.progress, result
         )
-        return cell_operations.create_run_report(session, response, summaries)
+        return cell_operations.create_run_report(session, response, result)
 
     async with report_progress(request, session):
         return await time_limited_runs.run_with_limit(

@@ -21,8 +21,8 @@ MIN_KEYS = 40  # keys of an object that are always kept
 WHOLE_KEYS = ("notebook", "cell_id")  # their values are never shortened
 TEXT_IN_CONTENT = "See the text content of this result."
 JPEG_QUALITIES = (90, 75, 60, 40)
-# The states of calls that did not run a cell: their results are errors.
-ERROR_STATES = ("refused", "stopped", "not run")
+# The states of calls without the result of a cell: their results are errors.
+ERROR_STATES = ("refused", "stopped", "not run", "unknown")
 
 
 class DataLimit(NamedTuple):

@@ -72,13 +72,15 @@ class Report:
     """A report on cells.
 
     `text` is for the agent, `line` for the user. `stop` is the text of a stop, or an
-    empty string. `ok` says whether the cells succeeded.
+    empty string. `ok` says whether the cells succeeded. `is_unknown` means that the
+    last cell may have run, but that its result is not known yet.
     """
 
     text: str
     line: str = ""
     stop: str = ""
     ok: bool = True
+    is_unknown: bool = False
 
 
 @dataclass(frozen=True)
@@ -612,9 +614,8 @@ def format_unknown(reason: str, hint: str = "") -> Report:
     text = f"stepper: {quote_message(reason)}"
     if hint:
         text += f"\nTo see the state of the cell, run: {one_line(hint)}"
-    return Report(
-        limit_report(text), f"{UNKNOWN_MARK} {one_line(reason, 200)}", ok=False
-    )
+    line = f"{UNKNOWN_MARK} {one_line(reason, 200)}"
+    return Report(limit_report(text), line, ok=False, is_unknown=True)
 
 
 def format_error(error: StepperError) -> Report:
@@ -632,17 +633,27 @@ def format_runs(
     runs: Sequence[RunSummary],
     planned_count: int,
     noun: str = "new or changed code cells",
+    *,
+    is_next_unknown: bool = False,
 ) -> Report:
     """Return the report on cells that ran in order, with the last run in full.
 
     `runs` contains at least one run. `planned_count` is the number of cells that should
-    run, and `noun` is a plural noun for these cells.
+    run, and `noun` is a plural noun for these cells. `is_next_unknown` means that the
+    next cell may have run, too; another report is about this cell.
     """
     last = format_run(runs[-1])
     if planned_count == 1:
         return last
     run_count = sum(not summary.preflight_failed for summary in runs)
-    parts = [f"stepper: {run_count} of {planned_count} {noun} ran, from the top."]
+    unknown_count = int(is_next_unknown)
+    unknown_result = ""
+    if is_next_unknown:
+        unknown_result = ", and the result of one is not known yet"
+    parts = [
+        f"stepper: {run_count} of {planned_count} {noun} ran, from the"
+        f" top{unknown_result}."
+    ]
     for summary in runs[:-1]:
         parts.append(_format_headline(summary))
         parts += _format_notes(summary)
@@ -654,16 +665,19 @@ def format_runs(
             completeness=summary.completeness,
         )
     parts.append(last.text)
-    not_run_count = planned_count - len(runs)
+    not_run_count = planned_count - len(runs) - unknown_count
     if not_run_count > 0:
         cells = format_count(not_run_count, noun.removesuffix("s"))
-        parts.append(f"Not run: {cells} below {runs[-1].cell.label}.")
+        place = f"below {runs[-1].cell.label}"
+        if is_next_unknown:
+            place = "below the cell whose result is not known yet"
+        parts.append(f"Not run: {cells} {place}.")
     ok_count = sum(summary.run.verdict is Verdict.FINE for summary in runs)
     failed_count = len(runs) - ok_count
-    counts = (
-        f"{ok_count} of {planned_count} cells ok, {failed_count} failed,"
-        f" {not_run_count} not run"
-    )
+    counts = f"{ok_count} of {planned_count} cells ok, {failed_count} failed"
+    if is_next_unknown:
+        counts += f", {unknown_count} unknown"
+    counts += f", {not_run_count} not run"
     warnings = [
         f"cell {summary.cell.number}: {warning}"
         for summary in runs[:-1]

@@ -16,10 +16,10 @@ class CellRunResponse:
     """The result of writing and running cells.
 
     `state` is `ok`, `failed`, `cancelled` (interrupted by the user or the client),
-    `stopped` (the notebook is stopped), `refused` (nothing was written), `not run` (the
-    cells were written, but did not run), `running` (still running after `wait_seconds`;
-    `status` waits for the result) or `nothing to run` (Markdown, an empty cell or
-    `run: false`).
+    `stopped` (the notebook is stopped), `refused` (nothing was written), `not run` (a
+    cell did not run), `unknown` (a cell was sent to its kernel, but its result is not
+    known yet), `running` (still running after `wait_seconds`; `status` waits for the
+    result) or `nothing to run` (Markdown, an empty cell or `run: false`).
     """
 
     notebook: str

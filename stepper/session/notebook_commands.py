@@ -25,7 +25,7 @@ from stepper.messages import (
     run_report,
 )
 from stepper.messages.quoted_output import TEXT_LIMIT, get_terminal_text
-from stepper.messages.run_report import Report, RunSummary, capitalize_first
+from stepper.messages.run_report import RunSummary, capitalize_first
 from stepper.policy import (
     cell_directives,
     changed_cells,
@@ -52,6 +52,7 @@ from stepper.policy.notebook_state import State
 from stepper.session import progress_events, responses, stale_cells, status_queries
 from stepper.session.caller import Caller
 from stepper.session.cells.cell_run import judge_execution, run_cell
+from stepper.session.cells.sequence_result import SequenceResult
 from stepper.session.protocols import Kernel
 from stepper.session.session import Session
 from stepper.session.session_state.notebook_journal import format_now
@@ -59,8 +60,6 @@ from stepper.session.verification.recorded_output_changes import RecordedOutputs
 
 # An answer to `continue` that reopens a skipped step.
 REOPENED_STEP = re.compile(r"(?:reopen )?(?:step )?(\d{1,6})", re.IGNORECASE)
-# A list to which a command appends the finished runs.
-FinishedRuns = list[RunSummary] | None
 
 
 async def initialize_notebook(session: Session, new_plan: Plan) -> None:
@@ -90,16 +89,16 @@ async def run(
     which: str,
     caller: Caller,
     progress: progress_events.ProgressCallback,
-    finished: FinishedRuns = None,
+    result: SequenceResult | None = None,
 ) -> responses.RunResponse:
     """Run the pending, all or stale cells, or restore the kernel's variables.
 
     `which` is "pending", "all", "stale" or "restore". The run stops at the first
-    failure. Summaries of the finished runs are appended to `finished`, if it is given.
+    failure. The finished runs and the failure are stored in `result`, if it is given.
     Raise StepperError if the agent requested the run and the notebook is stopped.
     """
     if which == "restore":
-        return await restore(session, caller, progress, finished)
+        return await restore(session, caller, progress, result)
     async with session.take_turn(caller=caller):
         if not caller.is_outside_agent:
             refusal = edit_gate.check_stop(session.state)
@@ -124,7 +123,7 @@ async def run(
             to_run = changed_cells.select_not_run(
                 cells, session.state.succeeded_sources
             )
-        sequence = CellSequence(session, cells, to_run, caller, progress, finished)
+        sequence = CellSequence(session, cells, to_run, caller, progress, result)
         await sequence.run(select_next=select_next)
         return await _create_run_response(sequence, which, recorded)
 
@@ -133,7 +132,7 @@ async def restore(
     session: Session,
     caller: Caller,
     progress: progress_events.ProgressCallback,
-    finished: FinishedRuns = None,
+    result: SequenceResult | None = None,
 ) -> responses.RestoreResponse:
     """Rerun the cells whose last run succeeded, in a new kernel.
 
@@ -157,7 +156,7 @@ async def restore(
             journal_events.Restored(at=format_now(), keeps_stop=keeps_stop)
         )
         sequence = CellSequence(
-            session, cells, selection.to_run, caller, progress, finished
+            session, cells, selection.to_run, caller, progress, result
         )
         await sequence.run(selection.earlier_runs)
         response = await _create_run_response(sequence, "restore", recorded)
@@ -251,16 +250,14 @@ class CellSequence:
         to_run: Sequence[Cell],
         caller: Caller,
         progress: progress_events.ProgressCallback,
-        finished: FinishedRuns,
+        result: SequenceResult | None,
     ) -> None:
         self.session = session
         self.cells = cells  # all cells of the notebook
         # `run` may replace the cells that have not run yet.
         self.to_run = [*to_run]
-        # Summaries of the finished runs, in order.
-        self.finished: list[RunSummary] = [] if finished is None else finished
+        self.result = result or SequenceResult()
         self.success_count = 0
-        self.failure: Report | None = None  # the report on the cell that failed
         self.caller = caller
         self._progress = progress
 
@@ -280,23 +277,24 @@ class CellSequence:
             try:
                 summary = await self._run_cell(cell, position)
             except StepperError as error:
-                if not self.finished:
+                if not self.result.finished:
                     raise
-                self.failure = run_report.format_error(error)
+                self.result.failure = run_report.format_error(error)
                 return
-            self.finished.append(summary)
+            self.result.finished.append(summary)
             report = self.session.journal.log_report(
                 run_report.format_run(summary), summary
             )
             if summary.run.verdict is not Verdict.FINE:
-                self.failure = report
+                self.result.failure = report
                 return
             self.success_count += 1
             if earlier_runs is not None:
                 earlier_outcome = earlier_runs[cell.id].outcome
                 if earlier_outcome is not summary.run.outcome:
                     difference = f"The earlier outcome was: {earlier_outcome.value}."
-                    self.failure = replace(report, text=f"{report.text}\n{difference}")
+                    text = f"{report.text}\n{difference}"
+                    self.result.failure = replace(report, text=text)
                     return
             if select_next is not None:
                 done_ids = [done.id for done in self.to_run[:position]]
@@ -326,7 +324,7 @@ class CellSequence:
         """Return the new outputs that differ from the recorded outputs."""
         if recorded is None:
             return []
-        return await recorded.find_changed(self.finished)
+        return await recorded.find_changed(self.result.finished)
 
     def report_changed_state(
         self, changed: Sequence[ChangedOutput], recorded: RecordedOutputs | None
@@ -336,7 +334,7 @@ class CellSequence:
         Return an empty string if there are none. The stale cells count as reported
         afterwards. The lines are also added to the last summary.
         """
-        is_ok = self.failure is None
+        is_ok = self.result.failure is None
         stale_lines = ""
         if self.to_run and is_ok:
             stale_lines = stale_cells.report_new(self.session, self.cells, self.to_run)
@@ -353,8 +351,9 @@ class CellSequence:
                 stale_lines,
             ]
         text = "\n".join(filter(None, lines))
-        if text and self.finished:
-            self.finished[-1] = replace(self.finished[-1], stale_lines=text)
+        finished = self.result.finished
+        if text and finished:
+            finished[-1] = replace(finished[-1], stale_lines=text)
         return text
 
 
@@ -375,15 +374,16 @@ async def _create_run_response(
     skipped_count = sum(
         cell.is_code and changed_cells.SKIP_TAG in cell.tags for cell in sequence.cells
     )
-    failure_text = sequence.failure.text if sequence.failure else ""
+    failure = sequence.result.failure
+    failure_text = failure.text if failure else ""
     return responses.RunResponse(
         notebook=session.name,
-        ok=sequence.failure is None,
+        ok=failure is None,
         ran=sequence.success_count,
         cells=len(sequence.to_run),
         skipped=skipped_count,
         report=failure_text,
-        results=[_create_result(summary) for summary in sequence.finished],
+        results=[_create_result(summary) for summary in sequence.result.finished],
         follows=lines,
         which=which,
         stop=stop_text,

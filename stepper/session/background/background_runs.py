@@ -314,7 +314,7 @@ def get_report(call: BackgroundCall) -> Report:
     if not report:
         return Report(background_runs.NOTHING_RAN)
     text = "\n".join(filter(None, [report.text, report.stop]))
-    return Report(text, report.stop or report.line)
+    return Report(text, report.stop or report.line, is_unknown=report.is_unknown)
 
 
 def _handle_finished_task(session: Session, call: BackgroundCall) -> None:

@@ -20,7 +20,7 @@ from stepper.messages.background_runs import format_queue_state
 from stepper.messages.quoted_output import format_outputs
 from stepper.messages.run_report import Report, limit_report
 from stepper.policy import cell_list_edits, changed_cells, journal_events
-from stepper.policy.model import Cell, Outcome, Verdict
+from stepper.policy.model import Cell, Outcome, Run, Verdict
 from stepper.session import status_queries, undelivered_reports
 from stepper.session.background import background_runs
 from stepper.session.caller import Caller
@@ -182,13 +182,18 @@ def _format_still_running(
 def _list_pending_below(session: Session, cell_id: str) -> list[Cell]:
     """Return the code cells below a cell whose current source has not run.
 
-    Return an empty list if the notebook cannot be read or the cell was deleted.
+    A cell that is running is left out. Return an empty list if the notebook cannot be
+    read or the cell was deleted.
     """
+    running = session.state.running
+    running_id = running.cell_id if running else ""
     with contextlib.suppress(StepperError, cell_list_edits.CellReferenceError):
         cells = session.read().cells
         index = cell_list_edits.get_referenced_cell(cells, cell_id).index
         pending = changed_cells.select_not_run(cells, session.state.last_sources)
-        return [cell for cell in pending if cell.index > index]
+        return [
+            cell for cell in pending if cell.index > index and cell.id != running_id
+        ]
     return []
 
 
@@ -202,7 +207,7 @@ def create_response(session: Session, call: BackgroundCall) -> CellRunResponse:
         return CellRunResponse(
             notebook=session.name,
             cell_id="",
-            state="not run",
+            state="unknown" if failure.is_unknown else "not run",
             text=failure.text,
             line=failure.line,
         )
@@ -221,6 +226,20 @@ def create_response(session: Session, call: BackgroundCall) -> CellRunResponse:
     )
 
 
+def get_run_state(run: Run | None, *, is_stopped: bool) -> str:
+    """Return the value of `CellRunResponse.state` for the last run of a call.
+
+    `run` is None if no cell ran. `is_stopped` means that the notebook is stopped.
+    """
+    if is_stopped:
+        return "stopped"
+    if run is None:
+        return "not run"
+    if run.verdict is Verdict.FINE:
+        return "ok"
+    return "cancelled" if run.outcome is Outcome.CANCELLED else "failed"
+
+
 def _complete_report(
     session: Session, call: BackgroundCall, report: Report
 ) -> CellRunReport:
@@ -230,21 +249,14 @@ def _complete_report(
     contains the other values. The cells below that have not run are added to the text.
     """
     runs = [run for run in session.state.runs if run.tool_use_id == call.id]
-    if not runs:
-        state = "stopped" if session.state.stop else "not run"
+    run = runs[-1] if runs else None
+    state = get_run_state(run, is_stopped=session.state.stop is not None)
+    if report.is_unknown:
+        state = "unknown"
+    if run is None:
         return CellRunReport(
             report.text, report.line, report.stop, ok=False, state=state
         )
-    run = runs[-1]
-    is_fine = run.verdict is Verdict.FINE
-    if is_fine:
-        state = "ok"
-    elif session.state.stop:
-        state = "stopped"
-    elif run.outcome is Outcome.CANCELLED:
-        state = "cancelled"
-    else:
-        state = "failed"
     figures = session.language.diagnosis.list_saved_figures(run.run)
     pending = mcp_cells.format_not_run(_list_pending_below(session, run.cell_id))
     text = "\n".join(filter(None, [report.text, pending]))
@@ -252,7 +264,7 @@ def _complete_report(
         text,
         report.line,
         report.stop,
-        ok=is_fine,
+        ok=run.verdict is Verdict.FINE and not report.is_unknown,
         cell_id=run.cell_id,
         state=state,
         figures=figures,

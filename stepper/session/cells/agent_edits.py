@@ -182,7 +182,9 @@ async def run_cells(
         if not isinstance(result, RunSummary):
             if not finished or result is None:
                 return result, finished
-            runs = run_report.format_runs(finished, len(to_run))
+            runs = run_report.format_runs(
+                finished, len(to_run), is_next_unknown=result.is_unknown
+            )
             return run_report.join_reports([runs, result]), finished
         finished.append(result)
         if result.run.verdict is not Verdict.FINE:

@@ -17,12 +17,13 @@ from stepper.messages.run_report import Report, RunSummary
 from stepper.policy import cell_list_edits, changed_cells, edit_gate
 from stepper.policy.changed_cells import hash_source
 from stepper.policy.commands import cli_commands, mcp_commands
-from stepper.policy.model import Cell, Consent, Outcome, Verdict
+from stepper.policy.model import Cell, Consent, Verdict
 from stepper.session import responses, stale_cells, status_queries, undelivered_reports
 from stepper.session.background import backgrounding
-from stepper.session.background.time_limited_runs import CellRunReport
+from stepper.session.background.time_limited_runs import CellRunReport, get_run_state
 from stepper.session.caller import Caller
 from stepper.session.cells import agent_edits
+from stepper.session.cells.sequence_result import SequenceResult
 from stepper.session.mcp_responses import CellChangeResponse
 from stepper.session.session import Session
 
@@ -343,12 +344,14 @@ def _list_saved_figures(session: Session, finished: Sequence[RunSummary]) -> lis
 
 
 def create_run_report(
-    session: Session, response: responses.RunResponse, finished: Sequence[RunSummary]
+    session: Session, response: responses.RunResponse, result: SequenceResult
 ) -> CellRunReport:
     """Return the report on the command `run` or `restore`.
 
-    `finished` are the summaries of the runs.
+    `result` contains the runs of the command.
     """
+    finished = result.finished
+    is_unknown = result.failure is not None and result.failure.is_unknown
     if not finished:
         default_text = (
             f"stepper: {one_line(session.name)} has no cells to run for this request."
@@ -360,7 +363,9 @@ def create_run_report(
             ok=response.ok,
             state=state,
         )
-    report = run_report.format_runs(finished, response.cells, "code cells")
+    report = run_report.format_runs(
+        finished, response.cells, "code cells", is_next_unknown=is_unknown
+    )
     text = report.text
     if response.report not in text:
         text = f"{text}\n{response.report}"
@@ -368,7 +373,7 @@ def create_run_report(
     if response.which == "restore" and response.ok:
         state = "ok"  # even if the notebook is still stopped
     else:
-        report_with_result = replace(report, ok=response.ok)
+        report_with_result = replace(report, ok=response.ok, is_unknown=is_unknown)
         state = _get_state(session, report_with_result, finished, [last_cell])
     stop = session.state.stop
     stop_text = stop.block if stop else ""
@@ -413,14 +418,13 @@ def _get_state(
     """Return the value of `CellRunResponse.state` for a report."""
     if not to_run:
         return "nothing to run"
-    if session.state.stop is not None:
-        return "stopped"
-    if not finished:
-        return "not run"
-    run = finished[-1].run
-    if run.verdict is Verdict.FINE:
-        return "ok" if report.ok else "not run"
-    return "cancelled" if run.outcome is Outcome.CANCELLED else "failed"
+    if report.is_unknown:
+        return "unknown"
+    last_run = finished[-1].run if finished else None
+    is_last_fine = last_run is not None and last_run.verdict is Verdict.FINE
+    if is_last_fine and not report.ok and session.state.stop is None:
+        return "not run"  # a later cell did not run
+    return get_run_state(last_run, is_stopped=session.state.stop is not None)
 
 
 def _explain_refusal(
