@@ -174,7 +174,7 @@ def test_out_of_order_run_reports_stale_cells(project: Quick) -> None:  # noqa: 
     ] == [
         (
             2,
-            "stale: read `x`, but the current source of cell 1, which binds `x`, has"
+            "stale: read `x`, but the current source of cell 1, which binds or changes `x`, has"
             " not run",
         )
     ]
@@ -314,7 +314,7 @@ def test_report_names_a_changed_source_that_has_not_run(project: Quick) -> None:
     raw = notebook.raw
     raw["cells"][0]["source"] = ["import json\n", "x = [2]"]
     notebook.path.write_text(json.dumps(raw))  # by `sed` or git
-    line = "Stale: cell 2 read `x`, but the current source of cell 1, which binds `x`, has not run. To run this cell: `stepper run --stale`."
+    line = "Stale: cell 2 read `x`, but the current source of cell 1, which binds or changes `x`, has not run. To run this cell: `stepper run --stale`."
     for _ in range(2):  # each run that reads the old value
         assert line in run_again(notebook, "b").splitlines()
     _, report = notebook.insert("print(json, x)", "b")

@@ -536,7 +536,7 @@ def test_replaced_cell_that_was_rewound_is_named_and_can_run_again(
     assert "| [1, 3]" in answer.text
     assert (
         "Stale: cell 3 read `rows`, but the current source of cell 2, which binds"
-        " `rows`, has not run." in answer.text
+        " or changes `rows`, has not run." in answer.text
     )
     assert project.json("status")["state"] != "complete"
     response = project.json("run", "--stale")

@@ -148,7 +148,7 @@ def _format_stale_group(group: _CellGroup) -> str:
     if origin.where == PENDING:
         return (
             f"{subject} read {names}, but the current source of cell {origin.number},"
-            f" which binds {names}, has not run"
+            f" which binds or changes {names}, has not run"
         )
     return f"{subject} read {names}, which {changer} changed after {pronoun} ran"
 
@@ -226,7 +226,7 @@ def _explain_cause(names: str, origin: _Origin) -> str:
     if origin.where == PENDING:
         return (
             f"read {names}, but the current source of cell {origin.number}, which binds"
-            f" {names}, has not run"
+            f" or changes {names}, has not run"
         )
     if origin.where == INDIRECT:
         return f"reads {names} from cell {origin.number}"
