@@ -985,13 +985,20 @@ class Model:
     def scale(self, x):
         return pd.read_csv("x.csv")
     def curves(self):
-        draw(self)
+        Drawer().draw(self)
     @property
     def title(self):
         return open("title").read()
     @title.setter
     def title(self, text):
         self.text = text
+"""
+DRAWER = """
+class Drawer:
+    def draw(self, m):
+        plt.plot(m)
+def show(m):
+    m.curves()
 """
 
 
@@ -1009,7 +1016,7 @@ def test_only_the_methods_that_a_cell_uses_read_state_outside_the_variables(
 ) -> None:
     notebook = Played(
         b=MODEL,
-        k="def draw(m):\n    plt.plot(m)\ndef show(m):\n    m.curves()",
+        k=DRAWER,
         a=provider.format(1),
         c="model = Model()\nhistory = model.fit(1)",
         d="r = model.curves()",
@@ -1018,8 +1025,8 @@ def test_only_the_methods_that_a_cell_uses_read_state_outside_the_variables(
         g="model.lr",
     )
     # Cells that contain the class.
-    notebook.sources["p"] = f"draw = 1\n{MODEL}\nModel().fit(1)"
-    notebook.sources["q"] = f"draw = 1\n{MODEL}\nm = Model()\nprint(m.title)"
+    notebook.sources["p"] = f"Drawer = 1\n{MODEL}\nModel().fit(1)"
+    notebook.sources["q"] = f"Drawer = 1\n{MODEL}\nm = Model()\nprint(m.title)"
     notebook.run(*notebook.sources)
     assert notebook.format_stale() == ""
     notebook.sources["a"] = provider.format(2)

@@ -336,26 +336,31 @@ class BindingTable:
         attributes = {*usage.read_attributes}
         own_names = usage.binds.keys() | usage.outside_binds.keys()
         # Each name that is read, with what the cell has bound before.
-        bound_before = dict[str, Names]()
+        pending = list[tuple[str, Names]]()
         for name in usage.reads:
-            bound_before[name] = usage.bound_at_call.get(name, own_names)
+            pending.append((name, usage.bound_at_call.get(name, own_names)))
+        seen = {*usage.reads}
         executed = set[FunctionEffects]()
-        is_complete = False
-        while not is_complete:
-            is_complete = True
-            for name, bound in [*bound_before.items()]:
-                effects = self._get_effects(name)
-                if effects is None:
+        # The names of classes and instances, with the same.
+        objects = dict[str, Names]()
+        while pending:
+            name, bound = pending.pop()
+            effects = self._get_effects(name)
+            if effects is None:
+                continue
+            if effects.own_methods:
+                objects[name] = bound
+            for function in list_executed_functions(effects, attributes):
+                if function in executed:
                     continue
-                for function in list_executed_functions(effects, attributes):
-                    if function in executed:
-                        continue
-                    executed.add(function)
-                    is_complete = False
+                executed.add(function)
+                states |= function.outside_reads.difference(bound)
+                new_reads = function.reads.difference(bound, seen)
+                seen |= new_reads
+                pending += [(read, bound) for read in new_reads]
+                if not function.read_attributes <= attributes:
                     attributes |= function.read_attributes
-                    states |= function.outside_reads.difference(bound)
-                    for read in function.reads.difference(bound):
-                        bound_before.setdefault(read, bound)
+                    pending += objects.items()
         return states
 
     def _list_changed_instances(self, methods: set[tuple[str, str]]) -> set[str]:
