@@ -388,6 +388,14 @@ def test_file_line_of_an_undecodable_byte(tmp_path: Any) -> None:
     )
 
 
+def test_line_of_a_byte_that_a_file_contains_twice(tmp_path: Any) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes("é\nb\n".encode() + b"c\xa9\n")
+    find_line = file_read_errors.find_byte_line
+    assert find_line(str(path), b"\xa9", 0) is None
+    assert find_line(str(path), b"c\xa9", 1) == 3
+
+
 def test_only_existing_lines_are_quoted(tmp_path: Any) -> None:
     path = tmp_path / "a.csv"
     path.write_text("a,b\n1,2\n")

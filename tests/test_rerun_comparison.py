@@ -92,6 +92,13 @@ def test_timestamp_before_a_long_run_is_reported() -> None:
     assert is_different("1795420800.25", f"{BEGAN - 60}", run)
 
 
+def test_date_at_the_end_of_a_long_run_is_not_reported() -> None:
+    run = RunTime(BEGAN, 5 * 86400.0)
+    assert not is_different("report of 2026-11-10", "report of 2026-11-29", run)
+    assert is_different("report of 2026-11-10", "report of 2026-12-03", run)
+    assert is_different("report of 2026-11-10", "report of 2026-11-21", run)
+
+
 @pytest.mark.parametrize(
     ("recorded", "fresh", "expected"),
     [

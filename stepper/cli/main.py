@@ -390,7 +390,7 @@ def _get_value_settings(argument: Field[Any]) -> dict[str, Any]:
 
 
 def _get_click_type(argument: Field[Any]) -> Any:
-    """Return the type that checks a value, with its choices or its range."""
+    """Return the Click type that validates the values of an argument."""
     metadata = argument.metadata
     value_type = get_type(argument)
     if "choice" in metadata:

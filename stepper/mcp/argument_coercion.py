@@ -54,7 +54,7 @@ def _coerce_value(schema: Schema, value: Any) -> Any:
 
 
 def _coerce_text(schema_type: str, text: str) -> Any:
-    """Return the value of a JSON type that a text contains, or the text."""
+    """Return a text as a value of a JSON type, or unchanged if it has another type."""
     literal = text.strip()
     if schema_type == "number" and NUMBER.fullmatch(literal):
         return float(literal)

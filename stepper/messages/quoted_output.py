@@ -451,10 +451,11 @@ def format_location(where: str, left_seconds: float | None, trouble: str) -> str
 
 
 def split_pages(outputs: Sequence[dict[str, Any]]) -> list[str]:
-    """Return the quoted text of a cell's outputs, in pages of PAGE_SIZE characters.
+    """Return the quoted text of a cell's outputs, in pages of limited size.
 
-    A page contains whole lines; very long lines are split first. There is at least one
-    page: if the outputs have no text, the page says so.
+    A page has at most PAGE_SIZE characters and contains whole lines; very long lines
+    are split first. There is at least one page: if the outputs have no text, the page
+    says so.
     """
     text = "".join(map(get_output_text, outputs))
     text = _render_text(text).rstrip("\n")

@@ -138,8 +138,9 @@ def _is_different_plan(plan: Plan, former: Plan) -> bool:
 def is_different_notebook(cells: Hashes, runs: Hashes) -> bool:
     """Return whether the notebook contains none of the cells that ran.
 
-    `cells` and `runs` have the hashes of the notebook's cells, and of the sources that
-    ran last. Only the ids are compared. Return False if no cell ran.
+    `cells` maps the ids of the notebook's cells to the hashes of their sources. `runs`
+    maps the ids of the cells that ran to the hashes of the sources that ran last. Only
+    the ids are compared. Return False if no cell ran.
     """
     if not runs:
         return False

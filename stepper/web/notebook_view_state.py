@@ -391,8 +391,7 @@ class NotebookView:
         """Return the running cell from the daemon or the journal, or None."""
         running = self.history.state.running
         cell = self.snapshot["running"]
-        is_outdated = cell is None or (running and cell["cell_id"] != running.cell_id)
-        if running is not None and is_outdated:
+        if running is not None and (cell is None or cell["cell_id"] != running.cell_id):
             # The daemon is not running, or the journal is newer than the snapshot.
             cell = {
                 "name": _format_run_name(running),

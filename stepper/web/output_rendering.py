@@ -355,7 +355,7 @@ def _list_widget_rows(
     children. `visited_ids` contains the ids of the models that already have rows.
     """
     model = models.get(model_id)
-    if model_id in visited_ids or len(visited_ids) > MAX_WIDGETS:
+    if model_id in visited_ids or len(visited_ids) >= MAX_WIDGETS:
         return []
     if not isinstance(model, dict):
         return []

@@ -93,8 +93,8 @@ class StandaloneReplays:
     ) -> str:
         """Return the kernelspec for a notebook, or an empty string for `paths.python`.
 
-        If the kernelspec in the notebook is not installed, raise KernelError, or for a
-        Python notebook, only send a progress event.
+        If the kernelspec in the notebook is not installed, send a progress event and
+        use `paths.python`, or raise KernelError if the language is not Python.
         """
         if self.options.kernel:
             return self.options.kernel

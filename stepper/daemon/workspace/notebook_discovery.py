@@ -215,7 +215,8 @@ class _Refresh:
     def _visit(self, path: str, is_searched: bool) -> None:
         """Keep a folder of the index if it is unchanged; otherwise read the folder.
 
-        A changed folder is also kept if no more entries may be read in this refresh.
+        A folder is also kept if this refresh does not check it, or if it has changed
+        but no more entries may be read in this refresh.
         """
         if path in self.folders:
             return
@@ -230,7 +231,7 @@ class _Refresh:
         try:
             status = os.stat(path)
         except (OSError, ValueError):
-            return  # the folder was removed
+            return  # the folder was removed or cannot be accessed
         stamp = Stamp(status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
         if folder is not None and folder.stamp == stamp:
             self._keep(path, folder)

@@ -297,14 +297,17 @@ def describe_encodings(encodings: list[str], context: bytes) -> str:
 def find_byte_line(path: str, data: bytes, position: int) -> int | None:
     """Return the line number of a byte in a file.
 
-    The byte is found with the bytes that precede it in `data`. Return None if the file
-    does not contain these bytes.
+    If the file does not start with `data`, the byte is found with the bytes that
+    precede it in `data`. Return None if the file does not contain these bytes exactly
+    once.
     """
+    contents = read_start(path, MAX_FILE_SIZE) or b""
+    if contents.startswith(data):
+        return contents.count(b"\n", 0, position) + 1
     start = max(0, position - SEARCHED_SIZE)
     searched = data[start : position + 1]
-    contents = read_start(path, MAX_FILE_SIZE) or b""
     index = contents.find(searched)
-    if index < 0:
+    if index < 0 or contents.find(searched, index + 1) >= 0:
         return None
     end = index + min(position, SEARCHED_SIZE)
     return contents.count(b"\n", 0, end) + 1

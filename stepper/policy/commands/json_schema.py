@@ -85,7 +85,7 @@ def make_argument_schema(argument: Field[Any]) -> Schema:
 def _make_type_schema(argument: Field[Any], *, is_list: bool) -> Schema:
     """Return the schema of an argument's type, with the schema of the items of a list.
 
-    The result is a copy, which the caller may change.
+    The result is a new dict, to which the caller may add keys.
     """
     annotation = get_annotation(argument)
     if not is_list:

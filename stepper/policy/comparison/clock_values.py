@@ -241,12 +241,16 @@ def _has_time_word(value: _Value) -> bool:
 def _is_date_in_run(value: _Value, run: RunTime) -> bool:
     """Return whether a date, or a date and time, may be the time of the run.
 
-    A date alone may differ by up to two days, because the time zone is not known.
+    A date without a time may be up to two days before the start or after the end of the
+    run, because its time zone is not known.
     """
     match = value.match
     if value.kind == "date" and match["clock"] is None:
         day = _parse_date(match["date"])
-        return day is not None and abs(day - run.start) < 2 * DAY_SECONDS
+        if day is None:
+            return False
+        margin = 2 * DAY_SECONDS
+        return -margin < day - run.start < run.seconds + margin
     timestamp = _parse_timestamp(match)
     if timestamp is None:
         return False

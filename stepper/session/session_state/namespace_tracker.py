@@ -50,6 +50,11 @@ class NamespaceTracker:
     async def fetch(self, kernel: Kernel) -> Namespace:
         """Return the namespace; request it from the kernel if it may have changed."""
         if self._is_outdated or not self.current:
+            # An external execution during the request sets the flag again.
             self._is_outdated = False
-            self.current = await kernel.fetch_namespace()
+            try:
+                self.current = await kernel.fetch_namespace()
+            except BaseException:
+                self._is_outdated = True
+                raise
         return self.current

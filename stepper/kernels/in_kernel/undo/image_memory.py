@@ -80,7 +80,7 @@ def estimate_items(sample: list[Any], count: int) -> int:
 
 
 def get_size(value: Any) -> int:
-    """Return the size of an object without the objects that it refers to.
+    """Return the size of an object in bytes, without the objects that it refers to.
 
     Only C code is called: a `__sizeof__` in Python may run the user's code.
     """

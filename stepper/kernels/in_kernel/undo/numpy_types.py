@@ -92,7 +92,7 @@ def list_array_children(state: ArrayState) -> Any:
     if type(state.content) is list:
         return state.content
     if state.content.dtype.hasobject:  # fields with objects
-        return list_objects(state.content.tolist())
+        return list_objects(state.content)
     return []
 
 
@@ -101,17 +101,17 @@ def list_current_children(value: Any) -> Any:
     children = [get_base_class().base.__get__(value)]
     view = view_array(value)
     if view.dtype.hasobject:
-        children += list_objects(view.tolist())
+        children += list_objects(view)
     return children
 
 
-def list_objects(items: Any) -> Any:
-    """Return the items of nested lists and tuples as a flat list."""
-    if type(items) not in (list, tuple):
-        return [items]
+def list_objects(array: Any) -> Any:
+    """Return the objects in an array and in the fields of a structured array."""
+    if array.dtype.kind == "O":
+        return array.ravel().tolist()
     objects = []
-    for item in items:
-        objects += list_objects(item)
+    for name in array.dtype.names or ():
+        objects += list_objects(array[name])
     return objects
 
 
@@ -133,8 +133,7 @@ def has_content(view: Any, content: Any) -> bool:
     if type(content) is list:
         return are_identical(view.ravel().tolist(), content)
     if content.dtype.hasobject:
-        objects = list_objects(view.tolist())
-        return are_identical(objects, list_objects(content.tolist()))
+        return are_identical(list_objects(view), list_objects(content))
     order = "C"
     if view.flags.f_contiguous:
         order = "F"
