@@ -42,7 +42,7 @@ from stepper.policy.commands.cli_commands import Verify
 from stepper.policy.comparison.clock_values import RunTime
 from stepper.policy.comparison.nondeterminism import Sources
 from stepper.policy.comparison.output_items import CellOutputs
-from stepper.policy.comparison.recorded_runs import Recording
+from stepper.policy.comparison.recorded_results import Recording
 from stepper.policy.comparison.upstream_cells import find_upstream_cells
 from stepper.policy.dataflow import name_analysis
 from stepper.policy.model import Cell

@@ -36,7 +36,7 @@ from tests.conftest import Project, scratch
 
 MAX_SECONDS = 60  # notebooks that nbconvert needs longer for are left out
 MAIN = "from stepper.cli.main import main; main()"
-STANDALONE = "from stepper.cli.package_command import main; main()"
+STANDALONE = "from stepper.cli.notebook_stepper import main; main()"
 
 
 def select_smallest(folder: Path, count: int) -> list[Path]:

@@ -324,7 +324,7 @@ def test_mcp_texts_name_tools_with_their_notebook(commands: CommandLines) -> Non
 
 def test_view_page_names_the_notebook_if_there_are_several(tmp_path: Path) -> None:
     from stepper.common.paths import Paths
-    from stepper.web.notebook_views import NotebookList
+    from stepper.web.project_notebook_list import NotebookList
     from tests.conftest import Project
 
     project = Project(tmp_path / "repo")

@@ -44,7 +44,7 @@ from stepper.policy import (
     plan,
 )
 from stepper.policy.changed_cells import select_runnable
-from stepper.policy.commands import command_schema, mcp_commands
+from stepper.policy.commands import command_schema, mcp_cell_commands
 from stepper.policy.configuration import wake_regex
 from stepper.policy.execution_result import CellVersion
 from stepper.policy.model import Cell
@@ -871,7 +871,7 @@ def test_random_plans(data: Any) -> None:
 @make_settings(60, 2000)
 @given(data=ARGUMENTS.map(encode_json) | st.binary(max_size=30) | DEEP.map(str.encode))
 def test_random_arguments(data: bytes) -> None:
-    assert mcp_commands.CellRun in [
+    assert mcp_cell_commands.CellRun in [
         row.arguments for row in command_schema.ALL_COMMANDS.values()
     ]
     for row in command_schema.ALL_COMMANDS.values():

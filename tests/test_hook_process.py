@@ -25,7 +25,7 @@ from stepper.common.errors import DaemonError
 from stepper.common.hook_paths import fnv1a
 from stepper.common.paths import Paths
 from stepper.daemon import claude_code_json
-from stepper.hook import daemon_client, daemon_start, hook_payloads, hook_process
+from stepper.hook import daemon_client, daemon_start, hook_output, hook_process
 from stepper.install import installer
 from tests.conftest import (
     CLIENT,
@@ -312,7 +312,7 @@ def make_payload(**options: object) -> bytes:
 
 
 def test_notebook_copies_are_dropped_from_the_payload() -> None:
-    reduced = hook_payloads.remove_notebook_copies(make_payload())
+    reduced = hook_output.remove_notebook_copies(make_payload())
     assert len(reduced) < len(make_payload()) - 99
     assert (
         claude_code_json.Event(json.loads(reduced)).change
@@ -338,7 +338,7 @@ def test_payload_of_another_shape_is_unchanged(data: bytes) -> None:
         original = json.loads(data)
     except ValueError:
         return  # the daemon reports invalid JSON
-    reduced = json.loads(hook_payloads.remove_notebook_copies(data))
+    reduced = json.loads(hook_output.remove_notebook_copies(data))
     for item in (original, reduced):
         if isinstance(item, dict) and "tool_response" in item:
             item["tool_response"].pop("updated_file", None)

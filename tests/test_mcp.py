@@ -40,8 +40,8 @@ from stepper.hook import daemon_client as hook_client
 from stepper.install import (
     installer,
     mcp_client_config,
+    mcp_client_toml,
     mcp_clients,
-    toml_config,
     trust,
     uninstall,
 )
@@ -164,7 +164,7 @@ def test_tools_match_the_table_with_their_hints(
 
 
 def test_daemon_accepts_every_request_argument() -> None:
-    from stepper.policy.commands import mcp_commands  # noqa: F401  # more rows
+    from stepper.policy.commands import mcp_cell_commands  # noqa: F401  # more rows
 
     for tool in tools.TOOLS.values():
         for action in tool.actions or ("",):
@@ -2010,11 +2010,11 @@ def test_tomlkit_is_loaded_from_the_environment(
     path = [item for item in sys.path if Path(item) != folder]
     monkeypatch.setattr(sys, "path", path)
     with pytest.raises(StepperError, match="the package tomlkit"):
-        toml_config.load_tomlkit(shop.paths)
+        mcp_client_toml.load_tomlkit(shop.paths)
     packages = Path(shop.paths.env, "lib/python3/site-packages")
     packages.mkdir(parents=True)
     (packages / "tomlkit").symlink_to(folder / "tomlkit")
-    assert toml_config.load_tomlkit(shop.paths).parse("a = 1") == {"a": 1}
+    assert mcp_client_toml.load_tomlkit(shop.paths).parse("a = 1") == {"a": 1}
     assert sys.path == path
 
 

@@ -15,7 +15,7 @@ from stepper.daemon.config import Config
 from stepper.daemon.workspace.notebook_paths import NotebookPaths
 from stepper.policy import journal_events, journal_reducer, notebook_identity
 from stepper.policy.model import Cell
-from stepper.web.notebook_views import NotebookList
+from stepper.web.project_notebook_list import NotebookList
 from tests.conftest import Notebook, Project, code, reuse_project, text_of
 from tests.test_mcp import Client, run_scenario, text
 from tests.test_recovery import start_hook_thread

@@ -80,7 +80,7 @@ def test_only_two_modules_know_claude_codes_field_names() -> None:
     for path in (ROOT / "stepper").rglob("*.py"):
         # Jupyter has fields with these names, too
         if (
-            path.name in ("claude_code_json.py", "hook_payloads.py")
+            path.name in ("claude_code_json.py", "hook_output.py")
             or path.parent.name == "jupyter"
         ):
             continue

@@ -29,7 +29,7 @@ from stepper.daemon import hook_events, mcp_handlers
 from stepper.daemon.claude_code_json import Event
 from stepper.daemon.server import Daemon
 from stepper.hook import daemon_client, hook_process
-from stepper.policy.commands import mcp_commands
+from stepper.policy.commands import mcp_cell_commands
 from stepper.policy.commands.command_schema import parse_arguments
 from stepper.session import status_queries, undelivered_reports
 from stepper.session.caller import Caller
@@ -707,7 +707,7 @@ def test_failed_cell_command_selects_the_notebook_if_a_cell_may_have_run(
     command = mcp_handlers.handle_cell_command(
         request,
         workspace.sessions[first.name],
-        parse_arguments(mcp_commands.CellAdd, {"cells": [{"source": "x"}]}),
+        parse_arguments(mcp_cell_commands.CellAdd, {"cells": [{"source": "x"}]}),
     )
     with pytest.raises(StepperError):
         asyncio.run(command)

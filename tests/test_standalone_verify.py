@@ -16,7 +16,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from stepper.cli import package_command, verify_command
+from stepper.cli import notebook_stepper, verify_command
 from stepper.common import hook_paths
 from stepper.common.errors import UsageError
 from stepper.daemon.replay import replay_workspace, standalone, standalone_paths
@@ -25,7 +25,7 @@ from stepper.policy.model import Limits
 from stepper.session.verification import late_outputs
 from tests.conftest import ROOT
 
-PROGRAM = (sys.executable, "-m", "stepper.cli.package_command", "verify")
+PROGRAM = (sys.executable, "-m", "stepper.cli.notebook_stepper", "verify")
 
 
 def write_notebook(path: Path, *cells: tuple[str, str], **kernelspec: str) -> Path:
@@ -139,7 +139,7 @@ def call(
     """Run the program in this process; return its exit code and what it printed."""
     monkeypatch.setattr(sys, "argv", ["notebook-stepper", "verify", *arguments])
     with pytest.raises(SystemExit) as raised:
-        package_command.main()
+        notebook_stepper.main()
     printed = capsys.readouterr()
     return int(str(raised.value.code)), printed.out, printed.err
 

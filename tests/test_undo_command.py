@@ -190,7 +190,7 @@ def test_agent_of_a_stopped_notebook_cannot_undo(
 
 
 def test_live_view_shows_how_far_back_undo_reaches(project: Quick) -> None:  # noqa: F811
-    from stepper.web.notebook_views import NotebookList
+    from stepper.web.project_notebook_list import NotebookList
 
     notebook = project.new("One", "Two")
     notebook.insert("x = 1")

@@ -33,7 +33,7 @@ from stepper.policy.changed_cells import hash_source
 from stepper.policy.model import Fault, Outcome, Verdict
 from stepper.web.access_control import PAGE_POLICY, ViewServer
 from stepper.web.daemon_client import DaemonClient
-from stepper.web.notebook_views import NotebookList
+from stepper.web.project_notebook_list import NotebookList
 from stepper.web.watch_command import render
 from tests.chromium import Browser, Page, wait_until
 from tests.conftest import Notebook, Project, code, reuse_project

@@ -1,6 +1,6 @@
 """Claude Code's hook JSON: parsed payloads, and responses as JSON.
 
-Only this module and `hook/hook_payloads` contain Claude Code's field names, which were
+Only this module and `hook/hook_output` contain Claude Code's field names, which were
 determined by tests: see docs/development/claude-code.md.
 """
 
@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from stepper.hook.hook_payloads import (
+from stepper.hook.hook_output import (
     SILENT,
     encode_json,
     format_context,
@@ -26,7 +26,7 @@ from stepper.messages.digest.notebook_digest import DigestPart
 from stepper.policy.commands.command_lines import PROGRAM, replace_program
 from stepper.policy.model import CellEdit, Consent, FileWrite
 
-# Includes the functions of `hook_payloads`, so that the daemon uses one module.
+# Includes the functions of `hook_output`, so that the daemon uses one module.
 __all__ = [
     "SILENT",
     "Event",

@@ -21,7 +21,7 @@ from typing import Any
 from stepper import __version__
 from stepper.common.errors import StepperError, UsageError
 from stepper.daemon.request import Request, make_current, report_progress
-from stepper.daemon.workspace import resume_target
+from stepper.daemon.workspace import stopped_notebook_choice
 from stepper.daemon.workspace.project_notebooks import parse_plan
 from stepper.messages import attached_clients, command_messages
 from stepper.notebooks import jupyter_saves
@@ -32,7 +32,7 @@ from stepper.policy.commands.command_lines import CommandLines
 from stepper.policy.model import Consent, Limits, Plan
 from stepper.policy.notebook_state import State
 from stepper.session import (
-    attach,
+    connection_details,
     interrupts,
     notebook_commands,
     output_following,
@@ -75,7 +75,7 @@ async def handle_command(name: str, payload: bytes, request: Request) -> bytes:
     """
     if name.startswith("cell "):
         # The import adds these commands to ALL_COMMANDS.
-        import_module("stepper.policy.commands.mcp_commands")
+        import_module("stepper.policy.commands.mcp_cell_commands")
     command = command_schema.ALL_COMMANDS.get(name)
     if command is None or not command.needs_daemon:
         message = f"the daemon (version {__version__}) has no command {name[:100]!r}"
@@ -206,8 +206,8 @@ async def _open_session(request: Request, arguments: Any, name: str | None) -> S
                 return await _open_session_to_resume(request, arguments)
         case cli_commands.Status(resumes=True):
             if not name:
-                command = resume_target.ResumeCommand("lift_stop", "", "tool")
-                return await resume_target.find_target(
+                command = stopped_notebook_choice.ResumeCommand("lift_stop", "", "tool")
+                return await stopped_notebook_choice.find_target(
                     workspace, request.cwd, request.owner, command
                 )
     return workspace.find_session(name, request.cwd, request.owner)
@@ -229,8 +229,8 @@ async def _open_session_to_resume(request: Request, arguments: Any) -> Session:
     command_type = type(arguments)
     name = command_type.__name__.lower()
     message = getattr(arguments, MESSAGE_ARGUMENTS[command_type])
-    command = resume_target.ResumeCommand(name, message, interface)
-    return await resume_target.find_target(
+    command = stopped_notebook_choice.ResumeCommand(name, message, interface)
+    return await stopped_notebook_choice.find_target(
         request.workspace, request.cwd, request.owner, command
     )
 
@@ -518,7 +518,7 @@ async def _answer_query(request: Request, session: Session, arguments: Any) -> o
             sessions = list(request.workspace.sessions.values())
             return await view_snapshot.take_snapshot(session, sessions, arguments)
         case cli_commands.Attach():
-            return await attach.get_connection_details(session)
+            return await connection_details.get_connection_details(session)
         case cli_commands.Plan():
             return status_queries.get_plan(session)
     from stepper.daemon import mcp_handlers

@@ -16,7 +16,7 @@ from stepper.common.errors import NotebookError, StepperError, UsageError
 from stepper.common.text import format_count, one_line
 from stepper.daemon import claude_code_json, pre_tool_use, read_events
 from stepper.daemon.claude_code_json import Event
-from stepper.daemon.workspace import resume_target
+from stepper.daemon.workspace import stopped_notebook_choice
 from stepper.daemon.workspace.notebook_paths import UncoveredError
 from stepper.daemon.workspace.project_notebooks import Workspace
 from stepper.messages import command_messages, run_report, status_text
@@ -582,10 +582,10 @@ async def _find_resume_target(
         session = workspace.find_session(notebook, project)
         return ResumeTarget(session, PromptCommand(words, message))
     if await workspace.open_stopped_sessions():
-        resume_command = resume_target.ResumeCommand(
+        resume_command = stopped_notebook_choice.ResumeCommand(
             RESUME_NAMES[words], message, "slash"
         )
-        current = await resume_target.find_target(
+        current = await stopped_notebook_choice.find_target(
             workspace, project, owner, resume_command
         )
     return ResumeTarget(current, PromptCommand(words, message))

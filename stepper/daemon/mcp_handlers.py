@@ -12,7 +12,7 @@ from typing import Any
 
 from stepper.daemon import resource_usage
 from stepper.daemon.request import Request, make_current, report_progress
-from stepper.policy.commands import cli_commands, command_schema, mcp_commands
+from stepper.policy.commands import cli_commands, command_schema, mcp_cell_commands
 from stepper.session import (
     mcp_responses,
     notebook_commands,
@@ -35,7 +35,7 @@ async def handle_cell_command(
     A command that edits cells makes the notebook the current one, unless the command
     is refused or fails before a cell runs.
     """
-    if not isinstance(arguments, mcp_commands.CellEditArguments):
+    if not isinstance(arguments, mcp_cell_commands.CellEditArguments):
         return await _dispatch(request, session, arguments)
     workspace = request.workspace
     with make_current(request, session) as former_currents:
@@ -56,15 +56,15 @@ def _is_refusal(response: object) -> bool:
 async def _dispatch(request: Request, session: Session, arguments: Any) -> object:
     """Execute a command on cells, which is determined by the type of `arguments`."""
     match arguments:
-        case mcp_commands.CellRun() | mcp_commands.CellAdd():
+        case mcp_cell_commands.CellRun() | mcp_cell_commands.CellAdd():
             return await _write_cells(request, session, arguments)
-        case mcp_commands.CellChange():
+        case mcp_cell_commands.CellChange():
             return await cell_operations.change_cells(
                 session, arguments, request.consent
             )
-        case mcp_commands.CellUndelivered():
+        case mcp_cell_commands.CellUndelivered():
             return responses.TextResponse(undelivered_reports.pop_text(session))
-        case mcp_commands.CellRead():
+        case mcp_cell_commands.CellRead():
             return await cell_reading.read_cells(session, arguments, request.owner)
     raise NotImplementedError(type(arguments).__name__)
 
@@ -75,14 +75,14 @@ async def add_first_cells(
     """Add the first cells to a new notebook, and run them unless `run` is false."""
     names = ("cells", "run", "wait_seconds")
     values = {name: getattr(new, name) for name in names}
-    arguments = command_schema.parse_arguments(mcp_commands.CellAdd, values)
+    arguments = command_schema.parse_arguments(mcp_cell_commands.CellAdd, values)
     return await _write_cells(request, session, arguments)
 
 
 async def _write_cells(
     request: Request,
     session: Session,
-    arguments: mcp_commands.CellRun | mcp_commands.CellAdd,
+    arguments: mcp_cell_commands.CellRun | mcp_cell_commands.CellAdd,
 ) -> mcp_responses.CellRunResponse:
     """Write cells to a notebook, and run them unless `run` is false.
 
@@ -94,7 +94,7 @@ async def _write_cells(
 
     def start_work() -> time_limited_runs.Work:
         """Return the coroutine that writes and runs the cells."""
-        if isinstance(arguments, mcp_commands.CellRun):
+        if isinstance(arguments, mcp_cell_commands.CellRun):
             return cell_operations.run_cell(session, arguments, caller, consent)
         return cell_operations.add_cells(session, arguments, caller, consent)
 

@@ -366,7 +366,7 @@ static char *find_in_payload(char *start, const char *text) {
 }
 
 /* Remove the two copies of the notebook from the payload, which stays in memory while this process
- * waits. `remove_notebook_copies` in hook_payloads.py describes their position. */
+ * waits. `remove_notebook_copies` in hook_output.py describes their position. */
 static void remove_notebook_copies(void) {
     static const char start_text[] = "\"original_file\":\"", end_text[] = "\"},\"tool_use_id\":\"";
     char *response = find_in_payload(payload.data, "\"tool_response\":{");

@@ -65,9 +65,9 @@ def hook() -> None:
         if event in READS:
             end_read_time()
     except Exception as error:
-        from stepper.hook import hook_payloads
+        from stepper.hook import hook_output
 
-        response = hook_payloads.format_failure(event, error, payload_bytes, root)
+        response = hook_output.format_failure(event, error, payload_bytes, root)
     try:
         while response:
             written_count = posix.write(1, response)
@@ -96,9 +96,9 @@ def _get_response(
     # before the payload, because the payload of an edit is large.
     may_respond = not response and event in NEVER_LAUNCH
     if may_respond and b"notebook" in payload_bytes.lower():
-        from stepper.hook import hook_payloads
+        from stepper.hook import hook_output
 
-        response = hook_payloads.respond_without_daemon(event, payload_bytes)
+        response = hook_output.respond_without_daemon(event, payload_bytes)
     return response
 
 
@@ -176,7 +176,7 @@ def notify_agent(
     """
     import os
 
-    from stepper.hook import hook_payloads
+    from stepper.hook import hook_output
 
     parent = os.getppid()
     is_first = event == "Wake" and not client_result
@@ -188,7 +188,7 @@ def notify_agent(
         return False
     if not is_first and event != "Rearm":
         event = "Wake again"
-    request = hook_payloads.remove_notebook_copies(payload_bytes)
+    request = hook_output.remove_notebook_copies(payload_bytes)
     compiled_client = os.path.join(os.path.dirname(sys.executable), "hook")
     if client_result and os.access(compiled_client, os.X_OK):
         # The client reads the payload and gets the arguments as in its first call.

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from stepper.common.errors import StepperError, UsageError
 from stepper.common.paths import Paths, read_install_record
-from stepper.install import claude_settings, doctor, mcp_starter, toml_config, trust
+from stepper.install import claude_settings, doctor, mcp_client_toml, mcp_starter, trust
 from stepper.install.install_checks import check_links
 from stepper.install.install_file_io import (
     format_editor_command,
@@ -25,8 +25,8 @@ from stepper.install.install_file_io import (
     remove_empty,
     write,
 )
+from stepper.install.mcp_client_toml import NAME, Entry, is_ours, merge_entries
 from stepper.install.mcp_clients import STARTER, Client, get_clients
-from stepper.install.toml_config import NAME, Entry, is_ours, merge_entries
 
 # The number of projects in one file that may have the same folder name.
 MAX_SAME_NAMES = 100
@@ -217,7 +217,7 @@ def _format_entry(client: Client, project: str) -> str:
     """Return the lines that the user can add to a client's file."""
     entry = client.make_entry(project)
     if client.is_toml:
-        return toml_config.format_table(entry).rstrip()
+        return mcp_client_toml.format_table(entry).rstrip()
     name = _choose_server_name(client, Paths(project), {})
     servers: Any = [entry] if "name" in entry else {name: entry}
     return json.dumps({client.key: servers}, indent=2, ensure_ascii=False)
@@ -284,7 +284,7 @@ def _add_to_text(client: Client, text: str | None, paths: Paths) -> str:
     entry = client.make_entry(paths.project)
     if client.is_toml:
         name_error = _make_name_error(path, NAME)
-        return toml_config.add_table(text or "", entry, path, paths, name_error)
+        return mcp_client_toml.add_table(text or "", entry, path, paths, name_error)
     data = _parse_settings(text or "", path, _format_entry(client, paths.project))
     servers: Any
     new_servers: Any
@@ -369,7 +369,7 @@ def _remove_from_text(
     file. Return `original` if stepper's entries are the only change.
     """
     if client.is_toml:
-        remaining = toml_config.remove_table(text, paths)
+        remaining = mcp_client_toml.remove_table(text, paths)
         if remaining == text:
             return text
         is_original = remaining.strip() == (original or "").strip()

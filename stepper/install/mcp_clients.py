@@ -16,7 +16,7 @@ from typing import Any
 
 from stepper.common.paths import Paths, read_install_record
 from stepper.install import claude_settings, mcp_starter
-from stepper.install.toml_config import NAME, SERVERS, Entry
+from stepper.install.mcp_client_toml import NAME, SERVERS, Entry
 
 EVENT = "Mcp"
 SCRIPT = claude_settings.SCRIPT

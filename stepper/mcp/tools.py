@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import Any
 
-from stepper.policy.commands import mcp_commands
+from stepper.policy.commands import mcp_cell_commands
 from stepper.policy.commands.command_schema import (
     ALL_COMMANDS,
     Arguments,
@@ -277,7 +277,7 @@ ROWS = (
         about="List the notebooks of the project with state, finished steps, kernel,"
         " memory and age, and mark the current one. A page has at most 40 notebooks.",
         command="list",
-        declaration=mcp_commands.ListPage,
+        declaration=mcp_cell_commands.ListPage,
         selected=("filter", "all", "page"),
         reads=True,
     ),

@@ -17,7 +17,7 @@ from stepper.common.text import one_line, shell_quote
 from stepper.notebooks.cell_updates import get_tags
 from stepper.notebooks.file_state import FileSignature, FileState, get_file_signature
 from stepper.policy.changed_cells import hash_source
-from stepper.policy.configuration import kernel_languages
+from stepper.policy.configuration import kernelspec_languages
 from stepper.policy.execution_result import CellVersion
 from stepper.policy.model import Cell, parse_moment
 
@@ -180,7 +180,7 @@ def _get_language(metadata: dict[str, Any]) -> str:
     kernelspec = _as_object(metadata.get("kernelspec"))
     name = language_info.get("name") or kernelspec.get("language")
     if not name:
-        name = kernel_languages.guess_language(str(kernelspec.get("name")))
+        name = kernelspec_languages.guess_language(str(kernelspec.get("name")))
     return str(name or "python").lower()
 
 

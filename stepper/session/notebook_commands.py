@@ -54,9 +54,9 @@ from stepper.session.caller import Caller
 from stepper.session.cells.cell_run import judge_execution, run_cell
 from stepper.session.cells.sequence_result import SequenceResult
 from stepper.session.protocols import Kernel
+from stepper.session.rerun_output_changes import RecordedOutputs
 from stepper.session.session import Session
 from stepper.session.session_state.notebook_journal import format_now
-from stepper.session.verification.recorded_output_changes import RecordedOutputs
 
 # An answer to `continue` that reopens a skipped step.
 REOPENED_STEP = re.compile(r"(?:reopen )?(?:step )?(\d{1,6})", re.IGNORECASE)

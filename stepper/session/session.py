@@ -23,7 +23,7 @@ from stepper.notebooks.notebook_document import Document
 from stepper.notebooks.notebook_file import IpynbFile
 from stepper.policy import journal_events, plan
 from stepper.policy.comparison.output_comparison import PixelComparison
-from stepper.policy.configuration import kernel_languages
+from stepper.policy.configuration import kernelspec_languages
 from stepper.policy.dataflow import run_history
 from stepper.policy.dataflow.name_effects import NameUsage
 from stepper.policy.execution_result import Execution
@@ -287,7 +287,7 @@ class Session:
             raise NotebookError(
                 f"the language of {self.name} is {document.language!r}, but the"
                 " selected kernel runs Python",
-                kernel_languages.format_kernel_hint(
+                kernelspec_languages.format_kernel_hint(
                     self.name, document.language, document.kernelspec_name
                 ),
             )

@@ -26,7 +26,7 @@ from tornado import escape, iostream, web
 
 from stepper.common.paths import Paths
 from stepper.web.notebook_view_state import NotebookView
-from stepper.web.notebook_views import NotebookList
+from stepper.web.project_notebook_list import NotebookList
 
 HOST = "127.0.0.1"
 HTTP_PORT = 80  # the port that browsers omit in the Host header

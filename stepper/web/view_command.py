@@ -18,7 +18,7 @@ from stepper.common.paths import Paths
 from stepper.hook import daemon_client
 from stepper.web.access_control import HOST, REDIRECT_PAGE, ViewServer
 from stepper.web.http_server import bind_socket, serve
-from stepper.web.notebook_views import NotebookList
+from stepper.web.project_notebook_list import NotebookList
 
 REDIRECT_FILE = re.compile(r"view-(\d+)\.html")
 DISPLAY_VARIABLES = ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY")

@@ -29,7 +29,7 @@ from stepper.messages.run_report import format_seconds
 from stepper.messages.status_text import format_no_notebook, format_step
 from stepper.policy.commands.command_lines import PROGRAM, CommandLines
 from stepper.web.notebook_view_state import NotebookView, Row
-from stepper.web.notebook_views import NotebookList
+from stepper.web.project_notebook_list import NotebookList
 
 REFRESH_SECONDS = 0.25
 OUTPUT_LINES = 8  # the number of output lines of the running cell

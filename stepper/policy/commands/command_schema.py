@@ -81,7 +81,8 @@ class Command:
         return " ".join(first_paragraph.split())
 
 
-# The commands of all imported modules, by name. MCP commands are in `mcp_commands`.
+# The commands of all imported modules, by name. Commands that only MCP has are in
+# `mcp_cell_commands`.
 ALL_COMMANDS: dict[str, Command] = {}
 
 

@@ -16,7 +16,7 @@ from stepper.messages.marks import OK_MARK
 from stepper.messages.run_report import Report, RunSummary
 from stepper.policy import cell_list_edits, changed_cells, edit_gate
 from stepper.policy.changed_cells import hash_source
-from stepper.policy.commands import cli_commands, mcp_commands
+from stepper.policy.commands import cli_commands, mcp_cell_commands
 from stepper.policy.model import Cell, Consent, Verdict
 from stepper.session import responses, stale_cells, status_queries, undelivered_reports
 from stepper.session.background import backgrounding
@@ -34,7 +34,10 @@ SelectExisting = Callable[[Sequence[Cell]], list[Cell]]
 
 
 async def run_cell(
-    session: Session, arguments: mcp_commands.CellRun, caller: Caller, consent: Consent
+    session: Session,
+    arguments: mcp_cell_commands.CellRun,
+    caller: Caller,
+    consent: Consent,
 ) -> Report:
     """Write, edit or replace a cell and run it, or run an existing cell.
 
@@ -86,7 +89,7 @@ async def run_cell(
     return await _write_and_run(session, rearrange, caller, consent, select_existing)
 
 
-def _check_run_arguments(arguments: mcp_commands.CellRun) -> None:
+def _check_run_arguments(arguments: mcp_cell_commands.CellRun) -> None:
     """Raise UsageError if arguments of `run_cell` are missing or contradictory."""
     has_source = arguments.source is not None
     is_edit = arguments.old_string is not None
@@ -122,7 +125,10 @@ def _check_run_arguments(arguments: mcp_commands.CellRun) -> None:
 
 
 async def add_cells(
-    session: Session, arguments: mcp_commands.CellAdd, caller: Caller, consent: Consent
+    session: Session,
+    arguments: mcp_cell_commands.CellAdd,
+    caller: Caller,
+    consent: Consent,
 ) -> Report:
     """Write new cells and run them until one fails.
 
@@ -462,7 +468,7 @@ def _explain_refusal(
 
 
 async def change_cells(
-    session: Session, arguments: mcp_commands.CellChange, consent: Consent
+    session: Session, arguments: mcp_cell_commands.CellChange, consent: Consent
 ) -> CellChangeResponse:
     """Delete or move cells, or clear their outputs, even while a cell is running.
 
@@ -522,7 +528,7 @@ async def change_cells(
     )
 
 
-def _check_change_arguments(arguments: mcp_commands.CellChange) -> None:
+def _check_change_arguments(arguments: mcp_cell_commands.CellChange) -> None:
     """Raise UsageError if the arguments of `change_cells` are invalid."""
     if not arguments.cell_ids:
         raise UsageError("`cell_ids` is empty: there is nothing to change")

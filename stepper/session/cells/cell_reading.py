@@ -15,7 +15,7 @@ from stepper.messages.digest.output_digest import list_notes
 from stepper.messages.quoted_output import get_output_text, split_pages
 from stepper.policy import cell_list_edits
 from stepper.policy.changed_cells import hash_source
-from stepper.policy.commands import mcp_commands
+from stepper.policy.commands import mcp_cell_commands
 from stepper.policy.execution_result import CellVersion
 from stepper.policy.model import Cell
 from stepper.session import status_queries
@@ -29,7 +29,7 @@ TITLE = "Output:\n"
 
 
 async def read_cells(
-    session: Session, arguments: mcp_commands.CellRead, owner: str
+    session: Session, arguments: mcp_cell_commands.CellRead, owner: str
 ) -> CellReadResponse:
     """Return pages of the digest of the requested cells.
 

@@ -9,7 +9,7 @@ from stepper.messages.run_report import RunSummary, format_seconds
 from stepper.notebooks.notebook_document import Document
 from stepper.policy import cell_directives, run_decisions
 from stepper.policy.commands.command_lines import CommandLines
-from stepper.policy.comparison import recorded_runs
+from stepper.policy.comparison import recorded_results
 from stepper.policy.dataflow import unresolved_names
 from stepper.policy.model import Outcome
 from stepper.session import stale_cells
@@ -46,7 +46,7 @@ def describe_failure(
     cause = _find_cause(session, document, summary, failures)
     if not cause:
         recorded = document.get_recorded_outputs(summary.cell) or ()
-        cause = recorded_runs.describe_recorded_error(recorded)
+        cause = recorded_results.describe_recorded_error(recorded)
     error = _remove_advice(summary.run.error)
     if cause:
         return f"{error} ({cause})"

@@ -9,7 +9,7 @@ from stepper.notebooks.notebook_document import Document
 from stepper.policy import changed_cells
 from stepper.policy.comparison import (
     clock_values,
-    recorded_runs,
+    recorded_results,
     thread_order,
     verify_results,
     volatile_outputs,
@@ -24,14 +24,14 @@ from stepper.policy.comparison.output_comparison import (
     compare_outputs,
 )
 from stepper.policy.comparison.output_items import CellOutputs
-from stepper.policy.comparison.recorded_runs import Recording
+from stepper.policy.comparison.recorded_results import Recording
 from stepper.policy.comparison.rerun_comparison import remove_pager_text
 from stepper.policy.comparison.upstream_cells import find_upstream_cells
 from stepper.policy.comparison.verify_results import PackageChange
 from stepper.policy.model import Cell, Outcome
+from stepper.session.rerun_output_changes import DRAWING_PACKAGES
 from stepper.session.session import Session
 from stepper.session.verification.partial_replays import FULL_REPLAY, PartialReplay
-from stepper.session.verification.recorded_output_changes import DRAWING_PACKAGES
 from stepper.session.verification.replay import ReplayResult
 
 Models = widget_outputs.Models
@@ -72,7 +72,7 @@ class ReplayFindings:
         cells = changed_cells.select_runnable(document.cells)
         recorded = {cell.index: document.get_recorded_outputs(cell) for cell in cells}
         deadlines = {
-            cell.index: recorded_runs.choose_deadline(
+            cell.index: recorded_results.choose_deadline(
                 cell.source, document.get_recorded_seconds(cell), limits
             )
             for cell in cells
@@ -327,7 +327,7 @@ def _is_comparable(findings: ReplayFindings, cell: Cell) -> bool:
     if failed.run.outcome is not Outcome.ERROR or fault is None:
         return False
     recorded = findings.recording.outputs[cell.index] or ()
-    return recorded_runs.has_error_of_class(fault.ename, recorded)
+    return recorded_results.has_error_of_class(fault.ename, recorded)
 
 
 def _collect_figure_descriptions(session: Session) -> Mapping[str, str]:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from stepper.common.errors import StepperError
-from stepper.policy.comparison.recorded_runs import Outputs, Recording
+from stepper.policy.comparison.recorded_results import Outputs, Recording
 from stepper.policy.execution_result import CellVersion
 from stepper.policy.model import Cell
 from stepper.session.session import Session

@@ -12,9 +12,9 @@ from stepper.common.errors import KernelError, StepperError
 from stepper.messages.run_report import RunSummary
 from stepper.notebooks.journal_file import SyncMode
 from stepper.policy import changed_cells
-from stepper.policy.comparison import recorded_runs, widget_outputs
+from stepper.policy.comparison import recorded_results, widget_outputs
 from stepper.policy.comparison.output_items import CellOutputs
-from stepper.policy.comparison.recorded_runs import Recording
+from stepper.policy.comparison.recorded_results import Recording
 from stepper.policy.model import Cell, Outcome, Verdict, parse_moment
 from stepper.session import progress_events
 from stepper.session.caller import Caller
@@ -213,7 +213,7 @@ def _has_recorded_error(summary: RunSummary, recording: Recording) -> bool:
     if summary.run.outcome is not Outcome.ERROR or fault is None:
         return False
     recorded = recording.outputs.get(summary.cell.index) or ()
-    return recorded_runs.has_recorded_error(fault, summary.outputs, recorded)
+    return recorded_results.has_recorded_error(fault, summary.outputs, recorded)
 
 
 def _continues_below(summary: RunSummary, recording: Recording) -> bool:
