@@ -25,9 +25,6 @@ from stepper.policy.model import Cell, Verdict, parse_moment
 from stepper.session.session import Session
 from stepper.session.verification.late_outputs import LATE_SECONDS
 
-# Another version of these packages may draw the same figure differently.
-DRAWING_PACKAGES = ("matplotlib", "PIL", "seaborn")
-
 
 class RecordedOutputs:
     """The outputs that a notebook's cells had before they were rerun."""
@@ -128,7 +125,9 @@ class RecordedOutputs:
         """
         state = self.session.state
         packages = verify_results.find_changed_packages(self.packages, state.packages)
-        is_redrawn = any(package.name in DRAWING_PACKAGES for package in packages)
+        is_redrawn = any(
+            package.name in verify_results.DRAWING_PACKAGES for package in packages
+        )
         facts = {key: text for run in state.runs for key, text in run.figures.items()}
         changed = []
         for summary in compared:

@@ -14,6 +14,9 @@ from stepper.policy.comparison.output_comparison import ReplayVerdict
 from stepper.policy.model import Cell
 from stepper.policy.reloaded_modules import SOURCE_PREFIX
 
+# Another version of these packages may draw the same figure differently.
+DRAWING_PACKAGES = ("matplotlib", "PIL", "seaborn")
+
 
 @dataclass(frozen=True)
 class CellVerdict:

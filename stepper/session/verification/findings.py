@@ -29,7 +29,6 @@ from stepper.policy.comparison.rerun_comparison import remove_pager_text
 from stepper.policy.comparison.upstream_cells import find_upstream_cells
 from stepper.policy.comparison.verify_results import PackageChange
 from stepper.policy.model import Cell, Outcome
-from stepper.session.rerun_output_changes import DRAWING_PACKAGES
 from stepper.session.session import Session
 from stepper.session.verification.partial_replays import FULL_REPLAY, PartialReplay
 from stepper.session.verification.replay import ReplayResult
@@ -175,7 +174,9 @@ def update_differences(
     Cells that failed, did not run or have no recorded outputs are not compared.
     """
     packages = find_changed_packages(session, findings)
-    is_redrawn = any(package.name in DRAWING_PACKAGES for package in packages)
+    is_redrawn = any(
+        package.name in verify_results.DRAWING_PACKAGES for package in packages
+    )
     figures = _collect_figure_descriptions(session)
     for cell in cells:
         new_outputs = findings.first.shown.get(cell.index)
