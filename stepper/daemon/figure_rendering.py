@@ -70,7 +70,10 @@ async def render_figures(
         )
     lines = []
     for number, path in enumerate(rendered, 1):
-        os.chmod(path, 0o600, follow_symlinks=False)
+        # This removes the permissions of other users. `os.chmod` cannot refuse links
+        # with a glibc older than 2.32.
+        handle = secure_files.open_private(path, os.O_RDONLY)
+        os.close(handle)
         lines.append(f"Figure {number}: {request.workspace.paths.relpath(path)}")
     return responses.OutputPage(
         notebook=session.name,

@@ -39,9 +39,9 @@ def list_run_hashes(state: State) -> dict[str, str]:
 def count_unchanged(cells: Hashes, runs: Hashes) -> int:
     """Return the number of cells that have not changed since their last run.
 
-    `cells` has the current hashes of the notebook's cells, and `runs` the hashes of the
-    sources that ran last. Return 0 if fewer than half of the cells that ran still
-    exist.
+    `cells` maps the ids of the notebook's cells to the current hashes, and `runs` the
+    ids of the cells that ran to the hashes of the sources that ran last. Return 0 if
+    fewer than half of the cells that ran still exist.
     """
     shared_ids = cells.keys() & runs.keys()
     if 2 * len(shared_ids) < len(runs):
