@@ -366,7 +366,7 @@ def test_false_criterion_leaves_the_step_open() -> None:
         in command_messages.format_plan(run_state)[0]
     )
     assert (
-        '(its criterion is false: replace its cell, or `stepper confirm "REASON"`)'
+        '(its criterion is false: replace its cell, or run `stepper confirm "REASON"`)'
         in command_messages.format_next(run_state)
     )
     with pytest.raises(ValueError, match="has already run"):

@@ -993,7 +993,7 @@ def test_skill_name_used_by_the_user_is_skipped(repo, kernel, capsys):
     setup(repo, kernel=kernel)
     out = capsys.readouterr().out
     assert "not installed, because you have skills with these names: fix" in out
-    assert "instead of /fix, use in a terminal: stepper fix" in out
+    assert "in a terminal, use stepper fix instead of /fix" in out
     assert user_skill.read_text().endswith("mine\n")
     assert {*skill_states.list_our_skills(repo)} == {
         *skill_states.load_shipped_skills()

@@ -304,7 +304,7 @@ def test_cell_interrupted_during_kernel_start_does_not_run(
         notification = edit.woken
     assert "NOT run: interrupted while the kernel waited in a queue" in notification
     assert NO_ANSWER.search(notification)
-    assert "stepper cancels it when SLURM answers again" in notification
+    assert "stepper will cancel it when SLURM answers again" in notification
     assert project.json("history") == []
 
 

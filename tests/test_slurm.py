@@ -1084,7 +1084,9 @@ def test_job_that_cannot_be_cancelled_is_cancelled_by_the_next_daemon(
     monkeypatch.setattr(slurm_cli, "COMMAND_SECONDS", 1)
     with (
         second_harness.lab.frozen(),
-        pytest.raises(KernelError, match="may still be running; stepper cancels it"),
+        pytest.raises(
+            KernelError, match="may still be running; stepper will cancel it"
+        ),
     ):
         second_harness.wait(second_harness.kernel.shutdown())
     monkeypatch.setattr(slurm_cli, "COMMAND_SECONDS", 15)

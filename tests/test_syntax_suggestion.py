@@ -64,30 +64,30 @@ READS_WITH = [
     ),
     (
         "if a:\n    b\nc = 3\nelif d:\n    e",
-        "line 3 indented by 4 spaces (now 0), in the block of line 1",
+        "line 3 indented to 4 spaces (now 0), in the block of line 1",
     ),
     (
         "for a in b:\n    if a:\n        c\nelif e:\n    f",
-        "lines 4–5 indented by 4 spaces (now 0)",
+        "lines 4–5 indented to 4 spaces (now 0)",
     ),
     (
         "def f():\n    x\ny = 3\nreturn y",
-        "lines 3–4 indented by 4 spaces (now 0), in the block of line 1",
+        "lines 3–4 indented to 4 spaces (now 0), in the block of line 1",
     ),
     (
         "def f():\n        a\n    b",
-        "line 3 indented by 8 spaces (now 4), in the block of line 1",
+        "line 3 indented to 8 spaces (now 4), in the block of line 1",
     ),
     (
         "def f():\n    a\n  b",
-        "line 3 indented by 4 spaces (now 2), in the block of line 1",
+        "line 3 indented to 4 spaces (now 2), in the block of line 1",
     ),
     ("if a:\n    # later\nelse:\n    b", "a body (for example `pass`) below line 1"),
-    ("if a:\nb", "line 2 indented by 4 spaces (now 0), in the block of line 1"),
-    ("a = 3\n    b = 4", "line 2 indented by 0 spaces (now 4)"),
+    ("if a:\nb", "line 2 indented to 4 spaces (now 0), in the block of line 1"),
+    ("a = 3\n    b = 4", "line 2 indented to 0 spaces (now 4)"),
     (
         "if a:\n b\n    c",
-        "line 3 indented by 1 space (now 4), in the block of line 1",
+        "line 3 indented to 1 space (now 4), in the block of line 1",
     ),
     (
         "def f(x):\n    y = await g(x)\n    return y",

@@ -16,11 +16,13 @@ from typing import Any
 
 import pytest
 
+from stepper.common.paths import Paths
 from stepper.policy import journal_events
 from stepper.policy.model import Fault, Outcome, Verdict
 from stepper.web.access_control import encode_json
 from stepper.web.html_tables import parse_tables
 from stepper.web.journal_reader import RunHistory
+from stepper.web.notebook_views import NotebookList
 from stepper.web.output_rendering import (
     HEAD_CHARACTERS,
     TAIL_CHARACTERS,
@@ -531,3 +533,25 @@ def test_equal_plotly_bar_traces_are_side_by_side() -> None:
     svg = render_svg({"data": [trace, dict(trace)]})
     lefts = re.findall(r'<rect x="([0-9.]+)" y="[0-9.]+" width="[0-9.]+"', svg)
     assert len(set(lefts[:2])) == 2
+
+
+def test_page_data_is_built_again_for_a_snapshot_at_the_same_address(
+    tmp_path: Path,
+) -> None:
+    # The requests of several pages can replace the snapshot more than once before
+    # `page_data` is built.
+    path = tmp_path / "notebooks" / "a.ipynb"
+    path.parent.mkdir()
+    path.write_text('{"cells": [], "nbformat": 4}')
+    view = NotebookList(Paths(str(tmp_path))).get_view("notebooks/a.ipynb")
+    assert view is not None
+    for _ in range(5):
+        page_data = view.refresh("")
+        address = id(view.snapshot)
+        kept = []  # so that their addresses are not reused
+        for _ in range(200):
+            view._request_snapshot()
+            if id(view.snapshot) == address:
+                break
+            kept.append(view.snapshot)
+        assert view.refresh("") is not page_data

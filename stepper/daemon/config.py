@@ -391,7 +391,10 @@ class Config:
         self._file_state: FileState | None = None
 
     def load_limits(self) -> Limits:
-        """Return the current limits; raise UsageError if the file is not valid."""
+        """Return the current limits.
+
+        Raise UsageError if the file is not valid or can't be read.
+        """
         file_state = read_file_state(self.paths.config)
         if file_state != self._file_state:
             self._limits = load(self.paths)

@@ -494,7 +494,7 @@ def _indent(lines: Sequence[str], block: Block) -> Edit:
     old_width = _get_indentation(lines[first])
     new_width = old_width + block.change
     plural = "" if new_width == 1 else "s"
-    description = f"{name} indented by {new_width} space{plural} (now {old_width})"
+    description = f"{name} indented to {new_width} space{plural} (now {old_width})"
     if block.header is not None:
         description += f", in the block of line {block.header + 1}"
     source = "\n".join(new_lines)

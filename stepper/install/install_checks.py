@@ -117,7 +117,10 @@ def check_links(project: Path, *other_names: str, claude: bool = True) -> None:
 
 
 def check_paths(project: Path, *names: str) -> None:
-    """Raise StepperError if a path has the wrong type or is not writable."""
+    """Raise StepperError if a path of the project has the wrong type or permissions.
+
+    Paths that do not exist are allowed.
+    """
     for name in names:
         path = project / name
         if not os.path.lexists(path):

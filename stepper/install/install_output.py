@@ -7,7 +7,7 @@ import sys
 
 
 def print_line(name: str, text: str) -> None:
-    """Print a line on a part of the installation.
+    """Print a line about a part of the installation.
 
     The installation continues if the output is a closed pipe, such as with `| head`.
     """

@@ -84,7 +84,7 @@ COMMAND_CODE = (
 
 
 def apply(options: argparse.Namespace) -> None:
-    """Set up the project, after install.sh created the environment."""
+    """Set up the project, after install.sh has created the environment."""
     choice = check_and_choose_interpreter(options)
     paths = Paths(options.target)
     project = Path(paths.project)
@@ -644,7 +644,7 @@ def _install_skills(project: Path) -> None:
     for name in changes.get(SKILL_CHANGES["foreign"], ()):
         if name in TERMINAL_COMMANDS:
             command = TERMINAL_COMMANDS[name]
-            print_line("", f"instead of /{name}, use in a terminal: {command}")
+            print_line("", f"in a terminal, use {command} instead of /{name}")
         else:
             print_line(
                 "", f"to install {name}, rename {SKILLS}/{name} and install again"

@@ -150,7 +150,7 @@ def _make_value(tomlkit: Any, value: Any) -> Any:
 
 
 def _to_plain(value: Any) -> Any:
-    """Return a value of tomlkit as plain Python data."""
+    """Return a tomlkit value as plain Python data."""
     if hasattr(value, "unwrap"):
         return value.unwrap()
     return value

@@ -63,7 +63,7 @@ class BackgroundCell:
 
 
 def _format_stop_hint(commands: CommandLines) -> str:
-    """Return sentences on how to stop a background cell, without the last period."""
+    """Return sentences on how to stop a background cell, without the final period."""
     return (
         f"To stop the cell, run `{commands.shell('interrupt')}`. The user can also type"
         " `stop the cell`"

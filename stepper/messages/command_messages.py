@@ -42,7 +42,7 @@ RERUN_REASONS = {
     StepStatus.INTERRUPTED: " (its cell was interrupted)",
     StepStatus.CHANGED: " (its cell was changed and has not run)",
     StepStatus.CRITERION_FALSE: (
-        " (its criterion is false: replace its cell, or `{confirm}`)"
+        " (its criterion is false: replace its cell, or run `{confirm}`)"
     ),
 }
 OPEN_CELL_PREDICATES = {
@@ -128,9 +128,9 @@ def format_open_cells(state: State) -> str:
     other_cells = [cell for cell in state.open_cells if not cell.is_planned]
     sentences = []
     if plan_cells:
-        sentences.append(f"{capitalize_first(_list_open_cells(plan_cells))}.")
+        sentences.append(f"{capitalize_first(_format_cell_clauses(plan_cells))}.")
     if other_cells:
-        sentences.append(f"Outside the plan: {_list_open_cells(other_cells)}.")
+        sentences.append(f"Outside the plan: {_format_cell_clauses(other_cells)}.")
     stale_count = sum(cell.status == STALE for cell in state.open_cells)
     if stale_count:
         target = "it" if stale_count == 1 else "them"
@@ -139,8 +139,8 @@ def format_open_cells(state: State) -> str:
     return " ".join(sentences)
 
 
-def _list_open_cells(cells: Sequence[OpenCell]) -> str:
-    """Return clauses on open cells; at most MAX_OPEN_CELLS are named."""
+def _format_cell_clauses(cells: Sequence[OpenCell]) -> str:
+    """Return clauses on open cells as text; at most MAX_OPEN_CELLS are named."""
     clauses = [
         f"cell {cell.number} (id {one_line(cell.cell_id, 100)})"
         f" {OPEN_CELL_PREDICATES[cell.status]}"

@@ -643,7 +643,10 @@ class SlimCopies:
         return None
 
     def _remove(self, key: str, reads: int) -> None:
-        """Remove a notebook's files from `.stepper/reads` after it was restored."""
+        """Remove a notebook's files from `.stepper/reads`.
+
+        `key` is their name without a suffix.
+        """
         remove_file(key + FULL_SUFFIX, reads)
         remove_file(key + RECORD_SUFFIX, reads)
 

@@ -360,7 +360,7 @@ class CellSequence:
 async def _create_run_response(
     sequence: CellSequence, which: str, recorded: RecordedOutputs | None
 ) -> responses.RunResponse:
-    """Return the response on a sequence of cells that ran.
+    """Return the response for a sequence of cells that ran.
 
     `which` is the kind of run. If `recorded` is given, the new outputs are compared
     with these outputs. The stale cells count as reported afterwards.

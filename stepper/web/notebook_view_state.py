@@ -96,7 +96,10 @@ class NotebookView:
         self.marks_due_at = 0.0
         self.needs_marks = True
         self.last_change_count = -1
-        # What the page shows, and the version of the state that it was created from.
+        # The numbers of documents and snapshots so far.
+        self.document_count = 0
+        self.snapshot_count = 0
+        # What the page shows, and the version of the state that it was built from.
         self.page_data_version: tuple[object, ...] = ()
         self.page_data: Row = {}
 
@@ -146,12 +149,15 @@ class NotebookView:
         return has_events or time.monotonic() > self.requested_at + interval
 
     def _get_page_data_version(self, current: str) -> tuple[object, ...]:
-        """Return a value that changes whenever the parts must be created again."""
+        """Return the version of the state that `page_data` is built from.
+
+        It changes whenever `page_data` must be built again.
+        """
         return (
             self.last_change_count,
-            id(self.document),
+            self.document_count,
             self.file_error,
-            id(self.snapshot),
+            self.snapshot_count,
             self.daemon.error,
             self.get_commands(self.name, current),
         )
@@ -170,6 +176,7 @@ class NotebookView:
             # The view continues to show the last document or the journal's cells.
             self.file_error = error.message
         if self.document is not None and self.document is not old_document:
+            self.document_count += 1
             self.file_rows = _make_file_rows(self.document)
         return self.document is not old_document or self.file_error != old_error
 
@@ -186,6 +193,7 @@ class NotebookView:
         self.requested_at = time.monotonic()
         if snapshot is None:
             self.snapshot = dict(NO_SNAPSHOT)
+            self.snapshot_count += 1
             self.undo_text = ""
             self.outputs = ()
             self.needs_marks = True
@@ -205,6 +213,7 @@ class NotebookView:
             reach = snapshot["undo"]
             self.undo_text = status_text.describe_undo(reach) if reach else ""
         self.snapshot = snapshot
+        self.snapshot_count += 1
 
     # --- parts of the page
 
@@ -422,7 +431,7 @@ class NotebookView:
         return [asdict(run) for run in self.history.runs[start:]]
 
     def get_cell(self, cell_id: str) -> ShownCell:
-        """Return a cell with its outputs. A running cell has its outputs so far."""
+        """Return a cell with its outputs; for a running cell, the outputs so far."""
         cell, raw = self._find_cell(cell_id)
         outputs = raw.get("outputs")
         running = self.history.state.running

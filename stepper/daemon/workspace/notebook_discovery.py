@@ -93,8 +93,8 @@ class NotebookIndex:
     ) -> None:
         """Check every folder, and read folders that are new or changed.
 
-        Stop reading after `seconds`, or when this number of `entries` of folders has
-        been read. The defaults are the limits of `project_walk.walk`.
+        Stop reading after `seconds`, or after `entries` folder entries. The defaults
+        are the limits of `project_walk.walk`.
         """
         if [*patterns] != self.patterns:
             self.patterns = [*patterns]

@@ -306,15 +306,15 @@ def list_requirements(words: list[str]) -> list[str]:
         is_value = previous_word in OPTIONS_WITH_VALUE
         if previous_word in ("-r", "--requirement"):
             requirements += ["-r", word]
-        elif not is_value and not is_option_or_folder(word):
+        elif not is_value and not is_option_or_dot(word):
             requirements.append(word)
         previous_word = word
     first_requirements = requirements[:MAX_REQUIREMENTS]
     return [requirement[:REQUIREMENT_LIMIT] for requirement in first_requirements]
 
 
-def is_option_or_folder(word: str) -> bool:
-    """Return whether a word of an install command is not a requirement."""
+def is_option_or_dot(word: str) -> bool:
+    """Return whether a word is an option or `.` (the current folder)."""
     return word.startswith("-") or word == "."
 
 

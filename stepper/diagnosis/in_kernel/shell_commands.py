@@ -64,7 +64,8 @@ facts: list[Fact] = []
 replacements: list[Replacement] = []
 # The processes of `%%bash` and other script magics.
 script_processes: list[Any] = []
-# During a script magic: "replacement" and "original" of asyncio's function.
+# During a script magic: "replacement" and "original" of
+# `asyncio.create_subprocess_exec`.
 asyncio_functions: dict[str, Any] = {}
 
 
@@ -97,12 +98,13 @@ def uninstall() -> None:
 def start_run(raw: str) -> None:
     """Reset the facts for a new run.
 
-    For a script magic, replace asyncio's function to record the started processes.
+    For a script magic, replace `asyncio.create_subprocess_exec` to record the started
+    processes.
     """
     facts.clear()
     script_processes.clear()
     magic = CELL_MAGIC.match(raw)
-    # A script magic runs no Python code, so nothing else calls asyncio's function.
+    # A script magic runs no Python code, so nothing else calls the replacement.
     if not magic or magic[1] not in list_script_magics():
         return
     original = asyncio.create_subprocess_exec
@@ -129,7 +131,7 @@ def list_script_magics() -> Any:
 
 
 def restore_asyncio() -> None:
-    """Restore asyncio's function, unless the user has replaced it since."""
+    """Restore `asyncio.create_subprocess_exec` unless the user has replaced it."""
     replacement = asyncio_functions.get("replacement")
     if replacement and asyncio.create_subprocess_exec is replacement:
         vars(asyncio)["create_subprocess_exec"] = asyncio_functions["original"]

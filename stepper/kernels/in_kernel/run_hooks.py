@@ -256,14 +256,14 @@ def find_error(result: Any) -> BaseException | None:
     return error
 
 
-def call_part(name: str, function: str, *arguments: Any) -> Any:
-    """Return the result of a part's function.
+def call_part(name: str, function_name: str, *arguments: Any) -> Any:
+    """Call a function of a part, and return the result.
 
     Return [] if the part is not loaded, or if the function fails.
     """
     if name not in parts:
         return []
-    return call_safely(getattr(parts[name], function), *arguments) or []
+    return call_safely(getattr(parts[name], function_name), *arguments) or []
 
 
 def evaluate_criterion(criterion: str) -> Any:

@@ -151,8 +151,8 @@ class Status(NotebookArguments, name="status", examples=("status", "status --jso
         maximum=MAX_TOOL_SECONDS,
     )
     details: bool = hidden(
-        "Whether to include the kernel's variables, and CPU, memory and GPU of the"
-        " kernel and the machine.",
+        "Whether to include the kernel's variables, and the CPU, memory and GPU usage"
+        " of the kernel and the machine.",
         default=False,
     )
     resumes: bool = hidden(

@@ -238,7 +238,10 @@ def _list_displayed_values(statement: ast.stmt, *, is_last: bool) -> list[ast.ex
 def _create_line_pattern(
     values: Sequence[ast.expr], volatile: _VolatileNames
 ) -> str | None:
-    """Return a regular expression for a line, or None if a value is not volatile."""
+    """Return a regular expression for the line that displays `values`.
+
+    Return None if a value is neither a constant nor volatile.
+    """
     parts: list[str] = []
     for value in values:
         for part in value.values if isinstance(value, ast.JoinedStr) else [value]:

@@ -221,7 +221,8 @@ def _find_file_use(node: ast.Call, name: str) -> OutsideUse | None:
 def _is_path_call(node: ast.expr | None) -> bool:
     """Return whether an expression is a call such as `Path("x")`.
 
-    Calls of other functions may have a method `open`, too, such as `ZipFile("x.zip")`.
+    Objects that other calls return may have a method `open`, too, for example
+    `ZipFile("x.zip")`.
     """
     if not isinstance(node, ast.Call):
         return False

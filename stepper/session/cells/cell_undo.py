@@ -1,7 +1,7 @@
 """Undo before a cell runs again and after a cell was deleted: requests and results.
 
-`policy/undo/undone_runs` selects the runs to undo. The kernel restores values and
-reports the restored names; only this report counts.
+`policy/undo/undone_runs` selects the runs to undo. The kernel restores the values and
+returns the names that it restored. Other names are treated as not restored.
 """
 
 from __future__ import annotations

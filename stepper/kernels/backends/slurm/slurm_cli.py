@@ -252,7 +252,7 @@ class Slurm:
         if not number.isdecimal():
             raise KernelError(
                 f"{self.no_answer}, so it is not known whether the job was submitted."
-                " If SLURM accepts the job later, stepper cancels it",
+                " If SLURM accepts the job later, stepper will cancel it",
                 "sinfo",
             )
         return int(number)

@@ -180,8 +180,8 @@ class SlurmLauncher:
                 target = f"the step {name} of job {step_job_id}"
                 command = f"scancel {step_job_id}"
             raise KernelError(
-                f"{self.slurm.no_answer}, so {target} may continue; stepper cancels it"
-                " when SLURM answers again",
+                f"{self.slurm.no_answer}, so {target} may continue; stepper will cancel"
+                " it when SLURM answers again",
                 command,
             )
         if not data.get("job"):

@@ -179,7 +179,7 @@ class SlurmProcess(RemoteProcess):
             command = f"squeue --steps --jobs={self.job_id}"
         raise KernelError(
             f"{self.slurm.no_answer}, so {target} was not cancelled and may still be"
-            " running; stepper cancels it when SLURM answers again",
+            " running; stepper will cancel it when SLURM answers again",
             command,
         )
 

@@ -48,7 +48,7 @@ OTHER_PACKAGES = {
 }
 STORING = {dis.opmap["STORE_ATTR"], dis.opmap["STORE_GLOBAL"]}
 COUNTER_TYPES = (int, itertools.count)
-LABEL = "may differ from a run from the top"
+LABEL = "may differ from the values in a run from the top"
 # An addition in place has one of these as its name or argument in bytecode.
 IN_PLACE = {"INPLACE_ADD", "+="}
 # Instructions between an addition and the assignment.
@@ -98,7 +98,7 @@ class Counters:
         self.values: list[int] = []  # before the current run
         self.steps: dict[int, list[Step]] = {}  # by key, oldest first
         self.expected: dict[int, Expected] = {}  # by key, for the current run
-        # Whether the last undo could not set back a counter.
+        # Whether the last undo could not reset a counter.
         self.has_other_value = False
 
     def start_run(self) -> None:
@@ -109,8 +109,8 @@ class Counters:
     def finish_run(self, run: int) -> bool:
         """Record how a run changed the counters.
 
-        Counters that the undo before the run set back get their last values. Return
-        whether counters may differ from a run from the top.
+        Counters that the undo before the run reset get their last values. Return
+        whether counters may differ from their values in a run from the top.
         """
         values = self.values
         expected_values = self.expected
@@ -136,10 +136,10 @@ class Counters:
         return differs
 
     def undo(self, runs: Collection[int], is_repeated: bool) -> bool:
-        """Set back the counters that runs of a cell changed.
+        """Reset the counters that runs of a cell changed.
 
         If `is_repeated` is true, the cell runs again now. Return whether a counter
-        could not be set back.
+        could not be reset.
         """
         self.has_other_value = False
         for key, steps in self.steps.items():
@@ -234,7 +234,7 @@ def find_counters(owner: Any, attributes: Any, module_name: Any) -> Iterator[Cou
     """Yield the counters of a class or module.
 
     `attributes` is its `__dict__`, and `module_name` the name of the module that
-    defines it. A name in upper case is that of a constant.
+    defines it. Names in upper case are constants and are left out.
     """
     candidates = [
         name
