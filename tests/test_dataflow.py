@@ -778,6 +778,7 @@ with sqlite3.connect('x.db') as con:
         ("open('x', 'w').write(t)", "open('x').read()", "open('x', 'w').write(u)"),
         ("Path('x').write_text(t)", "Path('x').read_text()", "Path('x').write_text(u)"),
         ("Path('x').open('w').write(t)", "Path('x').open()", "Path('x').open('w')"),
+        ("Path('d', 'x').write_text(t)", "open('d/x')", "Path('d', 'x').write_text(u)"),
         ("gzip.open('x', 'w').write(t)", "gzip.open('x')", "gzip.open('x', 'w')"),
         (WRITE.format(1), "import m", WRITE.format(2)),
         (WRITE.format(1), RUN, WRITE.format(2)),

@@ -531,6 +531,14 @@ FRAME = "import pandas as pd\ndf = pd.DataFrame({'price': ['1,2', '3'], 'qty': [
             r"`y` is local to `f`, which assigns it \(a global with this name exists\)",
         ),
         (
+            "def f():\n    def g():\n        global y\n        y = 1\n    y += 1\nf()",
+            r"`y` is local to `f`, which assigns it",
+        ),
+        (
+            "def f():\n    def g():\n        nonlocal y\n        y += 1\n    g()\n    y = 1\nf()",
+            r"`y` is local to `f`, which assigns it",
+        ),
+        (
             "class A:\n    n = 2\n    m = [n for _ in range(2)]",
             "attribute of the class A, .* `A.n`",
         ),

@@ -242,9 +242,10 @@ def _parse_time(time: str) -> datetime:
 
 
 def _format_eval(response: Response) -> str:
-    """Return the output of evaluated code, or a report for agents and errors.
+    """Return the output of evaluated code.
 
-    A report marks printed text, so that agents can't mistake it for stepper's text.
+    Return a report instead if the caller is an agent or the code failed. The report
+    marks printed text, so that agents can't mistake it for stepper's text.
     """
     is_agent = bool(os.environ.get("STEPPER_SESSION"))
     if response["outcome"] == "ok" and not is_agent:

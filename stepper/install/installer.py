@@ -153,7 +153,7 @@ def _merge_settings(
     limits: Limits,
     uses_plugin: bool,
 ) -> tuple[claude_settings.Data, list[str]]:
-    """Return Claude Code's settings with hooks and rules, and the new rules."""
+    """Return settings with hooks and permission rules, and a list of the new rules."""
     settings = old_settings
     if not uses_plugin:
         settings = claude_settings.add_hooks(settings)

@@ -214,7 +214,7 @@ def _write_remaining(
 
 
 def _format_entry(client: Client, project: str) -> str:
-    """Return the lines that the user can add to a client's file."""
+    """Return the lines that the user can add to a client's configuration file."""
     entry = client.make_entry(project)
     if client.is_toml:
         return mcp_client_toml.format_table(entry).rstrip()

@@ -135,7 +135,7 @@ def _append_table(text: str, table: str) -> str:
 
 
 def _make_inline_table(tomlkit: Any, entry: Entry) -> Any:
-    """Return an entry as an inline table of tomlkit."""
+    """Return an entry as a tomlkit inline table."""
     table = tomlkit.inline_table()
     for key, value in entry.items():
         table[key] = _make_value(tomlkit, value)

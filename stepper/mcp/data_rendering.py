@@ -165,7 +165,7 @@ def _limit_names(context: Data) -> LimitedData:
 
 
 def _format_resources(resources: Data) -> Iterable[str]:
-    """Yield the CPU usage of the kernel, and the usage of the machine and its GPUs."""
+    """Yield texts on the resource usage of the kernel, the machine and its GPUs."""
     kernel = resources.get("kernel") or {}
     cpu_percent = kernel.get("cpu_percent")
     if cpu_percent is not None:

@@ -345,7 +345,7 @@ def format_order(
 
 
 def _format_stale_count(count: int, commands: CommandLines) -> str:
-    """Return a sentence with the number of stale cells, after a space.
+    """Return a space and a sentence with the number of stale cells.
 
     Return an empty string if there are no stale cells.
     """

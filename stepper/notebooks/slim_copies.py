@@ -387,8 +387,8 @@ class SlimCopies:
             if get_file_signature(status) != document.signature:
                 return False
             try:
-                # The client accepts an edit of the notebook if its modification time is
-                # the one of the copy.
+                # The copy gets the notebook's modification time, because the client
+                # refuses to edit a file that was modified after it was read.
                 _write_like(full_name, reads, status, slim)
                 slim_state = _read_state(full_name, reads)
                 full_state = get_file_state(status)

@@ -216,7 +216,8 @@ class _Refresh:
         """Keep a folder of the index if it is unchanged; otherwise read the folder.
 
         A folder is also kept if this refresh does not check it, or if it has changed
-        but no more entries may be read in this refresh.
+        but no more entries may be read in this refresh. If `is_searched` is false,
+        only the notebooks in the folder are listed.
         """
         if path in self.folders:
             return

@@ -273,8 +273,11 @@ def explain_hidden_name(name: str, frame: UserFrame) -> dict[str, Any] | None:
         binding = find_last_binding(scope, name, END_OF_FILE)
         if binding is None:
             continue
-        if declares_global(scope, name):
+        declaration = find_declaration(scope, name)
+        if isinstance(declaration, ast.Global):
             return None
+        if isinstance(declaration, ast.Nonlocal):
+            continue
         line = get_line(frame.filename, binding.lineno)
         if isinstance(scope, ast.ClassDef):
             text = (
@@ -293,12 +296,20 @@ def explain_hidden_name(name: str, frame: UserFrame) -> dict[str, Any] | None:
     return None
 
 
-def declares_global(scope: Any, name: str) -> bool:
-    """Return whether a function or class contains `global name`."""
-    for node in ast.walk(scope):
-        if isinstance(node, ast.Global) and name in node.names:
-            return True
-    return False
+def find_declaration(scope: Any, name: str) -> ast.Global | ast.Nonlocal | None:
+    """Return the `global` or `nonlocal` statement that declares a name, or None.
+
+    `scope` is a function or class. Statements in inner functions and classes do not
+    count.
+    """
+    pending = [*scope.body]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, (ast.Global, ast.Nonlocal)) and name in node.names:
+            return node
+        if not isinstance(node, (*FUNCTIONS, ast.ClassDef)):
+            pending += ast.iter_child_nodes(node)
+    return None
 
 
 def format_function_name(function: Any) -> str:

@@ -391,7 +391,7 @@ def are_all_nan(axes: Any, artists: list[Artist], deadline: float) -> bool:
     """Return whether no point of the lines, scatters and bars can be drawn.
 
     Lines that are not in data coordinates, such as lines of `axhline`, do not count.
-    Return False if there are no points, too many points, or the deadline passes.
+    Return False if there are no points or too many points, or if the deadline passes.
     """
     numpy = sys.modules["numpy"]
     remaining_count = MAX_VALUES

@@ -125,7 +125,10 @@ def _format_not_recorded(result: VerifyResult, is_installed: bool) -> list[Entry
 
 
 def _format_not_run(all_cells: Sequence[CellVerdict]) -> list[Entry]:
-    """Return the line on the cells that the replay did not run."""
+    """Return a list with the line on the cells that the replay did not run.
+
+    The list is empty if there are no such cells.
+    """
     cells = _select(all_cells, ReplayVerdict.NOT_RUN)
     if not cells:
         return []

@@ -421,7 +421,7 @@ class _DependencySearch:
         read: Binding,
         provider_run: RunRecord | None,
     ) -> bool:
-        """Return whether an equal value can stand for the value that a cell read.
+        """Return whether an equal value can replace the value that a cell read.
 
         This is not possible if the cell put the object into another object, and a cell
         changes the object in place: the change must also be visible in the other

@@ -8,8 +8,9 @@ names. Only files whose paths are literals in the source are known.
 from __future__ import annotations
 
 import ast
+import os.path
 import re
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from stepper.policy.dataflow.name_effects import collect_names, is_mutating
 
@@ -192,16 +193,15 @@ def _find_file_use(node: ast.Call, name: str) -> OutsideUse | None:
     `name` is the dotted name of the called function.
     """
     arguments = [*node.args]
+    path_parts = arguments[:1]
     method = getattr(node.func, "attr", "")
-    path_object = getattr(node.func, "value", None)
+    path_object: Any = getattr(node.func, "value", None)
     is_opened_path = method == "open" and _is_path_call(path_object)
     if method in PATH_WRITERS or method in PATH_READERS or is_opened_path:
         # `Path("x").open("w")` has the arguments of `open("x", "w")`.
-        path_arguments = getattr(path_object, "args", None)
-        if not path_arguments:
-            return None
-        arguments = [path_arguments[0], *arguments]
-    path = get_text(arguments[0]) if arguments else ""
+        arguments = [path_object, *arguments]
+        path_parts = getattr(path_object, "args", [])
+    path = _join_literals(path_parts)
     if not path:
         return None
     state = name_file(path)
@@ -216,6 +216,17 @@ def _find_file_use(node: ast.Call, name: str) -> OutsideUse | None:
     if method in PATH_READERS or FILE_READERS.search(f".{method}"):
         return OutsideUse(state)
     return None
+
+
+def _join_literals(parts: list[ast.expr]) -> str:
+    """Return the path with these parts.
+
+    Return an empty string if there are no parts, or if a part is not a string literal.
+    """
+    texts = [get_text(part) for part in parts]
+    if texts and all(texts):
+        return os.path.join(*texts)
+    return ""
 
 
 def _is_path_call(node: ast.expr | None) -> bool:

@@ -243,8 +243,8 @@ class History:
         self.undo.record_report(run)
         unrestored = self.undo.unrestored & reads.keys()
         if succeeded:
-            # If the run also read such a name, it computed the new value from a wrong
-            # one.
+            # A name that the run assigned has a correct value again, unless the run
+            # computed this value from the former value of the name.
             self.undo.unrestored -= usage.binds.keys() - unrestored
         self.imports.update(usage.modules)
         if "*" in usage.modules:

@@ -33,9 +33,10 @@ BINDING_STATEMENTS = (
 
 
 class Statement(NamedTuple):
-    """A top-level statement of a cell; `text` is equal for equal code.
+    """A top-level statement of a cell.
 
-    `certain_binds` are names that the statement binds each time it runs.
+    `text` is the same for statements that differ only in formatting. `certain_binds`
+    are names that the statement binds each time it runs.
     """
 
     text: str

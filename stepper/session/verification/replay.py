@@ -140,7 +140,7 @@ class CellReplay:
     async def _run_cell(self, cells: Sequence[Cell], cell: Cell) -> RunSummary:
         """Run a cell; return the summary of the run.
 
-        Raise StepperError if the run was interrupted or no kernel started.
+        Raise StepperError if the run was interrupted or the kernel could not start.
         """
         fresh = self._fresh
         self._progress(cell)

@@ -188,7 +188,7 @@ def remove_job_variables(environ: Mapping[str, str]) -> dict[str, str]:
 def is_written(file: Path) -> bool:
     """Return whether a file exists, possibly on a network file system.
 
-    The folder is listed, because NFS may remember that a file did not exist.
+    The folder is listed, because NFS may have cached that the file did not exist.
     """
     with contextlib.suppress(OSError):
         return file.name in os.listdir(file.parent)

@@ -154,7 +154,7 @@ class Restore:
         self.not_restored.setdefault(name, reason)
 
     def block(self, name: str, reason: str) -> None:
-        """Record that a name is not restored because another run changed it."""
+        """Record that a name is not restored because other code changed it later."""
         self.blocked.add(name)
         self.fail(name, reason)
 
@@ -291,7 +291,7 @@ class Restore:
     ) -> None:
         """Compare the restored objects and names with the images.
 
-        Names that differ are not restored.
+        Names that differ are recorded as not restored.
         """
         for key, names in names_by_key.items():
             target = objects[key]
