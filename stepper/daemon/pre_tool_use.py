@@ -75,8 +75,8 @@ async def decide_tool_call(workspace: Workspace, event: Event) -> bytes:
 def _allow_markdown(workspace: Workspace, event: Event, session: Session) -> bytes:
     """Return the decision that allows a new Markdown cell.
 
-    Unless `handle_read` has informed the user, the output includes a line that
-    approving a code cell runs the cell.
+    Unless `handle_read` has informed the user, the output includes a line which says
+    that approving a code cell runs the cell.
     """
     was_shown = (event.session, APPROVAL_RUNS_CELL) in workspace.shown_messages
     approval_reason = edit_gate.check_approval(event.consent, session.limits())

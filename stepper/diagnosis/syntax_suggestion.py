@@ -449,7 +449,7 @@ def _measure_indentation(lines: Sequence[str]) -> dict[int, int]:
 
 
 def _opens_block(line: str) -> bool:
-    """Return whether a line ends with a colon, apart from a comment."""
+    """Return whether a line ends with a colon, which a comment may follow."""
     code, _, _ = line.partition("#")
     return code.rstrip().endswith(":")
 

@@ -308,7 +308,10 @@ def _check_hook_script(paths: Paths) -> str:
 
 
 def _check_script_file(paths: Paths) -> str:
-    """Check the file of the hook script, or the scripts that MCP clients start."""
+    """Check the file of the hook script, and return its description.
+
+    In an MCP-only installation, check the script that the clients start.
+    """
     if is_plugin_installation(paths):
         return "from the plugin"
     if is_mcp_only(paths):

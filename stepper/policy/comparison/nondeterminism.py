@@ -42,7 +42,7 @@ UNKNOWN = (
 
 @dataclass(frozen=True)
 class Sources:
-    """The runnable cells of a notebook, to find reasons of nondeterminism."""
+    """The runnable cells of a notebook, to find the reasons for nondeterminism."""
 
     cells: Sequence[Cell]
     # For each cell, the positions of the cells whose values it uses. Empty if this is

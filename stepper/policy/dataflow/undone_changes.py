@@ -24,7 +24,7 @@ class BindingChange(NamedTuple):
 
 
 class FormerObject(NamedTuple):
-    """An object that a name had before `run`, when the kernel undid its binding.
+    """An object that a name referred to until the kernel undid this before `run`.
 
     The values of `containers` contain the object or, if `is_class`, its instances.
     """

@@ -354,8 +354,8 @@ class Slurm:
     def cancel_later(self, name: str, job_id: int = 0) -> None:
         """Cancel jobs in the background as soon as the controller answers.
 
-        The attempts stop when the daemon exits. The next daemon finds the jobs by their
-        names.
+        For the parameters, see `cancel`. The attempts stop when the daemon exits. The
+        next daemon finds the jobs by their names.
         """
         if name not in PENDING_CANCELS:
             loop = asyncio.get_running_loop()

@@ -54,7 +54,7 @@ def restore_bytearray(value: bytearray, state: Any) -> None:
 def restore_array(value: Any, state: Any) -> None:
     """Replace the items of an `array.array` by those in the bytes of a state.
 
-    Raise RestoreError if the length differs and a memoryview shows the array.
+    Raise RestoreError if the length differs and a memoryview uses the array's memory.
     """
     try:
         if len(state) == len(value) * value.itemsize:

@@ -208,9 +208,9 @@ def is_frame(value: Any) -> bool:
 
 
 def clear_column_cache(frame: Any) -> None:
-    """Clear the cache of a frame in pandas 2, whose columns refer to its arrays.
+    """Clear the columns that pandas 2 has cached for a frame.
 
-    These references would count as those of other objects.
+    They refer to the frame's arrays, and would count as references of other objects.
     """
     cache = get_attributes(frame).get("_item_cache")
     if cache:

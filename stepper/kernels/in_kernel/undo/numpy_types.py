@@ -86,7 +86,7 @@ def find_owner(value: Any) -> Any:
 
 
 def list_array_children(state: ArrayState) -> Any:
-    """Return the owner of the memory, or the objects, in the state of an array."""
+    """Return the array that owns the memory, or the objects, in an array's state."""
     if state.owner is not None:
         return [state.owner]
     if type(state.content) is list:

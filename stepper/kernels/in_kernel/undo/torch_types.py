@@ -90,11 +90,13 @@ def restore_tensor(value: Any, state: TensorState) -> None:
 def measure_tensor(value: Any) -> Any:
     """Return the seconds and the bytes that a copy of a tensor costs.
 
-    Raise UnprotectedError for a tensor that is not on the CPU, sparse or quantized.
+    Raise UnprotectedError if the tensor is sparse or quantized, or not on the CPU.
     """
     torch = sys.modules["torch"]
-    if value.device.type != "cpu" or value.layout is not torch.strided:
+    if value.device.type != "cpu":
         raise UnprotectedError(f"tensor on {value.device.type}")
+    if value.layout is not torch.strided:
+        raise UnprotectedError(f"{value.layout} tensor")
     if value.is_quantized:
         raise UnprotectedError("quantized tensor")
     size = value.numel() * value.element_size()
