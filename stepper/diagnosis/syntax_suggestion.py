@@ -159,7 +159,7 @@ def suggest_change(source: str, fault: Fault) -> str:
 
 
 def _find_changes_of_cell(source: str, fault: Fault) -> str:
-    """Return the descriptions of changes with which a cell compiles.
+    """Return a description of changes after which a cell compiles.
 
     Return an empty string if no changes are found, or if the fault's message explains
     the error.
@@ -215,7 +215,7 @@ def _format_location(line: int, column: int, text: str, container: str = "") -> 
 
 
 def _find_changes(source: str) -> str:
-    """Return the descriptions of changes with which a source compiles.
+    """Return a description of changes after which a source compiles.
 
     Return an empty string if no changes are found within the limits.
     """

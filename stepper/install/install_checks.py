@@ -328,7 +328,7 @@ def print_plan(options: argparse.Namespace) -> None:
     paths = Paths(options.target)
     stamp = compute_stamp(options)
     if options.uninstall or is_environment_ready(paths, stamp):
-        stamp = ""  # no environment must be created
+        stamp = ""  # no environment needs to be created
     values = {
         "target": paths.project,
         "env": paths.env,

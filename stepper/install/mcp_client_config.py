@@ -224,7 +224,7 @@ def _format_entry(client: Client, project: str) -> str:
 
 
 def _choose_server_name(client: Client, paths: Paths, servers: dict[str, Any]) -> str:
-    """Return the name of stepper's server in a client's file.
+    """Return the name of stepper's server in a client's configuration file.
 
     In a file for all projects, each project has its own server. `servers` are the
     servers in the file.

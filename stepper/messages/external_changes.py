@@ -126,8 +126,8 @@ def format_replaced(name: str, error: str) -> str:
 def format_unreadable(name: str, reason: str) -> str:
     """Return a message on a changed notebook that can't be read."""
     return (
-        f"stepper: {one_line(name)} was changed outside the notebook tools:"
-        f" {one_line(reason)}"
+        f"stepper: {one_line(name)} was changed outside the notebook tools, and can't"
+        f" be read: {one_line(reason)}"
     )
 
 

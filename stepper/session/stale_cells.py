@@ -103,8 +103,9 @@ def _select_unreported(
 def _identify_cause(cell: Cell, cause: Cause, last_runs: Mapping[str, int]) -> Hashable:
     """Return a key for a cause of a marked cell.
 
-    The key changes when the cell that provides the value runs again, because the cause
-    is then reported again. `last_runs` are the numbers of the last runs, by cell ID.
+    The key changes when the cause must be reported again: after a run of the cell that
+    provides the value or, if that cell is pending, of the cell that reads the value.
+    `last_runs` are the numbers of the last runs, by cell ID.
     """
     runner_id = cause.provider_id
     if cause.where == PENDING:

@@ -14,7 +14,6 @@ from stepper.kernels.in_kernel.cell_sources import run_state
 from stepper.kernels.in_kernel.preflight_names import collect_preflight_facts
 from stepper.kernels.in_kernel.safe_inspect import (
     FUNCTION_TYPES,
-    MAX_CLASSES,
     SIZED_TYPES,
     call_safely,
     clock,
@@ -45,6 +44,7 @@ MAX_ITEMS = 100  # of a container, whose sizes are added
 MAX_COLUMNS = 1000  # of a DataFrame, whose sizes are added
 MAX_FRAMES = 100  # DataFrames whose columns are remembered
 MAX_LABELS = 300  # columns of such a DataFrame
+MAX_DIMENSIONS = 40  # of the shape of an array
 MAX_VALUE = 40  # characters of a value
 MAX_INTEGER_BITS = 100
 BYTE_TYPES = (str, bytes, bytearray)
@@ -166,7 +166,7 @@ def add_size(value: Any, kind: Any, facts: dict[str, Any]) -> None:
         if isinstance(shape, tuple):
             facts["shape"] = [
                 length if type(length) is int else shorten(str(length))
-                for length in shape[:MAX_CLASSES]
+                for length in shape[:MAX_DIMENSIONS]
             ]
         size = measure_library_object(value, facts.get("shape", ()))
         if size is not None:

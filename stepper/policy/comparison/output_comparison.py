@@ -627,7 +627,7 @@ def _collect_items(blocks: list[Block], before: Items, after: Items) -> _Changed
 
 
 def _quote(items: Sequence[Item]) -> list[str]:
-    """Return the first items, truncated to `QUOTED_WIDTH` characters."""
+    """Return the first QUOTED_LINES items, each cut to QUOTED_WIDTH characters."""
     lines = []
     for item in items[:QUOTED_LINES]:
         text = item if isinstance(item, str) else PICTURE

@@ -92,6 +92,7 @@ class LocalProcess:
     async def interrupt(self) -> None:
         """Interrupt the kernel and the processes that the cell has started.
 
+        A kernel that is interrupted by a message must interrupt these processes itself.
         Processes with a reused pid or process group are never signalled.
         """
         if self.interrupts_by_message:
