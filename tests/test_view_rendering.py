@@ -22,7 +22,6 @@ from stepper.policy.model import Fault, Outcome, Verdict
 from stepper.web.access_control import encode_json
 from stepper.web.html_tables import parse_tables
 from stepper.web.journal_reader import RunHistory
-from stepper.web.notebook_views import NotebookList
 from stepper.web.output_rendering import (
     HEAD_CHARACTERS,
     TAIL_CHARACTERS,
@@ -31,6 +30,7 @@ from stepper.web.output_rendering import (
     render_outputs,
 )
 from stepper.web.plotly_svg import PLOTLY, render_svg
+from stepper.web.project_notebook_list import NotebookList
 
 EVIL = "<img src=x onerror=alert(1)>"
 FRAME = """<div>

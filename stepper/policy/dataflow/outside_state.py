@@ -8,7 +8,7 @@ names. Only files whose paths are literals in the source are known.
 from __future__ import annotations
 
 import ast
-import os.path
+import posixpath
 import re
 from typing import Any, NamedTuple
 
@@ -225,7 +225,7 @@ def _join_literals(parts: list[ast.expr]) -> str:
     """
     texts = [get_text(part) for part in parts]
     if texts and all(texts):
-        return os.path.join(*texts)
+        return posixpath.join(*texts)
     return ""
 
 
