@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 
 import psutil
@@ -340,17 +341,23 @@ class Daemon:
         If there are too many idle kernels, the most recently used ones keep running.
         """
         limits = self.workspace.config.load_limits()
-        sessions = self.workspace.sessions.values()
-        idle_sessions = [session for session in sessions if session.is_idle]
-        idle_sessions.sort(key=lambda session: session.requests.last_used, reverse=True)
-        for rank, session in enumerate(idle_sessions):
-            idle_seconds = now - session.requests.last_used
-            reason = _explain_idle_shutdown(limits, idle_seconds, rank)
-            if reason:
-                log.info("%s: %s", session.name, reason)
+        idle_sessions = []
+        for session in self.workspace.sessions.values():
+            if session.is_idle:
+                idle_sessions.append((session.requests.last_used, session))
+        idle_sessions.sort(key=itemgetter(0), reverse=True)
+        for rank, (last_used, session) in enumerate(idle_sessions):
+            reason = _explain_idle_shutdown(limits, now - last_used, rank)
+            # Code may have run in this kernel while other kernels were shut down.
+            if not reason or not session.is_idle:
+                continue
+            log.info("%s: %s", session.name, reason)
+            try:
                 await notebook_commands.shut_down_idle_kernel(
-                    session, session.requests.last_used, reason
+                    session, last_used, reason
                 )
+            except (StepperError, OSError) as error:
+                log.warning("%s: the kernel was not shut down: %s", session.name, error)
 
     async def _handle_client(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter

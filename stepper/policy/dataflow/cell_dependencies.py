@@ -469,7 +469,8 @@ class _DependencySearch:
     ) -> None:
         """Add the cause that the cell which provides a name is new or changed.
 
-        No cause is added if the new source binds the name to the same value.
+        No cause is added if the new source binds the name to the same value, or if it
+        is not known which of several equal cells without ids ran.
         """
         if isinstance(provider.version, str) and provider.version == read.version:
             return
