@@ -135,8 +135,8 @@ def _find_boundary(content: bytes, cut: int) -> int:
 def _begins_escape(content: bytes, slash: int) -> bool:
     """Return whether the backslash at an index begins an escape sequence of JSON.
 
-    An escape begins at the last of an odd number of backslashes, and ends after the
-    last of an even number.
+    The backslash begins an escape if the number of backslashes directly before it is
+    even, because each pair of them is an escaped backslash.
     """
     first = slash
     while content[first - 1 : first] == b"\\":

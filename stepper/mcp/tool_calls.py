@@ -433,7 +433,7 @@ async def _control_kernel(tool_call: ToolCall) -> CallToolResult:
 
 
 def _format_existing_kernel(notebook: str, state: str) -> str:
-    """Return a sentence on a kernel that needs no start, because of its state."""
+    """Return a sentence on a kernel that does not have to be started."""
     verb = "is already running"
     if state in REQUESTED_STATES:
         verb = "was already requested"

@@ -289,7 +289,7 @@ def _format_match(line: str) -> str:
 
 
 def format_finished_meanwhile(name: str, text: str) -> str:
-    """Return the late report on a background cell; no client was notified of it.
+    """Return the late report on a background cell that finished without a notification.
 
     `text` is the text of the report.
     """

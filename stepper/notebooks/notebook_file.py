@@ -427,6 +427,7 @@ class IpynbFile:
         targets = list(map(CellVersion.from_cell, cells))
 
         def get_changes(document: Document) -> Changes:
+            """Return the change for each target that a document contains."""
             changes: dict[int | str, Change] = {}
             for target in targets:
                 index = document.find_index(target)

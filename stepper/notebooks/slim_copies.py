@@ -429,7 +429,7 @@ class SlimCopies:
         return None
 
     def restore(self, path: str) -> bool:
-        """Put a notebook back in its place; return whether a copy was there.
+        """Put a notebook back in place of its slim copy; return whether there was one.
 
         A failure is reported (`take_problems`), and a later call tries again. If
         another program changed the copy, put the outputs back into the changed file.
@@ -614,7 +614,7 @@ class SlimCopies:
             yield ReadLocation(reads, folder, name)
 
     def _remove_unused(self, key: str, reads: int) -> None:
-        """Remove a slim copy that a killed daemon had not put in its place yet.
+        """Remove a slim copy that a killed daemon did not exchange for the notebook.
 
         Such a copy has no complete record. To be safe, a file without a mark is kept.
         """

@@ -126,7 +126,7 @@ def _apply_stop(
     event: journal_events.Stopped | journal_events.AgentWrote | journal_events.Replaced,
     state: State,
 ) -> None:
-    """Record a stop, or what happened to the file of a stopped notebook."""
+    """Record a stop, or a write of the file of a stopped notebook."""
     match event:
         case journal_events.Stopped():
             error = event.error or _extract_error(event.block)

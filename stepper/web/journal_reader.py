@@ -164,7 +164,7 @@ class RunHistory:
         run: int,
         line: bytes,
     ) -> None:
-        """Record where the line that is being read starts, so `read_run` finds it."""
+        """Record the position of the line that is being read, for `read_run`."""
         self.positions[kind, run] = LinePosition(self.read_bytes, len(line))
 
     def read_run(self, run: int) -> dict[str, Any]:

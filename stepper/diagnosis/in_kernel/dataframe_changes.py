@@ -213,7 +213,7 @@ def _split_assignment(
 ) -> Iterator[Assignment]:
     """Yield an assignment for each name or column that a statement assigns.
 
-    `in_loop` is whether the statement is part of a loop.
+    `in_loop` says whether the statement is part of a loop.
     """
     if statement.value is None:
         return

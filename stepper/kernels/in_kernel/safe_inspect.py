@@ -210,7 +210,7 @@ def get_own_attributes(thing: Any) -> dict[str, Any]:
 def peek(thing: Any, name: str, default: Any = None) -> Any:
     """Return a stored attribute of an object, or `default` if there is none.
 
-    An attribute of the class, such as a property or method, is returned uncalled.
+    An attribute of the class, such as a property or method, is returned without a call.
     """
     own = get_own_attributes(thing)
     if name in own:

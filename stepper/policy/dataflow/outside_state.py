@@ -337,10 +337,10 @@ def has_result(node: ast.stmt) -> bool:
 def describe_setter(node: ast.expr, source: str, value: ast.expr | None = None) -> str:
     """Return a text that is equal for code that sets the same state to the same value.
 
-    `node` is the call, or the target of an assignment of `value`. Without a value, the
-    target is deleted, for example. Return an empty string if the value, the key of the
-    target, or an argument of the call depends on variables. `source` is the source of
-    the cell.
+    `node` is a call, or a target to which `value` is assigned. `value` is None for a
+    call, and for a target that is deleted, for example. Return an empty string if the
+    value, the key of the target, or an argument of the call depends on variables.
+    `source` is the source of the cell.
     """
     inputs: list[ast.AST | None] = [value, getattr(node, "slice", None)]
     if isinstance(node, ast.Call):

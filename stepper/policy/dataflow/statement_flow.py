@@ -88,7 +88,7 @@ def _list_certain_binds(node: ast.stmt, usage: NameUsage) -> frozenset[str]:
 
 
 def find_certain_rebinds(usage: NameUsage) -> set[str]:
-    """Return names that a cell without errors binds, and whose old values it ignores.
+    """Return names that a cell binds without using their old values, if it succeeds.
 
     The result may be incomplete.
     """

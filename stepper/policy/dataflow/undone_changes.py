@@ -185,7 +185,7 @@ class UndoneChanges:
                 undone_names[name] = event.cell_id
 
     def _undo(self, name: str, runs: Runs) -> set[int]:
-        """Set a name back to its binding before the first of the undone runs.
+        """Restore the binding that a name had before the first of the undone runs.
 
         Later runs that did not bind the name to another object are ignored. Return the
         numbers of the undone runs that bound the name.

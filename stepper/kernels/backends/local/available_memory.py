@@ -191,5 +191,5 @@ class OomKills:
         self.initial_count = self._count()
 
     def has_increased(self) -> bool:
-        """Return whether a process has been killed since the last `reset`."""
+        """Return whether a process ran out of memory and was killed since `reset`."""
         return self._count() > self.initial_count

@@ -482,7 +482,7 @@ class SlurmLauncher:
     async def attach(self) -> KernelClient | Death | None:
         """Return the kernel that an earlier daemon started.
 
-        Return how the kernel died if it is dead, or None if there is no started kernel.
+        Return how the kernel died if it is dead, or None if no kernel was started.
         A job whose submission or cancellation was interrupted is cancelled. No request
         is sent to the kernel.
         """

@@ -109,7 +109,7 @@ class Counters:
     def finish_run(self, run: int) -> bool:
         """Record how a run changed the counters.
 
-        Counters that the undo before the run reset get their last values. Return
+        Counters that were reset before the run get their last values again. Return
         whether counters may differ from their values in a run from the top.
         """
         values = self.values
