@@ -24,7 +24,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepper.kernels.in_kernel.undo.image_memory import Sizes
-from stepper.kernels.in_kernel.undo.object_snapshots import MODULE_DICT, RestoreError
+from stepper.kernels.in_kernel.undo.object_snapshots import (
+    MODULE_DICT,
+    RestoreError,
+    Row,
+    UnprotectedError,
+)
 from stepper.kernels.in_kernel.undo.object_walk import Walk, forget_classes
 from stepper.kernels.in_kernel.undo.python_objects import scope
 
@@ -586,3 +591,27 @@ def test_module_finalizer():
     weakref.finalize(vars(module)["first"], vars(module).pop, "second")
     MODULE_DICT.restore(vars(module), state)
     assert vars(module) == state
+
+
+def raise_error(value: Any) -> Any:
+    raise RuntimeError("the value has no storage")
+
+
+def raise_unprotected(value: Any) -> Any:
+    raise UnprotectedError("sparse value")
+
+
+@pytest.mark.parametrize(
+    ("row", "label"),
+    [
+        (Row(measure=raise_error), "object whose state cannot be read"),
+        (Row(measure=raise_unprotected, sample=raise_error), "sparse value"),
+    ],
+)
+def test_object_that_cannot_be_measured(row: Row, label: str) -> None:
+    images = walk()
+    value = Plain()
+    assert images.take(id(value), value, row) is None
+    (snapshot,) = images.unprotected.values()
+    assert snapshot.row.label == label
+    assert snapshot.row.is_same(value, snapshot.state)

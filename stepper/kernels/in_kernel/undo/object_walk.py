@@ -225,6 +225,9 @@ class Walk:
             except UnprotectedError as error:
                 self.add_fingerprint(key, value, row, 0, str(error))
                 return None
+            except Exception:
+                self.add_fingerprint(key, value, UNREADABLE, 0, UNREADABLE.label)
+                return None
             is_long = seconds > MIN_SLOW_SECONDS
             is_slow = is_long and seconds > self.deadline - clock()
             if is_slow or size > self.max_bytes:
@@ -266,8 +269,12 @@ class Walk:
         `label` is the reason, and `size` the size in bytes.
         """
         sample_row = unprotected(label, row.sample or take_nothing)
+        try:
+            state = sample_row.take(value)
+        except Exception:  # for example, a sparse tensor has no address
+            sample_row = unprotected(label)
+            state = sample_row.take(value)
         sample_row = sample_row._replace(measure=lambda _: (0.0, size))
-        state = sample_row.take(value)
         self.unprotected[key] = Snapshot(value, sample_row, state)
 
 
