@@ -455,7 +455,7 @@ class RunProgress(contextlib.ExitStack):
         self.bar: Any = None
 
     def __call__(self, body: bytes) -> None:
-        """Show a progress event of the daemon; an empty one is a heartbeat."""
+        """Show a progress event of the daemon. An empty body is a heartbeat."""
         if self.quiet or not body:
             return
         from stepper.common.dataclass_decode import decode

@@ -206,7 +206,7 @@ def _report_uncovered(
 
     Further reports on the same notebook are shorter.
     """
-    # The name stands for the first report on the notebook.
+    # The notebook's name is recorded instead of the text of a message.
     is_first = bool(workspace.take_once(event.session, error.name))
     if not is_first:
         return command_messages.format_still_uncovered(error.name)

@@ -61,7 +61,7 @@ def get_referenced_cell(cells: Cells, reference: object) -> Cell:
     a string nor an integer.
     """
     cell = None
-    is_bool = isinstance(reference, bool)  # JSON's true is no number
+    is_bool = isinstance(reference, bool)  # `true` in JSON is not a number
     if isinstance(reference, Reference) and not is_bool:
         cell = find_referenced_cell(cells, reference)
     if cell is None:

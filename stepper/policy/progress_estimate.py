@@ -33,8 +33,8 @@ UNEVEN_FACTOR = 4
 # When the cell starts, the share of a counter is at most one item plus this. A larger
 # share means that the counter resumes earlier work.
 START_SHARE = 0.05
-# If more counters than this have finished, further counters probably follow, so there
-# is no estimate.
+# If more counters than this have finished, further counters probably follow, and the
+# remaining time is not estimated.
 MAX_FINISHED = 2
 
 # The total and the words before a share identify its counter.
@@ -230,7 +230,7 @@ def find_shares(line: str) -> Iterator[Share]:
             part = percent
             total = 100.0
             total_text = "%"
-        # A single item is no progress, and `40/12` is no share.
+        # A total of one item shows no progress, and `40/12` is not a share.
         if total < 2 or not 0 <= part <= total:
             continue
         text_before = text[: match.start()]

@@ -78,9 +78,9 @@ NUMBER_KINDS = "biuf"  # numpy's kinds of bool, int, unsigned int and float
 def evaluate_criterion(text: str) -> dict[str, Any] | None:
     """Return the result of a criterion as JSON.
 
-    `holds` is whether the criterion is true. `values` contains the compared expressions
-    and their values as text. Return None if the criterion is not a boolean expression,
-    or if the result is unknown.
+    `holds` says whether the criterion is true. `values` contains the compared
+    expressions and their values as text. Return None if the criterion is not a boolean
+    expression, or if the result is unknown.
     """
     values = CriterionValues({**FUNCTIONS, **shell.user_ns})
     try:

@@ -283,7 +283,7 @@ def record_warning(
     filename: str,
     line: int,
 ) -> None:
-    """Record a warning of a run, or count a repeated one.
+    """Record a warning of a run; only count a warning that is repeated.
 
     Two warnings are the same if their categories and the first lines of their messages
     are equal.

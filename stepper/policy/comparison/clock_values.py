@@ -152,8 +152,8 @@ def _restore_in_output(recorded: Output, fresh: Output, run: RunTime) -> Output:
 def _restore_in_text(recorded: Any, fresh: Any, run: RunTime) -> Any:
     """Return a fresh text, with recorded times and durations.
 
-    Content that is no text, and a text with another number of lines, is returned as it
-    is.
+    The fresh value is returned unchanged if one of the values is not a text, or if the
+    texts have different numbers of lines.
     """
     recorded_text = _join_lines(recorded)
     fresh_text = _join_lines(fresh)

@@ -93,7 +93,7 @@ class VerifyResult:
     def loaded_cells(self) -> list[CellVerdict]:
         """The skipped cells whose values were loaded from the live kernel.
 
-        Their `difference` names the values. Other skipped cells have none.
+        Their `difference` names the values. It is empty for other skipped cells.
         """
         return [
             cell

@@ -94,7 +94,7 @@ def _iterate_nested(model_id: str, models: Models, seen: set[str]) -> Iterator[O
 
 
 def _get_object(container: Output, name: str) -> Output:
-    """Return a JSON object by its key, or an empty one if the value is no object."""
+    """Return a JSON object by its key, or an empty object for another value."""
     value = container.get(name)
     if isinstance(value, Mapping):
         return value

@@ -249,7 +249,7 @@ class _DependencySearch:
         return Dependencies(self.flows)
 
     def _find_literals(self) -> set[str]:
-        """Return the names that cells bind to nothing but literals.
+        """Return the names that cells bind only to literals.
 
         Nothing can change such a value in place.
         """

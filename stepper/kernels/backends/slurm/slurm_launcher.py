@@ -442,7 +442,7 @@ class SlurmLauncher:
             else:
                 problem = self.slurm.no_answer
         except slurm_cli.RefusedError as error:
-            # The error is no reason to cancel a waiting job.
+            # A waiting job is not cancelled because of this error.
             problem = error.message
         # A job may wait for hours, so the status says that its state is unknown.
         if job is None and not has_started:

@@ -43,7 +43,7 @@ from stepper.kernels.in_kernel.undo.object_snapshots import (
 def restore_bytearray(value: bytearray, state: Any) -> None:
     """Replace the content of a bytearray. Raise RestoreError if this is not possible.
 
-    A memoryview that shows the bytearray prevents a change of its length.
+    The length cannot change while a memoryview uses the memory of the bytearray.
     """
     try:
         bytearray.__setitem__(value, slice(None), state)

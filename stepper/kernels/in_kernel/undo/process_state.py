@@ -319,7 +319,7 @@ def restore_timeout(module: Any, state: Any) -> None:
 
 
 def take_annotations(module: Any) -> Any:
-    """Return the annotations of the namespace's variables, or None if there is none."""
+    """Return the annotations of the namespace's variables, or None if it has none."""
     annotations = scope.namespace.get("__annotations__")
     return dict(annotations) if type(annotations) is dict else None
 
