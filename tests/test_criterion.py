@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from stepper.diagnosis.in_kernel import criterion_check
 from stepper.messages import command_messages
 from stepper.policy import (
     edit_gate,
@@ -22,6 +23,22 @@ from stepper.policy.model import CriterionResult, Limits, Plan, Step, StepStatus
 from tests.environments import environment, old_python
 from tests.test_kernel_helper import OLD, Lab, text
 from tests.test_run_decisions import AT, FINE, FIXABLE, cell, run, state
+
+
+class TorchType:
+    """A dtype as in torch: without a name."""
+
+    def __repr__(self) -> str:
+        return "torch.float32"
+
+
+TorchType.__module__ = "torch"
+TorchType.__qualname__ = TorchType.__name__ = "dtype"
+
+
+def test_dtype_of_torch_is_converted_to_its_text() -> None:
+    assert criterion_check.to_python_value(TorchType()) == "torch.float32"
+
 
 SET_UP = """
 import numpy as np, pandas as pd, gc, weakref

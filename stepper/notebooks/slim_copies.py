@@ -128,7 +128,7 @@ def read_large_file(file: IpynbFile) -> Document | None:
 
 
 def estimate_size(raw: Mapping[str, Any]) -> Estimate:
-    """Return about how many bytes of a notebook the client counts."""
+    """Estimate the sizes of a notebook as the client counts them."""
     sources = 0
     total = 0
     for cell in raw["cells"]:

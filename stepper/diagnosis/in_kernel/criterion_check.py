@@ -248,6 +248,8 @@ def to_python_value(value: Any) -> Any:
     if is_scalar and get_top_module(kind) in ("numpy", "torch"):
         return value.item()
     class_name = get_qualname(kind).lower()
+    if class_name == "dtype" and get_top_module(kind) == "torch":
+        return str(value)  # such as "torch.float32"; there is no attribute `name`
     if "dtype" in class_name and type(value.name) is str:
         return value.name
     return value
