@@ -274,7 +274,7 @@ class NameRecorder:
                 self.usage.changes.add(alias)
 
     def record_deletion(self, node: ast.Name) -> None:
-        """Record that a name is deleted; deletions in functions only as a mention."""
+        """Record that a name is deleted. In a function, record only the mention."""
         self.record_mention(node.id, DELETE, node)
         if self.find_scope(node.id) is None and self.effects is None:
             if node.id not in self.bound:
