@@ -203,7 +203,7 @@ def _parse_axes(
 ) -> Iterable[Axis]:
     """Yield the first MAX_AXES axes.
 
-    As soon as the axes have more than MAX_VALUES values together, only their layout is
+    As soon as the axes have more than MAX_VALUES values in total, only their layout is
     used.
     """
     columns = _group_columns(traces)

@@ -463,7 +463,7 @@ def _check_exit_code(
 ) -> None:
     """Raise StepperError if a command failed.
 
-    In this case, also remove `new_venv`, an environment that is not finished.
+    In this case, also remove the incomplete environment `new_venv`.
     """
     if result.returncode == 0:
         return

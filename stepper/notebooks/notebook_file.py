@@ -368,7 +368,7 @@ class IpynbFile:
         return self.read_uncached()
 
     def _stat_if_unchanged(self, state: FileState | None) -> os.stat_result | None:
-        """Return the file's status if the file is still in a state, otherwise None."""
+        """Return the file's status if its state is still `state`, or None."""
         self._restore_slim_copy(self.path)
         try:
             status = os.lstat(self.path)

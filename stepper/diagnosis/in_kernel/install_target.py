@@ -81,8 +81,8 @@ def find_install_target(
     `wanted` lists the requirements, `into` is the other interpreter, or a program that
     starts it, and `own` is the kernel's interpreter. `into` is empty if the kernel's
     interpreter lacks pip. Return None if the packages are installed for the kernel, or
-    if this is unknown. `has_succeeded` is whether the command succeeded, and
-    `lacks_pip` whether pip was not found.
+    if this is unknown. `has_succeeded` says whether the command succeeded,
+    and `lacks_pip` whether pip was not found.
     """
     for words in split_commands(command):
         installer = parse_installer(words)

@@ -666,7 +666,7 @@ def describe_compile_error(error: Exception) -> dict[str, Any]:
 
 
 def describe_reload_error(error: Any, path: str) -> dict[str, Any]:
-    """Return the reason of a failed reload, for an exception that the module raised.
+    """Return the reason for a failed reload, from an exception that the module raised.
 
     `path` is the module's file.
     """

@@ -62,7 +62,7 @@ def list_reported_bindings(
 
 
 def _list_changed_names(run: RunEnded, usage: NameUsage) -> set[str]:
-    """Return the names that a run changed in place, but that its source does not bind.
+    """Return the names whose objects a run changed, except names that its source binds.
 
     Only the kernel reports such changes. Return an empty set if the run may have bound
     names that the analysis does not list.

@@ -12,7 +12,7 @@ from dataclasses import replace
 from stepper.common.errors import StepperError, UsageError
 from stepper.common.text import one_line
 from stepper.messages import mcp_cells, run_report
-from stepper.messages.marks import OK_MARK
+from stepper.messages.marks import FAILED_MARK, OK_MARK
 from stepper.messages.run_report import Report, RunSummary
 from stepper.policy import cell_list_edits, changed_cells, edit_gate
 from stepper.policy.changed_cells import hash_source
@@ -358,14 +358,19 @@ def create_run_report(
     """
     finished = result.finished
     is_unknown = result.failure is not None and result.failure.is_unknown
+    # The command raises an error of the first cell, so there was no cell to run.
     if not finished:
         default_text = (
             f"stepper: {one_line(session.name)} has no cells to run for this request."
         )
-        state = "nothing to run" if response.ok else "not run"
+        state = "nothing to run"
+        line = f"{OK_MARK} nothing to run"
+        if not response.ok:  # `restore` stopped at a changed cell
+            state = "not run"
+            line = f"{FAILED_MARK} no cell ran"
         return CellRunReport(
             response.report or default_text,
-            f"{OK_MARK} nothing to run",
+            line,
             ok=response.ok,
             state=state,
         )

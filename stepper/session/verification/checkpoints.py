@@ -110,7 +110,7 @@ async def load_values(
 async def _execute(
     session: Session, kernel: Kernel, source: str, caller: Caller
 ) -> Execution:
-    """Execute code in a namespace of its own, as a scratch execution."""
+    """Execute code in its own namespace, as a scratch execution."""
     limits = session.limits()
     code = PROGRAM.format(source=source)
     return await session.execute(

@@ -185,6 +185,7 @@ async def _interrupt_on_disconnect(
     """Interrupt the run if the caller disconnects."""
 
     async def cancel_on_disconnect() -> None:
+        """Wait until the caller disconnects, and interrupt its cell."""
         await caller.disconnected.wait()
         await fresh.cancel_for_caller(caller)
 
