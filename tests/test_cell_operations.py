@@ -1858,3 +1858,12 @@ def test_state_of_cell_with_unknown_result(
     response = agent.run("lost = 3")
     assert response["state"] == "unknown" and "may still be running" in response["text"]
     project.kernel().unreachable_reason = ""
+
+
+def test_restore_that_runs_no_cell_is_not_reported_as_done(agent: Agent) -> None:
+    path = agent.project.notebook("a.ipynb", [code("x = 1", "a")]).path
+    assert agent.run(cell_id="a", notebook="a")["state"] == "ok"
+    path.write_text(path.read_text().replace("x = 1", "x = 2"))
+    response = agent.ask("run", notebook="a", which="restore", wait_seconds=30)
+    assert response["state"] == "not run" and response["line"] == "✗ no cell ran"
+    assert "source was changed after its last run" in response["text"]
