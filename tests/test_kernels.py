@@ -649,6 +649,18 @@ def test_notebook_keeps_its_kernel_and_records_its_language(
     )
 
 
+def test_new_notebook_on_a_local_kernel_beside_another_default(
+    project: Project,
+) -> None:
+    project.config("kernel: sh\nkernels: {sh: {kernelspec: bash}}\n")
+    trust.trust(project.paths)
+    response = project.json("new", "Python here", "--kernel", "local")
+    notebook = Notebook(project, project.folder / response["notebook"])
+    assert notebook.raw["metadata"]["stepper"]["kernel"] == "local"
+    assert notebook.raw["metadata"]["kernelspec"]["name"] == "python3"
+    assert "| 2" in notebook.insert("print(1 + 1)")[1].text
+
+
 @pytest.mark.nightly
 def test_bash_cells_have_outputs_attempts_and_stops(
     project: Project, shell: Notebook

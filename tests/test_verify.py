@@ -383,7 +383,7 @@ def test_differences_in_times_alone(project: Quick) -> None:
         "a:unstable b:unstable c:changed d:changed e:unstable"
     )
     text = result["cells"][4]["difference"]
-    assert text == "only values of the clock or ids differ"
+    assert text == "only clock values or ids differ"
 
 
 def test_change_beside_a_duration(project: Quick) -> None:

@@ -359,10 +359,11 @@ async def _create_notebook(
     workspace = request.workspace
     new_plan = parse_plan(arguments.problem, arguments.steps or [])
     slug = plan.make_slug(arguments.name or arguments.problem)
-    kernel = arguments.kernel or workspace.config.load_limits().kernel
+    default_kernel = workspace.config.load_limits().kernel
+    kernel = arguments.kernel or default_kernel
     # Validate the kernel and the cells before the notebook is created.
     metadata = None
-    if kernel != Limits.kernel:
+    if kernel != Limits.kernel or kernel != default_kernel:
         from stepper.daemon import backend_commands
 
         metadata = await backend_commands.get_metadata(request, kernel)

@@ -258,10 +258,11 @@ def describe_rows(
 ) -> Iterator[Finding]:
     """Yield findings that describe the rows.
 
-    Values that the message mentions come first. For these values, empty values, and the
-    first value after an IndexError or StopIteration, a finding includes the last
-    assignment and the values that the assignment used. If the error is about unpacking,
-    the last finding describes the values from which the unpacked value was computed.
+    Values whose class the error message mentions come first. A finding includes the
+    last assignment, and the values that it used, if the class is mentioned or the value
+    is empty. The same applies to the first row if the error is an IndexError or
+    StopIteration. If the error is about unpacking, the last finding describes the
+    values from which the unpacked value was computed.
     """
     message = get_message(error)
     mentioned_rows = []

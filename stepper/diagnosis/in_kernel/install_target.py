@@ -1,8 +1,9 @@
 """The search for the interpreter into which a shell command installs packages.
 
-Only an interpreter other than the kernel's is reported. Nothing is executed: only the
-command line, the first line of the installer's script and environment variables are
-read.
+Installations for another interpreter are reported, and a kernel's interpreter without
+pip. No program is executed: the result is derived from the command line, the first line
+of the installer's script, environment variables, `pyvenv.cfg` and the installed
+distributions.
 """
 
 from __future__ import annotations

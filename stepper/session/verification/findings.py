@@ -35,7 +35,7 @@ from stepper.session.verification.replay import ReplayResult
 
 Models = widget_outputs.Models
 ONLY_TIMES = "only times or durations differ, and the cell reads the clock"
-ONLY_VOLATILE = "only values of the clock or ids differ"
+ONLY_VOLATILE = "only clock values or ids differ"
 ONLY_THREAD_ORDER = (
     "only the order of the lines differs, and the cell starts threads or processes"
 )

@@ -94,10 +94,10 @@ def start_process(
 ) -> tuple[Popen[bytes], dict[str, Any]]:
     """Start a kernel's process, and return the process and its connection.
 
-    Also write the connection file. The process leads its own session, so the process
-    keeps running when the daemon exits. If memory runs out, the system kills the
-    process first. Raise OSError if the file cannot be written or the process cannot be
-    started.
+    Also write the connection file. The process is the leader of a new POSIX session and
+    keeps running when the daemon exits, unless `config.exits_with_daemon` is true. If
+    memory runs out, Linux kills this process before others. Raise OSError if the file
+    cannot be written or the process cannot be started.
     """
     connection = {
         **command.connection,

@@ -352,10 +352,11 @@ class Recording:
                 add_unprotected(image, name, *NOT_VISITED)
 
     def add_twins(self, keys: Any, names: Any, image: Image) -> None:
-        """Add to the names of changed objects those in `twins` that contain them.
+        """Add the names in `twins` whose values contain changed objects.
 
-        `names` contains the names that the cell uses, by the ids of objects. A name
-        that may contain one of the objects cannot be restored.
+        `keys` are the ids of the changed objects, and `names` maps each id to the names
+        of the object so far. If the search in a value is not complete, record that the
+        name cannot be restored.
         """
         if not keys:
             return
