@@ -260,7 +260,8 @@ def _list_lines(cell: CellRead) -> list[_CellLine]:
     """Return the lines of a cell's source and outputs.
 
     The last line of the source and the first line of the outputs are one item, so a
-    part with outputs contains the end of the source. Long lines are split.
+    part with outputs contains the end of the source. Long lines of the source are
+    split.
     """
     pieces = []
     for line in _split_lines(cell.source):

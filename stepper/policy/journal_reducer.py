@@ -126,7 +126,10 @@ def _apply_stop(
     event: journal_events.Stopped | journal_events.AgentWrote | journal_events.Replaced,
     state: State,
 ) -> None:
-    """Record a stop, or a write of the file of a stopped notebook."""
+    """Record a stop, or that the agent wrote the file of a stopped notebook.
+
+    If the notebook was replaced, discard its stop, its plan and its progress.
+    """
     match event:
         case journal_events.Stopped():
             error = event.error or _extract_error(event.block)

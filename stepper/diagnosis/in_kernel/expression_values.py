@@ -317,8 +317,8 @@ def list_local_names(scope: Any) -> set[str]:
 def collect_names(frame: FrameType) -> dict[str, Any]:
     """Return the names that code in a frame can use, with their values.
 
-    A namespace that is an instance of a user-defined mapping class is left out, because
-    reading it may run the user's code.
+    A namespace of a user-defined mapping class is left out unless it is a subclass of
+    `dict`, because reading it may run the user's code.
     """
     names = dict(vars(builtins))
     for namespace in (frame.f_globals, frame.f_locals):

@@ -570,12 +570,15 @@ class _NameVisitor(NameRecorder):
         if connection is None:
             return
         self.record_change(connection)
-        opened: ast.expr | None = connection
-        while isinstance(opened, ast.Call) and not find_database(opened):
-            opened = getattr(opened.func, "value", None)
-        creator = self.usage.created_by.get(get_root_name(opened), "")
-        if isinstance(opened, ast.Call):
-            creator = find_database(opened)
+        # Follow a chain such as `sqlite3.connect(path).cursor()` back to the call or
+        # the name that opened the database.
+        origin: ast.expr | None = connection
+        while isinstance(origin, ast.Call) and not find_database(origin):
+            origin = getattr(origin.func, "value", None)
+        if isinstance(origin, ast.Call):
+            creator = find_database(origin)
+        else:
+            creator = self.usage.created_by.get(get_root_name(origin), "")
         if get_library_effects(creator) and self.effects is None:
             self.record_outside_use(OutsideUse(creator, sets=True), node)
 

@@ -19,7 +19,11 @@ from stepper.policy.undo_model import NEW, REBOUND, MentionedNames, RestoreReque
 
 @dataclass(frozen=True)
 class _Candidate:
-    """A cell above, the names that it uses now, and those that it changed last."""
+    """A cell above the failed cell, with the names that it uses and changes.
+
+    These are the names that its current source uses, and the names that its last run
+    bound or changed.
+    """
 
     cell: Cell
     usage: ResolvedUsage

@@ -181,10 +181,10 @@ class OutputWriter:
             return "the journal entry is invalid"
 
     def update_displays(self, message: dict[str, Any]) -> None:
-        """Update the cells that show the same display as a running request.
+        """Update the other cells that show the display of a message.
 
-        `message` shows or updates the display. The cell of the request is not updated:
-        the kernel adds the message to its outputs.
+        `message` shows or updates the display. The cell of its request is not updated,
+        because the message is one of its outputs.
         """
         display_id = _get_display_id(message)
         if not display_id:
