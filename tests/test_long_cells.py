@@ -483,7 +483,7 @@ def test_matching_line_and_completion_each_notify_the_agent(
         "cell 2" in notification
         and "is still running" in notification
         and "| loss is nan" in notification
-        and "notified again" in notification
+        and "you get another notification" in notification
     )
     confirm_delivery(notebook, notification)
     waker = start_waker(notebook)

@@ -169,8 +169,8 @@ class Status(NotebookArguments, name="status", examples=("status", "status --jso
 class List(Arguments, name="list", examples=("list", "list --all")):
     """Show all notebooks: state, progress, kernel, memory, age; `*` is the current one.
 
-    A deleted notebook is listed while its kernel runs: `stepper shutdown NOTEBOOK`
-    shuts the kernel down.
+    The kernel is `unknown` if it can't be reached. A deleted notebook is listed while
+    its kernel runs or is unknown: `stepper shutdown NOTEBOOK` shuts the kernel down.
     """
 
     all: bool = option(
