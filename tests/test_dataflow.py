@@ -595,7 +595,7 @@ def test_execution_order_is_reproducible() -> None:
     )
     assert (
         message
-        == "stepper found no cell that defines some of the names in use: cell 3 reads `left_over`."
+        == "stepper found no cell that defines some names before they are read: cell 3 reads `left_over`."
     )
     notebook.sources = {"c": "x = 1", "d": "y = 2", "b": "x + y"}
     assert unresolved_names.find_unbound_names(notebook.cells, notebook.past) == []
@@ -604,6 +604,81 @@ def test_execution_order_is_reproducible() -> None:
             unresolved_names.find_unresolved_names(notebook.cells, notebook.past), 0
         )
         == "Running the cells from top to bottom should reproduce these results."
+    )
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "x += 1",
+        "x = x + 1",
+        "x, y = x + 1, 2",
+        "print(x)\nx = 2",
+        "x.append(1)\nx = 2",
+        "for row in [1]:\n    x += row",
+        "for row in [1]:\n    if row:\n        x = x + row",
+    ],
+)
+def test_rebinding_a_name_does_not_define_it(source: str) -> None:
+    notebook = play(a="x = 1", b=source)
+    assert describe_order(notebook).startswith("Running the cells from top to bottom s")
+    del notebook.sources["a"]
+    assert describe_order(notebook) == (
+        "Running the cells from top to bottom will not reproduce these results: cell 1"
+        " reads `x`, which was defined in cell 1, which was deleted."
+    )
+    assert describe_order(play(b=source)) == (
+        "stepper found no cell that defines some names before they are read: cell 1"
+        " reads `x`."
+    )
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "if [1]:\n    x = 1\nx += 1",
+        "for row in [1]:\n    if row:\n        x = 1\n    else:\n        x = x + row",
+        "try:\n    x += 1\nexcept NameError:\n    x = 0",
+        "try:\n    x\nexcept NameError:\n    x = 0",
+        "try:\n    x = x\nexcept NameError:\n    import os as x",
+        "try:\n    del x\nexcept NameError:\n    pass\nx = 1\nx += 1",
+        "if 'x' in globals():\n    del x\nx = 1",
+        "x = x if 'x' in globals() else 0",
+        "%%time\nif [1]:\n    x = 1\nprint(x)",
+        "def make():\n    global x\n    x = 1\nmake()\nx += 1",
+        "exec('x = 1')\nx += 1",
+        "%run script.py\nx += 1",
+    ],
+)
+def test_name_that_its_reader_may_define(source: str) -> None:
+    notebook = play(a="x = 1", b=source)
+    del notebook.sources["a"]
+    assert describe_order(notebook).startswith("Running the cells from top to bottom s")
+
+
+def test_function_of_another_cell_may_define_a_name() -> None:
+    function = "def make():\n    global x\n    x = 1"
+    notebook = play(a=function, b="make()\nx += 1")
+    assert describe_order(notebook).startswith("Running the cells from top to bottom s")
+
+
+def play(**sources: str) -> Played:
+    """Return a notebook whose cells have run in order, and may contain magics."""
+    notebook = Played(**sources)
+    transform = ipython_syntax.get_transformer()
+    notebook.past = History(
+        lambda source: name_analysis.analyze_source(source, transform)
+    )
+    return notebook.run(*sources)
+
+
+def describe_order(notebook: Played) -> str:
+    """Return the sentence on whether a run from top to bottom gives the same results."""
+    notebook.past.catch_up(notebook.runs, notebook.hashes)
+    return stale_cells.format_order(
+        unresolved_names.find_unresolved_names(notebook.cells, notebook.past),
+        0,
+        unresolved_names.find_unbound_names(notebook.cells, notebook.past),
     )
 
 

@@ -309,8 +309,8 @@ def format_order(
 
     `unresolved_names` are names that a cell reads and no cell above binds.
     `stale_count` is the number of stale cells. `unbound_reads` contains pairs of a cell
-    and a name that the cell reads, but that no cell binds. `has_hidden_state` says that
-    the last run of a cell used hidden state.
+    and a name that the cell reads, but that no cell binds before. `has_hidden_state`
+    says that the last run of a cell used hidden state.
     """
     stale_sentence = _format_stale_count(stale_count, commands)
     if unresolved_names:
@@ -330,7 +330,7 @@ def format_order(
             for cell, name in unbound_reads
         ]
         return (
-            "stepper found no cell that defines some of the names in use:"
+            "stepper found no cell that defines some names before they are read:"
             f" {_join_clauses(clauses)}.{stale_sentence}"
         )
     if has_hidden_state:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from stepper.policy.changed_cells import hash_source, select_runnable
@@ -15,6 +16,7 @@ from stepper.policy.dataflow.run_history import (
     get_key,
     locate_provider,
 )
+from stepper.policy.dataflow.statement_flow import find_required_names
 from stepper.policy.model import Cell
 
 
@@ -55,8 +57,13 @@ def _find_undefined_names(cells: Cells, history: History) -> list[_UndefinedName
     for index, cell in enumerate(cells):
         usage = history.analyze(cell.source)
         resolved = table.resolve_usage(usage)
+        rebound_names = resolved.reads & usage.binds.keys()
+        if rebound_names:
+            # Functions of other cells may bind the name before the cell reads it.
+            called = table.resolve_usage(replace(usage, binds={}))
+            rebound_names &= called.binds.keys()
         providers = table.apply(index, usage)
-        names = resolved.reads - providers.keys() - BUILTIN_NAMES
+        names = resolved.reads - providers.keys() - BUILTIN_NAMES - rebound_names
         undefined.append(_UndefinedNames(cell, sorted(names)))
     return undefined
 
@@ -69,6 +76,20 @@ def _find_first_binders(cells: Cells, history: History) -> dict[str, Cell]:
         for name in usage.binds:
             binders.setdefault(name, cell)
     return binders
+
+
+def _find_binder(
+    name: str, reader: Cell, first_binders: Mapping[str, Cell], history: History
+) -> Cell | None:
+    """Return the first cell that binds a name which is undefined in a cell, or None.
+
+    Return None if this cell is `reader` and needs the old value, as in `x += 1`.
+    """
+    binder = first_binders.get(name)
+    if binder is None or binder.number != reader.number:
+        return binder
+    required_names = find_required_names(history.analyze(reader.source))
+    return None if name in required_names else binder
 
 
 def _find_former_binders(cells: Cells, history: History) -> dict[str, RunRecord]:
@@ -98,7 +119,7 @@ def find_unresolved_names(cells: Cells, history: History) -> list[UnresolvedName
     unresolved = []
     for cell, names in _find_undefined_names(run_cells, history):
         for name in names:
-            binder = first_binders.get(name)
+            binder = _find_binder(name, cell, first_binders, history)
             former = former_binders.get(name)
             if binder is None and former is not None:
                 where = locate_provider(former, all_keys)
@@ -111,7 +132,7 @@ def find_unresolved_names(cells: Cells, history: History) -> list[UnresolvedName
 
 
 class UnboundName(NamedTuple):
-    """A name that a cell reads and no cell binds."""
+    """A name that a cell reads and no cell binds before (see `find_unbound_names`)."""
 
     cell: Cell
     name: str
@@ -120,15 +141,18 @@ class UnboundName(NamedTuple):
 def find_unbound_names(cells: Cells, history: History) -> list[UnboundName]:
     """Return the names that cells read and no cell binds.
 
+    This includes names that a cell binds only after it has read them, as in `x += 1`,
+    if no cell above binds them.
+
     The kernel may still define these names, because an earlier version of a cell bound
     them.
     """
     run_cells = select_runnable(cells)
-    binders = _find_first_binders(run_cells, history)
+    first_binders = _find_first_binders(run_cells, history)
     unbound = []
     for cell, names in _find_undefined_names(run_cells, history):
         for name in names:
-            if name not in binders:
+            if _find_binder(name, cell, first_binders, history) is None:
                 unbound.append(UnboundName(cell, name))
     return unbound
 
