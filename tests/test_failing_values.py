@@ -298,6 +298,11 @@ def test_time_zone_of_the_user_is_not_asked() -> None:
         ("read_csv('data/x.csv')", ""),
         ("re.match('.*', text)", ""),
         ("f(3)", ""),
+        ("glob.glob('data/[ab]/x*.csv')", "data"),
+        ("glob.glob('data/202?/x*.csv')", "data"),
+        ("os.path.join('raw/*.csv', 'x')", ""),
+        ("join('raw/*.csv', 'x')", ""),
+        ("Path('data').joinpath('raw/*.csv')", ""),
     ],
 )
 def test_folder_of_a_glob_pattern(source: str, folder: str) -> None:
@@ -305,6 +310,24 @@ def test_folder_of_a_glob_pattern(source: str, folder: str) -> None:
     argument = call.args[0]
     argument.parent = call  # as `executing` does
     assert failing_values.find_pattern_folder(argument) == folder
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "glob.glob(f'{base}/data/*.csv')",
+        "glob.glob(base + '/data/*.csv')",
+        "glob.glob(os.path.join(base, 'raw/*.csv'))",
+    ],
+)
+def test_pattern_in_a_larger_expression_has_no_known_folder(source: str) -> None:
+    tree = ast.parse(source, mode="eval")
+    folders = []
+    for parent in ast.walk(tree):
+        for child in ast.iter_child_nodes(parent):
+            child.parent = parent  # type: ignore[attr-defined]
+            folders.append(failing_values.find_pattern_folder(child))
+    assert set(folders) == {""}
 
 
 def test_class_name_cannot_forge_a_line() -> None:

@@ -354,15 +354,20 @@ def find_pattern_folder(node: ast.AST) -> str:
     A string with `*` and without a folder, or with the folder `/`, is often a regular
     expression. Such a string counts only as an argument of one of GLOB_FUNCTIONS. A
     relative pattern of another method `glob` or `rglob` does not count, because the
-    pattern may be relative to another folder.
+    pattern may be relative to another folder. The same applies to a string that is
+    joined to another path.
     """
     pattern = getattr(node, "value", None)
     if type(pattern) is not str or "*" not in pattern:
         return ""
-    head, _, _ = pattern.partition("*")
+    head = re.split(r"[*?[]", pattern, maxsplit=1)[0]
     folder = os.path.dirname(head)
-    call = getattr(node, "parent", None)  # set by `executing`
-    function = ast.unparse(call.func) if isinstance(call, ast.Call) else ""
+    parent = getattr(node, "parent", None)  # set by `executing`
+    if isinstance(parent, (ast.JoinedStr, ast.BinOp)):
+        return ""
+    function = ast.unparse(parent.func) if isinstance(parent, ast.Call) else ""
+    if function == "join" or function.endswith((".join", ".joinpath")):
+        return ""
     if function in GLOB_FUNCTIONS:
         return folder or "."
     is_relative = not os.path.isabs(folder)
