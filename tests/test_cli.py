@@ -328,6 +328,16 @@ def test_plan_with_invalid_criterion_is_refused(project: Project) -> None:
     assert notebook.raw["metadata"]["stepper"]["steps"][0]["criterion"] == "score > 0.9"
 
 
+@pytest.mark.parametrize("content", [b"- caf\xe9\n", b"- 2024-99-99\n", b"- [\n"])
+def test_invalid_plan_file_is_wrong_usage(tmp_path: Path, content: bytes) -> None:
+    plan = tmp_path / "plan.yaml"
+    plan.write_bytes(content)
+    arguments = ["new", "p", "--plan", str(plan)]
+    result = CliRunner().invoke(main, arguments, prog_name="stepper")
+    assert result.exit_code == 2, result.output
+    assert "the plan is not valid YAML" in result.output
+
+
 def test_notebook_is_found_without_date_prefix(project: Project) -> None:
     project.notebook("2026_11_24_zoo.ipynb")
     assert project.json("use", "zoo")["notebook"] == "notebooks/2026_11_24_zoo.ipynb"

@@ -234,7 +234,8 @@ def load_plan_steps(stream: IO[str]) -> list[Any]:
 
     try:
         steps = yaml.safe_load(stream)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:
+        # ValueError: the text is not UTF-8, or a date such as 2024-99-99 is invalid.
         raise UsageError(f"the plan is not valid YAML: {error}") from None
     if isinstance(steps, dict):
         steps = steps.get("steps")
