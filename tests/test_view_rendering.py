@@ -555,3 +555,17 @@ def test_page_data_is_built_again_for_a_snapshot_at_the_same_address(
                 break
             kept.append(view.snapshot)
         assert view.refresh("") is not page_data
+
+
+def test_notebook_without_cells_shows_no_cells_of_the_journal(tmp_path: Path) -> None:
+    path = tmp_path / "notebooks" / "a.ipynb"
+    path.parent.mkdir()
+    notebooks = NotebookList(Paths(str(tmp_path)))
+    journal = Path(notebooks._get_journal(str(path)))
+    journal.parent.mkdir(parents=True)
+    journal.write_bytes(encode_events(1))
+    view = notebooks.get_view("notebooks/a.ipynb")
+    assert view is not None
+    assert len(view.refresh("")["cells"]) == 1  # there is no notebook file yet
+    path.write_text('{"cells": [], "nbformat": 4}')
+    assert view.refresh("")["cells"] == []

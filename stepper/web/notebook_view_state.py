@@ -342,7 +342,9 @@ class NotebookView:
         Without a notebook file, the cells come from the journal.
         """
         last_runs = {run.cell: run for run in self.history.runs}
-        rows = self.file_rows or _make_journal_rows(last_runs)
+        rows = self.file_rows
+        if self.document is None:
+            rows = _make_journal_rows(last_runs)
         running = self.history.state.running
         cells = []
         for row in rows:
