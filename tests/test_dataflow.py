@@ -682,6 +682,22 @@ def describe_order(notebook: Played) -> str:
     )
 
 
+@pytest.mark.parametrize(
+    ("source", "unbound"),
+    [
+        ("display(x, In[1], Out, get_ipython(), _, __, _3, _i, _i2, _ih)", []),
+        ("from math import *\nprint(pi + x)", []),
+        ("display(_y, _10th, __file__)", ["_10th", "__file__", "_y"]),
+    ],
+)
+def test_names_that_ipython_or_the_cell_defines(
+    source: str, unbound: list[str]
+) -> None:
+    notebook = play(a="x = 1", b=source)
+    names = unresolved_names.find_unbound_names(notebook.cells, notebook.past)
+    assert [entry.name for entry in names] == unbound
+
+
 def test_appended_cell_changes_nothing() -> None:
     notebook = Played(a="x = 1", b="x", c="x = 2").run("a", "b")
     notebook.format_stale()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -43,6 +44,14 @@ class UnresolvedName(NamedTuple):
         return f"was defined in cell {self.number}, which {reason}"
 
 
+# Names that IPython defines in the namespace of the user.
+IPYTHON_NAMES = frozenset(
+    ("In", "Out", "display", "exit", "get_ipython", "quit", "_exit_code")
+)
+# Earlier inputs, results and folders, such as `_`, `_3`, `_i` and `_dh`.
+HISTORY_NAME = re.compile(r"_{1,3}|_i{1,3}|_i?\d+|_(?:ih|oh|dh)")
+
+
 class _UndefinedNames(NamedTuple):
     """The names that a cell reads and no cell above binds, in alphabetical order."""
 
@@ -63,9 +72,19 @@ def _find_undefined_names(cells: Cells, history: History) -> list[_UndefinedName
             called = table.resolve_usage(replace(usage, binds={}))
             rebound_names &= called.binds.keys()
         providers = table.apply(index, usage)
-        names = resolved.reads - providers.keys() - BUILTIN_NAMES - rebound_names
-        undefined.append(_UndefinedNames(cell, sorted(names)))
+        names = []
+        if not usage.star:  # `from module import *` may define every name
+            candidates = resolved.reads - providers.keys() - rebound_names
+            names = sorted(name for name in candidates if not _is_predefined(name))
+        undefined.append(_UndefinedNames(cell, names))
     return undefined
+
+
+def _is_predefined(name: str) -> bool:
+    """Return whether Python or IPython defines a name in every new kernel."""
+    if name in BUILTIN_NAMES or name in IPYTHON_NAMES:
+        return True
+    return HISTORY_NAME.fullmatch(name) is not None
 
 
 def _find_first_binders(cells: Cells, history: History) -> dict[str, Cell]:
