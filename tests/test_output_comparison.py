@@ -268,7 +268,7 @@ def test_stderr_difference_is_reported() -> None:
     difference = compare(make_stream("1\n", "stderr"), make_stream("1\n2\n", "stderr"))
     assert (difference.verdict, difference.text) == (
         ReplayVerdict.SAME,
-        "stderr differs (1 line then, 2 now); stderr is not compared",
+        "stderr differs (1 line recorded, 2 now); this does not affect the verdict",
     )
 
 

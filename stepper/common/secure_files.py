@@ -253,10 +253,10 @@ def _lstat(name: str, folder: int) -> os.stat_result:
 
 
 def check_regular(path: str) -> None:
-    """Raise OSError if a path does not lead to a regular file with a single name.
+    """Raise OSError if a path is not a regular file with a single hard link.
 
-    The error is IsADirectoryError for a folder, and otherwise UnsafeFileError. A path
-    that does not exist is accepted.
+    Symbolic links are not followed. The error is IsADirectoryError for a folder, and
+    otherwise UnsafeFileError. A path that does not exist is accepted.
     """
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         _check_regular(path, os.lstat(path))

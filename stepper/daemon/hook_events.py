@@ -449,13 +449,13 @@ async def handle_prompt(workspace: Workspace, event: Event) -> bytes:
         workspace.update_markers()
         return claude_code_json.format_user_line("\n".join(delivered_lines))
     _reset_turn(workspace, event)
-    replaced_lines = workspace.clear_replaced_stops(owner)
     new_notebook = claude_code_json.format_new_notebook(event.prompt)
     # Claude Code 2.1.197 runs a slash command before this event, 2.1.330 after it.
     if new_notebook or event.is_stepper_command:
         workspace.active_clients.add(owner)
     if new_notebook:
         return new_notebook
+    replaced_lines = workspace.clear_replaced_stops(owner)
     # Choose the notebook for the command.
     session = workspace.find_open_work(owner)
     command = _parse_command(session, event)

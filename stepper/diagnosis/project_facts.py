@@ -292,10 +292,11 @@ class ProjectEnvironment:
         exclude: Collection[str],
         folders: Sequence[str],
     ) -> bool:
-        """Return whether a file of the project or one of `folders` changed.
+        """Return whether the project's files, or folders outside of it, have changed.
 
-        Only changes since `when_ns` (in nanoseconds) count. Files in `exclude` are
-        ignored. Return True if not all files could be checked in time.
+        Only changes since `when_ns` (in nanoseconds) count. Files in `exclude`, and
+        `folders` inside the project, are ignored. Return True if not all files could be
+        checked in time.
         """
         try:
             # The ctime, because a moved file keeps its mtime.

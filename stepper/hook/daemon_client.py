@@ -30,7 +30,7 @@ SANDBOXED = (
 )
 SANDBOX_HINT = (
     '"sandbox": {"excludedCommands": ["stepper *"]} in ~/.claude/settings.json'
-    "  # set by the user: stepper commands then run outside of the sandbox"
+    "  # the user must add this; stepper commands then run outside of the sandbox"
 )
 NO_PEER_UID = 0xFFFFFFFF
 RECEIVE_BYTES = 1 << 20

@@ -392,7 +392,7 @@ def _format_preflight(summary: RunSummary) -> list[str]:
         return []
     count = "This does not count as an attempt."
     if summary.counted:
-        count = "This counts as an attempt, because it is the third time in a row."
+        count = "This counts as an attempt: every third failed check in a row does."
     return [f"{count} To run the cell anyway, submit the same code again."]
 
 

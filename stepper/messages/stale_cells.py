@@ -307,10 +307,11 @@ def format_order(
 ) -> str:
     """Return the sentences on whether a run from top to bottom gives the same results.
 
-    `unresolved_names` are names that a cell reads and no cell above binds.
-    `stale_count` is the number of stale cells. `unbound_reads` contains pairs of a cell
-    and a name that the cell reads, but that no cell binds before. `has_hidden_state`
-    says that the last run of a cell used hidden state.
+    `unresolved_names` are names that a cell reads, but that are defined only elsewhere:
+    below, in a deleted or inactive cell, or by another client. `stale_count` is the
+    number of stale cells. `unbound_reads` contains pairs of a cell and a name for which
+    no definition was found. `has_hidden_state` says that the last run of a cell used
+    hidden state.
     """
     stale_sentence = _format_stale_count(stale_count, commands)
     if unresolved_names:

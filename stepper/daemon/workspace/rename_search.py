@@ -192,7 +192,7 @@ class RenameSearch:
         deadline = time.monotonic() + MAX_SEARCH_SECONDS
         candidates: dict[str, int] = {}
         own_path = session.file.path
-        for index, path in enumerate(self._list_nearby(own_path)):
+        for index, path in enumerate(self._list_possible_paths(own_path)):
             if index >= MIN_READ_NOTEBOOKS and time.monotonic() > deadline:
                 break
             if path in (own_path, excluded):
@@ -203,8 +203,8 @@ class RenameSearch:
                 candidates[path] = count
         return candidates
 
-    def _list_nearby(self, path: str) -> list[str]:
-        """Return the known notebooks and all notebooks in the folder of a path.
+    def _list_possible_paths(self, path: str) -> list[str]:
+        """Return the notebooks of the last search, and all in the folder of a path.
 
         The most recently changed notebooks come first. The number is limited to
         MAX_READ_NOTEBOOKS.

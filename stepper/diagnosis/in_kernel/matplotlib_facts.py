@@ -278,9 +278,10 @@ def describe_axes(axes: Any, deadline: float) -> Fact:
 
 
 def describe_artists(axes: Any, deadline: float) -> Fact:
-    """Return the numbers of artists and points, and the images, of axes.
+    """Return a dict that describes the artists of axes.
 
-    "invisible" is the result of `explain_invisible`.
+    The keys are "artists" (the numbers of artists and points of each kind), "images",
+    and "invisible" (the result of `explain_invisible`).
     """
     artist_counts: dict[str, int] = {}
     point_counts: dict[str, int] = {}

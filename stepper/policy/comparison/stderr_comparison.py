@@ -29,8 +29,8 @@ def describe(recorded: Outputs, fresh: Outputs) -> str:
     if before == after:
         return ""
     return (
-        f"stderr differs ({format_count(len(before), 'line')} then, {len(after)} now);"
-        " stderr is not compared"
+        f"stderr differs ({format_count(len(before), 'line')} recorded, {len(after)}"
+        " now); this does not affect the verdict"
     )
 
 

@@ -177,6 +177,10 @@ def _list_bound_names(statement: ast.stmt) -> Iterator[str]:
             yield node.name
         elif isinstance(node, ast.alias):
             yield node.asname or node.name.partition(".")[0]
+        elif isinstance(node, ast.ExceptHandler | ast.MatchAs | ast.MatchStar):
+            yield node.name or ""
+        elif isinstance(node, ast.MatchMapping):
+            yield node.rest or ""
 
 
 def _reads_volatile(call: ast.Call) -> bool:

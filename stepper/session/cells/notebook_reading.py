@@ -61,12 +61,13 @@ async def read_notebook(
     """Return the digest of a notebook for the agent session `owner`.
 
     `document` is the contents of the notebook, and `selected` its cells in the digest,
-    or None for all cells. A digest of all cells is recorded as a read of the session.
-    `max_size` limits the digest, in bytes. `is_partial` means that the agent reads more
-    of its last digest: the line numbers must not change. With `has_pages`, the cells
-    can be understood without the head, which only the first page has. After
-    `figure_seconds`, no more recorded images are saved as files. This does not wait for
-    a running cell.
+    or None for all cells. A digest of all cells is recorded as a read of the session,
+    unless `is_partial` is true. `max_size` limits the digest, in bytes. `is_partial`
+    means that the agent reads another part of its last digest, so the line numbers must
+    not change. `has_pages` means that the digest is returned in pages: only the first
+    page has the head, so the cells must not refer to the head. After `figure_seconds`,
+    no more recorded images are saved as files. The function does not wait for a running
+    cell.
     """
     status = await status_queries.get_status(session, document)
     changes = ""

@@ -47,11 +47,12 @@ class FormerValues:
 
     def __init__(self) -> None:
         self.values: Any = {}
-        # Classes are not kept alive: a former subclass has to be collected.
+        # Weak references, so that a former class can be garbage-collected and its base
+        # class no longer lists the former class as a subclass.
         self.classes: Any = {}
-        # The objects in the values, by id.
+        # The values and the objects in them, by id.
         self.members: Any = {}
-        # The number of references to each member that are known.
+        # The number of known references to each member.
         self.references: Any = {}
 
     def add(self, name: str, value: Any) -> None:
