@@ -1125,6 +1125,37 @@ def test_only_the_methods_that_a_cell_uses_read_state_outside_the_variables(
     assert notebook.run("a").list_marks() == {f"{name}<" for name in stale.split()}
 
 
+def test_value_overwritten_above_an_edited_cell_that_works_on_it() -> None:
+    notebook = Played(a="c = [3]", b="c = [4]", d="del c").run("a", "b", "d")
+    notebook.sources["d"] = "c.append(3)"
+    assert notebook.run("a").format_stale() == "b<c<a"
+    assert notebook.run("b").format_stale() == ""
+
+
+def test_change_of_an_alias_that_a_cell_below_bound() -> None:
+    sources = {
+        "a": "b, d = [2], [4]",
+        "c": "b.append(1)",
+        "e": "add(d, 6)",
+        "f": "d = b",
+    }
+    notebook = Played(**sources).run("a", b="[2]", d="[4]").run("c", b="[2, 1]")
+    notebook.run("e", d="[4, 6]").run("f", d="[2, 1]")
+    # `d` and `b` are the same list when c runs.
+    notebook.run("a", b="[2]", d="[4]").run("f", d="[2]")
+    notebook.run("c", b="[2, 1]", d="[2, 1]")
+    assert notebook.format_stale() == "f<b<c f<d<c"
+    assert notebook.run("f", d="[2, 1]").format_stale() == ""
+
+
+def test_change_of_an_alias_that_cells_above_and_below_bind() -> None:
+    sources = {"a": "b = [2]\nd = b", "c": "b.append(1)", "e": "print(d)", "f": "d = b"}
+    notebook = Played(**sources).run("a", b="[2]", d="[2]")
+    notebook.run("c", b="[2, 1]", d="[2, 1]").run("e").run("f", d="[2, 1]")
+    notebook.run("c", b="[2, 1, 1]", d="[2, 1, 1]")
+    assert "e<d<c" in notebook.format_stale()
+
+
 @pytest.mark.parametrize(
     ("alias", "changed", "marks"),
     [

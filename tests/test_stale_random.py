@@ -22,9 +22,16 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 DAY_SEEDS = 5
+# Seeds of notebooks that once had another state than the notebook's.
+FOUND_SEEDS = [222, 1053, 1167]
 SEEDS = [
     *range(DAY_SEEDS),
-    *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(DAY_SEEDS, 250)),
+    *FOUND_SEEDS,
+    *(
+        pytest.param(seed, marks=pytest.mark.nightly)
+        for seed in range(DAY_SEEDS, 250)
+        if seed not in FOUND_SEEDS
+    ),
 ]
 UNDO = {"undo": "", "no undo": "undo: off\n"}
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from stepper.policy.changed_cells import hash_source, select_runnable
 from stepper.policy.dataflow.binding_table import Binding, BindingTable, Names
@@ -47,6 +48,8 @@ from stepper.policy.dataflow.run_history import (
 from stepper.policy.dataflow.statement_flow import find_affected_names, list_texts
 from stepper.policy.dataflow.undone_changes import FormerObject
 from stepper.policy.undo_model import UNKNOWN_NAMES
+
+Item = TypeVar("Item")
 
 
 def ran_in_order(cells: Cells, last_cells: Cells, history: History) -> bool:
@@ -195,6 +198,11 @@ def _list_consistent_runs(dependencies: Dependencies) -> list[int]:
     return runs
 
 
+def _omit_names(values: Mapping[str, Item], names: Names) -> dict[str, Item]:
+    """Return a copy of a dict with names as keys, without some names."""
+    return {name: value for name, value in values.items() if name not in names}
+
+
 class _DependencySearch:
     """The search for cells that read other values than the cells above them provide."""
 
@@ -241,6 +249,7 @@ class _DependencySearch:
         for flow in self.flows:
             self._add_changes_of_edited_cell(flow)
         for index, flow in enumerate(self.flows):
+            self._omit_changes_of_lower_names(index, flow)
             above = self._apply(index, flow)
             if flow.record is not None and flow.is_current:
                 self._add_causes(index, flow.record, above)
@@ -298,6 +307,44 @@ class _DependencySearch:
             flow.usage = replace(
                 usage, changes=usage.changes | names, reads=usage.reads | names
             )
+
+    def _omit_changes_of_lower_names(self, index: int, flow: CellFlow) -> None:
+        """Remove changes that a last run made because a cell below had run before.
+
+        If a cell below had bound another name to the same object, the run also changed
+        the value of that name. In notebook order, the name does not exist yet or has
+        another value, unless a cell above also lets it share an object.
+        """
+        record = flow.record
+        if record is None or not flow.is_current:
+            return
+        lower_names = set()
+        for name in record.changed:
+            binding = record.reads.get(name)
+            if binding is None:
+                continue
+            origin = self.history.records.get(binding.origin)
+            if origin is None:
+                continue
+            if self.positions.get(origin.key, index) > index:
+                lower_names.add(name)
+        if not lower_names:
+            return
+        usage = self.table.resolve_usage(flow.usage)
+        lower_names -= usage.reads
+        lower_names -= usage.changes
+        lower_names -= usage.binds.keys()
+        lower_names -= flow.usage.deletes
+        for above in self.flows[:index]:
+            shared = above.usage.shared
+            lower_names -= shared.keys()
+            for containers in shared.values():
+                lower_names -= containers
+        flow.record = record._replace(
+            reads=_omit_names(record.reads, lower_names),
+            bound=_omit_names(record.bound, lower_names),
+            changed={*record.changed} - lower_names,
+        )
 
     def _apply(self, index: int, flow: CellFlow) -> Mapping[str, Binding]:
         """Apply a cell to the table, and record the names that it reads and writes.

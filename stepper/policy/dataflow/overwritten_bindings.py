@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from stepper.policy.dataflow.binding_table import Binding, BindingTable
 from stepper.policy.dataflow.causes import OVERWRITTEN, REMOVED, Cause
 from stepper.policy.dataflow.cell_flow import CellFlow
-from stepper.policy.dataflow.run_history import History, RunRecord
+from stepper.policy.dataflow.run_history import History, RunRecord, get_key
 
 
 def add_overwritten_bindings(
@@ -34,7 +34,8 @@ def add_overwritten_bindings(
             continue  # the name of state outside the variables
         live = live_bindings.get(name)
         if live is not None:
-            search.add_overwritten_name(name, index, live)
+            writer = search.find_last_writer(name, index, live)
+            search.add_overwritten_name(name, writer, live)
         elif name in last_binders:
             search.add_removed_name(name, index)
 
@@ -52,6 +53,23 @@ class _OverwrittenBindings:
             if flow.record is not None:
                 self.numbers[flow.record.key] = flow.cell.number
                 self.last_runs.add(flow.record.run)
+
+    def find_last_writer(self, name: str, index: int, live: Binding) -> int:
+        """Return the index of the last cell that has written a name, from `index` up.
+
+        The search goes up from a cell that changes the name in place and that has not
+        run with its current source, because the cell works on the value of the cell
+        above. It stops at a cell whose earlier source bound the value in the kernel,
+        `live`: a run of that cell replaces the value.
+        """
+        flow = self.flows[index]
+        origin = self.history.records.get(live.origin)
+        while not flow.is_current and name in flow.providers:
+            if origin is not None and origin.key == get_key(flow.cell):
+                break
+            index = flow.providers[name]
+            flow = self.flows[index]
+        return index
 
     def add_overwritten_name(self, name: str, index: int, live: Binding) -> None:
         """Add a cause if another cell bound a name after the cell at an index.
