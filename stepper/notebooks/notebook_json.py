@@ -304,7 +304,10 @@ def _change_single_cell(
     ((key, change),) = changes.items()
     if not isinstance(key, int):
         return None
-    cell = raw[CELLS][key]
+    cells = raw[CELLS]
+    cell = cells[key]
+    if cells.index(cell) != key:
+        return None  # the search would find the equal cell above
     try:
         span = _search_cell(data, style, cell)
         if span is None:
