@@ -546,6 +546,53 @@ def test_foreign_records_are_ignored(copies: tuple[SlimCopies, Path]) -> None:
     assert not (path.parent / ".bashrc").exists()
 
 
+def test_invalid_original_of_a_foreign_record_is_kept(
+    copies: tuple[SlimCopies, Path],
+) -> None:
+    slim, path = copies
+    before = path.read_bytes()
+    reads = path.parent / ".stepper" / "reads"
+    reads.mkdir()
+    key = slim_copies._make_key(str(path))
+    record = {"notebook": path.name, "full": [1, 2, 3], "slim": [4, 5, 6]}
+    (reads / f"{key}.json").write_text(json.dumps(record))
+    for text in ("{", "[]", "{}"):
+        (reads / f"{key}.ipynb").write_text(text)
+        slim.restore_all()
+        assert "the original is not valid" in slim.take_problems()[0]
+        assert path.read_bytes() == before
+        assert len(os.listdir(reads)) == 2
+
+
+def test_unused_copies_are_removed_next_to_an_unreadable_file(
+    copies: tuple[SlimCopies, Path],
+) -> None:
+    slim, path = copies
+    reads = path.parent / ".stepper" / "reads"
+    reads.mkdir()
+    (reads / "folder.ipynb").mkdir()
+    for number in range(50):
+        (reads / f"{number}.ipynb").write_text(OUTPUT_MARK)
+    slim.restore_all()
+    assert os.listdir(reads) == ["folder.ipynb"]
+
+
+def test_renamed_copy_that_cannot_be_exchanged(
+    copies: tuple[SlimCopies, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slim, path = copies
+    before = path.read_bytes()
+    assert place_copy(slim, path)
+    renamed = path.with_name("renamed.ipynb")
+    path.rename(renamed)
+    with monkeypatch.context() as patch:
+        patch.setattr(file_exchange, "RENAMEAT2", None)
+        slim.restore(str(path))
+        assert "could not be restored yet" in slim.take_problems()[0]
+    slim.restore(str(path))
+    assert renamed.read_bytes() == before
+
+
 def test_each_state_before_and_after_the_exchange_is_restored(
     copies: tuple[SlimCopies, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,6 +26,7 @@ import orjson
 
 from stepper.common import secure_files
 from stepper.common.dataclass_decode import decode
+from stepper.common.errors import NotebookError
 from stepper.notebooks.file_exchange import (
     exchange_between,
     make_temporary_name,
@@ -33,7 +34,7 @@ from stepper.notebooks.file_exchange import (
     stat_file,
 )
 from stepper.notebooks.file_state import FileState, get_file_signature, get_file_state
-from stepper.notebooks.notebook_document import Document
+from stepper.notebooks.notebook_document import Document, validate_notebook
 from stepper.notebooks.notebook_file import IpynbFile
 from stepper.notebooks.notebook_json import apply_changes, load_json
 
@@ -184,7 +185,8 @@ def make_slim(raw: Mapping[str, Any]) -> bytes:
     """Return the slim copy of a notebook.
 
     Outputs are replaced by OUTPUT_MARK. If the sources are too large for the client,
-    the sources of the last cells are replaced by SOURCE_MARK.
+    the sources of the last cells are replaced by SOURCE_MARK. Attachments and the state
+    of widgets are left out.
     """
     cells = []
     remaining_bytes = SOURCE_BYTES
@@ -452,7 +454,10 @@ class SlimCopies:
             return True
 
     def restore_all(self) -> None:
-        """Put all notebooks back in their places, also those of a former daemon."""
+        """Put all notebooks back in their places, also those of a former daemon.
+
+        Also remove slim copies that never took the place of a notebook.
+        """
         names = secure_files.list_names(self._folder)
         keys = {name.partition(".")[0] for name in names}
         for key in keys:
@@ -464,7 +469,8 @@ class SlimCopies:
         inside = os.path.join(self._folder, ".")
         with contextlib.suppress(OSError), secure_files.open_parent(inside) as parent:
             for key in keys:
-                self._remove_unused(key, parent.folder)
+                with contextlib.suppress(OSError):
+                    self._remove_unused(key, parent.folder)
 
     def _get_path(self, record: Record) -> str:
         """Return the path of a notebook; raise ValueError if it is not valid.
@@ -481,6 +487,7 @@ class SlimCopies:
     def _restore(self, record: Record) -> bool:
         """Restore a notebook; return whether nothing is left to do.
 
+        If the slim copy was renamed in its folder, the notebook gets the new name.
         Raise OSError if this fails.
         """
         path = self._get_path(record)
@@ -494,36 +501,34 @@ class SlimCopies:
                 # The files were not exchanged, or are exchanged back.
                 self._remove(key, reads)
                 return True
+            copy_name = name
             for _ in range(ATTEMPTS):
-                if not _exists(name, folder):
+                if not _exists(copy_name, folder):
+                    # The copy may have been renamed in the same folder.
+                    copy_name = _find_state(folder, record.slim)
+                if not copy_name:
                     self._restore_deleted(record, reads, folder, name)
                     return True
-                if _read_state(name, folder) != record.slim:
-                    return self._merge(record, reads, folder, name)
-                if not exchange_between(reads, full_name, folder, name):
+                if _read_state(copy_name, folder) != record.slim:
+                    return self._merge(record, reads, folder, copy_name)
+                if not exchange_between(reads, full_name, folder, copy_name):
                     raise OSError(0, "the file system cannot exchange two files")
                 if _read_state(full_name, reads) == record.slim:
                     self._remove(key, reads)
                     return True
                 # Another program wrote the copy just before the exchange.
-                exchange_between(reads, full_name, folder, name)
+                exchange_between(reads, full_name, folder, copy_name)
         return False
 
     def _restore_deleted(
         self, record: Record, reads: int, folder: int, name: str
     ) -> None:
-        """Restore a notebook whose slim copy was deleted or renamed.
+        """Put back a notebook whose slim copy was deleted or moved to another folder.
 
-        A renamed copy is replaced under its new name in the same folder. The notebook
-        of a deleted copy is put back, because the outputs exist nowhere else.
+        The notebook is not deleted as well, because its outputs exist nowhere else.
         """
         key = _make_key(self._get_path(record))
         full_name = key + FULL_SUFFIX
-        new_name = _find_state(folder, record.slim)
-        if new_name:
-            exchange_between(reads, full_name, folder, new_name)
-            self._remove(key, reads)
-            return
         # `link` fails if another program creates the file now; `rename` would not.
         os.link(full_name, name, src_dir_fd=reads, dst_dir_fd=folder)
         self._remove(key, reads)
@@ -536,11 +541,16 @@ class SlimCopies:
     def _merge(self, record: Record, reads: int, folder: int, name: str) -> bool:
         """Put the outputs into a copy that another program changed.
 
-        Return whether this succeeded: the program may still be writing.
+        Return whether this succeeded: the program may still be writing. Raise OSError
+        if a file cannot be read or written, or if the original notebook is not valid.
         """
         key = _make_key(self._get_path(record))
         full_name = key + FULL_SUFFIX
-        full = load_json(_read(full_name, reads))
+        try:
+            full = load_json(_read(full_name, reads))
+            validate_notebook(full, full_name)
+        except (ValueError, NotebookError) as error:
+            raise OSError(0, f"the original is not valid: {error}") from None
         for _ in range(ATTEMPTS):
             status = stat_file(name, folder)
             try:
