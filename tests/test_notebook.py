@@ -539,6 +539,33 @@ def test_new_notebook_is_valid_and_never_overwrites(tmp_path: Path) -> None:
         new_notebook.create_notebook(str(path), Plan("other"))
 
 
+def test_new_notebook_with_a_lone_surrogate(tmp_path: Path) -> None:
+    """A byte of the command line that is not UTF-8 becomes a lone surrogate."""
+    path = tmp_path / "new.ipynb"
+    new_notebook.create_notebook(str(path), Plan("a\udcff"))
+    assert notebook.IpynbFile(str(path)).read().cells[0].source == "# a\udcff"
+
+
+def test_new_notebook_that_cannot_be_written_is_removed(tmp_path: Path) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (64, limits[1]))
+    try:
+        with pytest.raises(OSError, match="too large"):
+            new_notebook.create_notebook(str(tmp_path / "new.ipynb"), Plan("p"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_second_of_two_equal_cells_gets_a_new_id(tmp_path: Path) -> None:
+    file = make(tmp_path / "n.ipynb", [code("x", "a"), code("x", "a")])
+    [(old_id, cell)] = file.replace_duplicate_ids()
+    first, second = file.read().cells
+    assert (old_id, first.id) == ("a", "a")
+    assert cell == second
+    assert second.id != "a"
+
+
 @pytest.mark.parametrize(
     "value", ["NaN", '"\\ud800"', "123456789012345678901234567890"]
 )
