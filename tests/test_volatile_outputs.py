@@ -37,6 +37,9 @@ TIMER = "t0 = time.perf_counter()\nmodel = fit(x)\n"
         (f"{TIMER}print(time.time() - t0)", "9\n1\n", "8\n1\n", False),
         # How often a loop runs is not known.
         ("for n in x:\n    print(time.time())", "1\n2\n", "3\n4\n", False),
+        # The value of `x` is on the same line.
+        ("with a:\n    print(x, end='')\nprint(time.time())", "13\n", "24\n", False),
+        ("[print(n, end='') for n in x]\nprint(time.time())", "13\n", "24\n", False),
         ("t = time.time()\nt = 3\nprint(t)", "3\n", "4\n", False),
         ("print(valid(x), 3)", "3 3\n", "4 3\n", False),
         ("print('time()')", "a\n", "b\n", False),

@@ -281,7 +281,7 @@ def _parse_timestamp(match: re.Match[str]) -> float | None:
         date = datetime(
             year, month, day_of_month, hour, minute, second, tzinfo=timezone.utc
         )
-    except ValueError:
+    except (ValueError, OverflowError):  # a number is too large
         return None
     return date.timestamp()
 

@@ -22,7 +22,7 @@ from stepper.policy.comparison.output_comparison import (
     PixelComparison,
     compare_outputs,
 )
-from stepper.policy.comparison.output_items import CellOutputs
+from stepper.policy.comparison.output_items import CellOutputs, list_types
 from stepper.policy.model import Cell
 
 # A line of source that opens a pager, such as `df.head?`.
@@ -141,5 +141,5 @@ def remove_pager_text(
 
 def _is_pager_text(output: Mapping[str, Any]) -> bool:
     """Return whether an output may be the text of a pager: a display of plain text."""
-    mime_types = [*output.get("data", ())]
-    return output.get("output_type") == "display_data" and mime_types == ["text/plain"]
+    is_display = output.get("output_type") == "display_data"
+    return is_display and list_types([output]) == {"text/plain"}

@@ -46,8 +46,6 @@ COMPOSITES = (
     ast.Subscript,
     ast.UnaryOp,
 )
-# Statements with a body. The number of lines that they display is not known.
-COMPOUND = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.Try, ast.Match)
 DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 
 
@@ -149,7 +147,7 @@ def list_line_patterns(source: str, sources_above: Iterable[str]) -> list[str]:
     statements = _parse_cell(source) or []
     patterns: list[str] = []
     for statement in statements:
-        if isinstance(statement, COMPOUND) and any(_list_displays(statement)):
+        if _displays_inside(statement):
             return []
         is_last = statement is statements[-1]
         values = _list_displayed_values(statement, is_last=is_last)
@@ -206,6 +204,19 @@ def _list_operands(node: ast.AST) -> list[ast.expr]:
 def _is_number(node: ast.expr) -> bool:
     """Return whether an expression is a number in the source."""
     return isinstance(node, ast.Constant) and isinstance(node.value, int | float)
+
+
+def _displays_inside(statement: ast.stmt) -> bool:
+    """Return whether a part of a statement calls `print` or `display`.
+
+    The number of lines that the statement displays is not known then. A statement that
+    only consists of such a call displays one line.
+    """
+    if isinstance(statement, ast.Expr) and _is_display(statement.value):
+        return False
+    if isinstance(statement, DEFINITIONS):
+        return False
+    return any(_list_displays(statement))
 
 
 def _list_displays(node: ast.AST) -> Iterator[ast.Call]:
