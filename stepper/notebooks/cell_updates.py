@@ -128,8 +128,9 @@ def replace_source(
 ) -> RawCell:
     """Return the cell with another source and type, without outputs.
 
-    Outputs are removed because they belong to the old source. NotebookEdit also removes
-    outputs.
+    Outputs and the execution count are removed because they belong to the old source.
+    NotebookEdit also removes them. Attachments of a code cell are removed because only
+    other cells can have attachments.
     """
     new_cell = {**raw, "cell_type": cell_type, "source": source}
     new_cell.pop("execution_count", None)
@@ -141,7 +142,10 @@ def replace_source(
 
 
 def clear_outputs(raw: RawCell) -> RawCell:
-    """Return the cell without outputs and timings, as Jupyter clears them."""
+    """Return a code cell without outputs, execution count and timings.
+
+    Jupyter also removes these when it clears the outputs.
+    """
     metadata = _copy_without_timings(raw)
     return normalize_cell({**raw, "metadata": metadata, **NOT_RUN})
 
