@@ -5,10 +5,13 @@ No kernel is used.
 
 from __future__ import annotations
 
+import ast
 import random
 import re
+import sys
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -115,6 +118,8 @@ FLOWS = [  # source; the names that it reads, binds and changes in place
     ("%matplotlib inline\nx = 1", "", "x", ""),
     ("%time y = f(x)", "f x", "y", ""),
     ("%timeit -n 3 y = f(x)", "f x", "", ""),
+    ("%lprun -f f f(x)", "f x", "", ""),
+    ("%prun -q -s cumulative -l 5 f(x)", "f x", "", ""),
     ("%%time\ny = f(x)", "f x", "y", ""),
     ("%%capture out\ny = x", "x", "y out", ""),
     ("%%bash\necho $x", "", "", ""),
@@ -154,6 +159,37 @@ def test_names_read_bound_and_changed_by_a_source(
         {*binds.split()},
         {*changes.split()},
     )
+
+
+def test_import_of_a_module_that_the_cell_has_written() -> None:
+    source = "open('m.py', 'w').write(text)\nimport m, n"
+    usage = name_analysis.analyze_source(source)
+    assert usage.outside_reads == {"file 'n.py'"}
+
+
+@pytest.mark.parametrize(
+    ("source", "reads"),
+    [
+        ("def f(x: T) -> list[T]:\n    return T\nf(1)", "list"),
+        (
+            "class C(Base[T]):\n    x: T\n    def f(self) -> T:\n        return T",
+            "Base",
+        ),
+    ],
+)
+def test_type_parameters_are_names_of_their_definition(source: str, reads: str) -> None:
+    tree = ast.parse(source)
+    assert name_analysis.analyze_tree(tree).reads == {*reads.split(), "T"}
+    # Python 3.12 and later parse `def f[T]` and `class C[T]` to such a tree.
+    parameter = SimpleNamespace(name="T", lineno=1)
+    tree.body[0].type_params = [parameter]  # type: ignore[attr-defined]
+    assert name_analysis.analyze_tree(tree).reads == {*reads.split()}
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="a new statement")
+def test_type_alias() -> None:
+    usage = name_analysis.analyze_source("type Pair[T] = tuple[T, U]")
+    assert (usage.reads, {*usage.binds}) == ({"tuple", "U"}, {"Pair"})
 
 
 def test_star_import_may_bind_any_name() -> None:
@@ -688,6 +724,12 @@ def describe_order(notebook: Played) -> str:
         ("display(x, In[1], Out, get_ipython(), _, __, _3, _i, _i2, _ih)", []),
         ("from math import *\nprint(pi + x)", []),
         ("display(_y, _10th, __file__)", ["_10th", "__file__", "_y"]),
+        ("print(__builtins__.len(x))", []),
+        ("!echo $HOME $x", []),
+        ("HOME?", []),
+        ("!echo $HOME\nprint(HOME)", ["HOME"]),
+        ("print(HOME)\n!echo $HOME", ["HOME"]),
+        ("def f():\n    return HOME\n!echo $HOME\nf()", ["HOME"]),
     ],
 )
 def test_names_that_ipython_or_the_cell_defines(
@@ -904,6 +946,11 @@ with sqlite3.connect('x.db') as con:
             "df.to_sql('t', create_engine('sqlite:///x.db'))",
             "con = sqlite3.connect('x.db')\nn = con.execute('SELECT 1').fetchall()",
             "ef.to_sql('t', create_engine('sqlite:///x.db'))",
+        ),
+        (
+            "df.to_sql('t', create_engine('sqlite+pysqlite:///x.db'))",
+            "n = sqlite3.connect('x.db').execute('SELECT 1').fetchall()",
+            "ef.to_sql('t', create_engine('sqlite+pysqlite:///x.db'))",
         ),
         ("import m\nm.x = 1", "m.show()", "import m\nm.x = 2"),
         ("import m\nm.x = 1", "import m\nprint(m.x)", "import m\nm.x = 2"),

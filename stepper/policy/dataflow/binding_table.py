@@ -341,7 +341,7 @@ class BindingTable:
             pending.append((name, usage.bound_at_call.get(name, own_names)))
         seen = {*usage.reads}
         executed = set[FunctionEffects]()
-        # The names of classes and instances, with the same.
+        # The names of classes and instances, with what the cell has bound before.
         objects = dict[str, Names]()
         while pending:
             name, bound = pending.pop()

@@ -29,7 +29,7 @@ GENERATOR_EFFECTS = FunctionEffects(mutating_methods={DRAW, *DRAW_METHODS.split(
 
 CONNECT_FUNCTIONS = frozenset({"connect", "create_engine"})
 CONNECT = re.compile(r"^(sqlite3|sqlite|duckdb)\.connect$|(^|\.)create_engine$")
-DATABASE_URL = re.compile(r"^\w*sqlite\w*:///")
+DATABASE_URL = re.compile(r"^(?:sqlite(?:\+\w+)?|duckdb):///")
 # Methods that return an object for the same database.
 CONNECTION_METHODS = frozenset({"connect", "begin", "cursor"})
 WRITE_METHODS = frozenset({"executemany", "executescript", "commit"})

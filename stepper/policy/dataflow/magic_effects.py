@@ -26,7 +26,8 @@ CODE_MAGICS = (
     "mprun",
 )
 INSPECTION_MAGICS = ("pinfo", "pinfo2", "psource", "pdoc", "pfile")
-OPTIONS = r"(?:-\w+(?:\s*\d+)?\s+)*(?:--\s+)?"
+# Options in front of the code, such as `-q`, `-n 10` and `-f name`.
+OPTIONS = r"(?:-(?:[DTfms]\s*\S+|\w+(?:\s*\d+)?)\s+)*(?:--\s+)?"
 # `$name`, `${name}` or `{name}` in a shell command, which IPython replaces.
 EXPANSION = r"(?<!\$)\$\{?([A-Za-z_]\w*)|\{([A-Za-z_]\w*)"
 # The methods of IPython's shell that run magics and shell commands.

@@ -7,7 +7,8 @@ function is called. Code that may not run, such as the body of a loop, counts as
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable, Mapping
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from stepper.policy.dataflow.library_objects import (
@@ -377,9 +378,11 @@ class _NameVisitor(NameRecorder):
                 self.record_mention("*", BIND, alias)
                 continue
             self.record_binding(name, alias, IMPORT)
-            # A cell may write the module's file.
+            # A cell may write the module's file, even the cell that imports it.
             path = module.partition(":")[0].replace(".", "/")
-            self.usage.outside_reads.add(name_file(f"{path}.py"))
+            file = name_file(f"{path}.py")
+            if file not in self.usage.outside_binds:
+                self.usage.outside_reads.add(file)
             if self.find_scope(name) is None:
                 source = getattr(node, "module", "")
                 imported = alias.name if alias.asname else name
@@ -402,8 +405,9 @@ class _NameVisitor(NameRecorder):
         annotations = [parameter.annotation for parameter in parameters]
         return_annotation = getattr(node, "returns", None)
         self.visit_all(defaults)
-        self.visit_all(annotations)
-        self.visit_all([return_annotation])
+        with self.type_parameter_scope(node):
+            self.visit_all(annotations)
+            self.visit_all([return_annotation])
 
         function_name = name or getattr(node, "name", "")
         parameter_names = tuple(parameter.arg for parameter in parameters)
@@ -466,8 +470,29 @@ class _NameVisitor(NameRecorder):
         self.scopes.pop()
         self.effects = outer
 
+    @contextlib.contextmanager
+    def type_parameter_scope(self, node: Any) -> Iterator[None]:
+        """Push a scope with the type parameters of a definition, for the block.
+
+        Do nothing if the definition has no type parameters (Python 3.12).
+        """
+        parameters = getattr(node, "type_params", ())
+        if not parameters:
+            yield
+            return
+        names = {parameter.name for parameter in parameters}
+        self.scopes.append(Scope(COMPREHENSION, names))
+        yield
+        self.scopes.pop()
+
+    def visit_type_alias(self, node: Any) -> None:
+        """Visit a statement such as `type X[T] = list[T]` (Python 3.12)."""
+        with self.type_parameter_scope(node):
+            self.visit(node.value)
+        self.visit(node.name)
+
     def visit_type_parameters(self, node: Any) -> None:
-        """Record the type parameters of a function or class (Python 3.12)."""
+        """Record the type parameters of a function or class in its own scope."""
         scope = self.scopes[-1]
         for parameter in getattr(node, "type_params", ()):
             scope.local_names.add(parameter.name)
@@ -491,19 +516,21 @@ class _NameVisitor(NameRecorder):
 
     def visit_class(self, node: ast.ClassDef) -> None:
         """Visit a class definition, whose body runs at once in a new scope."""
-        evaluated = [*node.decorator_list, *node.bases, *node.keywords]
-        self.visit_all(evaluated)
+        self.visit_all(node.decorator_list)
+        arguments = [*node.bases, *node.keywords]
         local_names = list_scope_names(node.body).local_names
         if not self.scopes:
             body_reads = collect_body_reads(node.body) - local_names
-            reads = collect_names(evaluated) | body_reads
+            reads = collect_names([*node.decorator_list, *arguments]) | body_reads
             effects = FunctionEffects(definition_reads=reads)
             self.usage.effects[node.name] = effects
-        scope = Scope(CLASS, local_names, name=node.name)
-        self.scopes.append(scope)
-        self.visit_type_parameters(node)
-        self.visit_all(node.body)
-        self.scopes.pop()
+        with self.type_parameter_scope(node):
+            self.visit_all(arguments)
+            scope = Scope(CLASS, local_names, name=node.name)
+            self.scopes.append(scope)
+            self.visit_type_parameters(node)
+            self.visit_all(node.body)
+            self.scopes.pop()
         self.record_binding(node.name, node, DEFINED)
 
     def visit_comprehension(self, node: Any) -> None:
@@ -660,8 +687,11 @@ class _NameVisitor(NameRecorder):
         for state in magic.outside_reads:
             self.record_outside_use(OutsideUse(state), node)
         self.usage.outside_binds.update(magic.outside_binds)
+        read_before = set(self.usage.reads)
         for name in magic.reads:
             self.record_read(name)
+        # Code after the magic may read these names, too: see `record_notebook_read`.
+        self.usage.magic_reads |= self.usage.reads - read_before
         for name in magic.binds:
             self.record_binding(name, node if is_line_magic else None)
         if magic.binds_any:
@@ -748,3 +778,5 @@ HANDLERS: Mapping[type, Callable[[Any, Any], None]] = {
 }
 if hasattr(ast, "TryStar"):
     HANDLERS = {**HANDLERS, ast.TryStar: _NameVisitor.visit_blocks}
+if hasattr(ast, "TypeAlias"):
+    HANDLERS = {**HANDLERS, ast.TypeAlias: _NameVisitor.visit_type_alias}

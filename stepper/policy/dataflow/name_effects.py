@@ -135,6 +135,9 @@ class NameUsage:
 
     # Names that the cell reads before it binds them.
     reads: set[str] = field(default_factory=set)
+    # The names in `reads` that only magics and shell commands read. They need not be
+    # bound: IPython keeps `$HOME` as text if there is no such variable.
+    magic_reads: set[str] = field(default_factory=set)
     # Name → VALUE, IMPORT or DEFINED.
     binds: dict[str, str] = field(default_factory=dict)
     # Names that the cell binds to a value other than a literal such as 3 or 'a'.

@@ -122,6 +122,7 @@ class NameRecorder:
             return
         if name not in self.bound:
             self.usage.reads.add(name)
+        self.usage.magic_reads.discard(name)
         if not self.is_target:
             self.usage.used.add(name)
         effects = self.usage.effects.get(name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -344,12 +345,15 @@ class History:
         for name in self.modules:
             if _uses_module(record.uses, name, self.modules):
                 used.append(name)
+        # Each used module, with the module through which it is used.
         via = dict.fromkeys(used, "")
-        for name in used:
+        pending = deque(used)
+        while pending:
+            name = pending.popleft()
             for imported in self.module_imports.get(name, ()):
                 if imported not in via:
                     via[imported] = via[name] or name
-                    used.append(imported)
+                    pending.append(imported)
         reached = changed & via.keys()
         return [ChangedModule(name, via[name]) for name in sorted(reached)]
 

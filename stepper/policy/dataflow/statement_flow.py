@@ -210,17 +210,17 @@ def find_affected_names(
     affected = {*changed_names}
     statement_changes = set[str]()
     has_affected_change = False
-    for text, statement_usage, certain_binds, _ in list_statements(usage):
-        resolved = resolve(statement_usage)
+    for statement in list_statements(usage):
+        resolved = resolve(statement.usage)
         statement_changes |= resolved.changes
-        is_new = unchanged_texts is not None and text not in unchanged_texts
+        is_new = unchanged_texts is not None and statement.text not in unchanged_texts
         reads = resolved.reads | resolved.outside_reads
         if is_new or not affected.isdisjoint(reads):
             affected |= resolved.changes | resolved.outside_writes
             affected |= _list_bound_values(resolved, is_new=is_new)
             has_affected_change |= bool(resolved.changes)
         else:
-            affected -= certain_binds - resolved.changes
+            affected -= statement.certain_binds - resolved.changes
     if has_affected_change:
         # These are other names of the changed objects.
         affected |= usage.changes - statement_changes

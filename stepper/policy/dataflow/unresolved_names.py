@@ -46,7 +46,17 @@ class UnresolvedName(NamedTuple):
 
 # Names that IPython defines in the namespace of the user.
 IPYTHON_NAMES = frozenset(
-    ("In", "Out", "display", "exit", "get_ipython", "quit", "_exit_code")
+    (
+        "In",
+        "Out",
+        "__builtin__",
+        "__builtins__",
+        "_exit_code",
+        "display",
+        "exit",
+        "get_ipython",
+        "quit",
+    )
 )
 # Earlier inputs, results and folders, such as `_`, `_3`, `_i` and `_dh`.
 HISTORY_NAME = re.compile(r"_{1,3}|_i{1,3}|_i?\d+|_(?:ih|oh|dh)")
@@ -161,7 +171,8 @@ def find_unbound_names(cells: Cells, history: History) -> list[UnboundName]:
     """Return the names that cells read and no cell binds.
 
     This includes names that a cell binds only after it has read them, as in `x += 1`,
-    if no cell above binds them.
+    if no cell above binds them. Names that only magics and shell commands read are left
+    out, because these names may be text, such as `$HOME`.
 
     The kernel may still define these names, because an earlier version of a cell bound
     them.
@@ -170,7 +181,10 @@ def find_unbound_names(cells: Cells, history: History) -> list[UnboundName]:
     first_binders = _find_first_binders(run_cells, history)
     unbound = []
     for cell, names in _find_undefined_names(run_cells, history):
+        magic_reads = history.analyze(cell.source).magic_reads
         for name in names:
+            if name in magic_reads:
+                continue
             if _find_binder(name, cell, first_binders, history) is None:
                 unbound.append(UnboundName(cell, name))
     return unbound
