@@ -35,7 +35,7 @@ from tests.conftest import (
 )
 from tests.test_interrupted_children import CHILD
 from tests.test_interrupted_children import START as START_CHILD
-from tests.test_long_cells import SOON, STARTED, Edit, confirm_delivery
+from tests.test_long_cells import AFTER_OUTPUT, STARTED, Edit, confirm_delivery
 from tests.test_recovery import POINTS, start_dying_daemon, start_hook_thread
 from tests.test_run_on_edit import wait_until
 
@@ -313,7 +313,7 @@ def test_agent_is_notified_of_background_run_after_daemon_was_killed(
         prepared_backend.new("Load", "Train", "Plot"),
     )
     notebook.insert(cells.assign)
-    prepared_backend.config(SOON)
+    prepared_backend.config(AFTER_OUTPUT)
     edit = Edit(
         notebook,
         f"# stepper: timeout=2h\n{cells.marks(prepared_backend.file('ran'))}{cells.waits(prepared_backend.file('ran-go'))}",

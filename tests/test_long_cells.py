@@ -30,7 +30,11 @@ from tests.test_run_on_edit import wait_until
 from tests.test_workflow import end_turn, say, start_session
 
 STARTED: list[subprocess.Popen[bytes]] = []
+# Cells move to the background at once. Only for cells that wait for a file: on a slow
+# machine, a short cell takes longer.
 SOON = "report_after_seconds: 0.2\n"
+AFTER_OUTPUT = "report_after_seconds: 3\n"  # also slow machines print within 3 s
+NOT_SOON = "report_after_seconds: 600\n"  # longer than the time limit of a test
 WAITING_CELL = """# stepper: timeout=2h
 import os, time
 print("begun", flush=True)
@@ -71,7 +75,7 @@ class Edit:
 
     @property
     def answer(self) -> Answer:
-        return Answer(self.hook.communicate(timeout=30)[0])
+        return Answer(self.hook.communicate(timeout=120)[0])
 
     @property
     def woken(self) -> str:
@@ -145,7 +149,7 @@ def omit_keys(payload: dict[str, Any], *keys: str) -> dict[str, Any]:
 
 def read_notification(waker: subprocess.Popen[bytes]) -> str:
     """Return the text that notifies the agent, or ''."""
-    stdout, stderr = waker.communicate(timeout=40)
+    stdout, stderr = waker.communicate(timeout=120)
     assert stdout == b"" and waker.returncode == (2 if stderr else 0), (
         stdout,
         stderr,
@@ -178,9 +182,15 @@ def get_running(project: Project) -> Any:
     return project.json("status")["running"]
 
 
+def wait_for_output(project: Project) -> None:
+    """Wait until the daemon has received the first line of WAITING_CELL."""
+    wait_until(lambda: (get_running(project) or {}).get("line") == "begun")
+
+
 def test_long_cell_moves_to_background_and_notifies_the_agent_once(
     project: Project,
 ) -> None:
+    project.config(AFTER_OUTPUT)
     notebook = project.new("Train", "Test")
     edit = Edit(notebook, WAITING_CELL)
     answer = edit.answer
@@ -219,6 +229,7 @@ def test_long_cell_moves_to_background_and_notifies_the_agent_once(
 
 
 def test_short_cell_sends_no_notification(project: Project) -> None:
+    project.config(NOT_SOON)
     notebook = project.new("Count")
     edit = Edit(notebook, "print(1 + 1)")
     assert "ran ok" in edit.answer.text
@@ -233,6 +244,7 @@ def test_user_prompt_interrupts_the_cell_and_the_agent_is_notified_once(
     notebook = project.new("Train")
     edit = Edit(notebook, WAITING_CELL)
     assert "still running" in edit.answer.text
+    wait_for_output(project)
     response = say(notebook, prompt)
     assert "was CANCELLED after" in response and "| begun" in response
     assert (
@@ -311,6 +323,7 @@ def test_background_run_survives_a_killed_daemon(project: Project, waker: bool) 
     notebook = project.new("Train")
     edit = Edit(notebook, WAITING_CELL)
     assert "still running" in edit.answer.text
+    wait_for_output(project)
     if not waker:
         edit.waker.kill()
         edit.waker.wait()
@@ -342,8 +355,10 @@ def test_background_run_survives_a_killed_daemon(project: Project, waker: bool) 
 
 @pytest.mark.nightly
 def test_kernel_death_notifies_the_agent_of_lost_state(project: Project) -> None:
+    project.config(NOT_SOON)
     notebook = project.new("Load", "Train")
     notebook.insert("rows = [1, 2, 3]")
+    project.config(SOON)
     edit = Edit(notebook, WAITING_CELL)
     assert "still running" in edit.answer.text
     psutil.Process(project.json("status")["kernel"]["pid"]).kill()
@@ -374,6 +389,7 @@ def test_code_cells_are_refused_during_a_background_run(
     notebook.insert("Words.", edit.cell_id, "markdown")
     assert project.json("plan", "add", "Look")["steps"][-1]["title"] == "Look"
     other = project.new("Elsewhere")
+    project.config(NOT_SOON)
     assert "ran ok" in other.insert("2 + 2")[1].text
     (notebook.path.parent / "go").touch()
     assert "ran ok" in edit.woken
@@ -413,10 +429,10 @@ def test_queued_cells_each_notify_the_agent(project: Project) -> None:
 def test_escape_in_foreground_cancels_without_notification(
     project: Project,
 ) -> None:
-    project.config("")
+    project.config(NOT_SOON)
     notebook = project.new("Train")
     edit = Edit(notebook, WAITING_CELL)
-    wait_until(lambda: (get_running(project) or {}).get("line") == "begun")
+    wait_for_output(project)
     edit.hook.send_signal(signal.SIGTERM)
     assert edit.woken == ""
     assert "was CANCELLED after" in say(notebook, "What happened?")
@@ -434,7 +450,7 @@ def test_turn_waits_if_the_agent_cannot_be_notified(project: Project, why: str) 
     else:
         edit = Edit(notebook, source, CLAUDE_CODE_ENTRYPOINT="sdk-cli")
     assert edit.woken == ""
-    wait_until(lambda: (get_running(project) or {}).get("line") == "begun")
+    wait_for_output(project)
     assert edit.hook.poll() is None and not get_running(project)["handed_on"]
     (notebook.path.parent / "go").touch()
     assert "ran ok" in edit.answer.text
@@ -452,7 +468,7 @@ def test_shutdown_cancels_a_background_run(project: Project) -> None:
 def test_matching_line_and_completion_each_notify_the_agent(
     project: Project,
 ) -> None:
-    project.config("")
+    project.config(NOT_SOON)
     notebook = project.new("Train")
     source = WAITING_CELL.replace("timeout=2h", 'timeout=2h wake="loss.*nan"').replace(
         "while not", "while not os.path.exists('bad') and not"
@@ -462,8 +478,8 @@ def test_matching_line_and_completion_each_notify_the_agent(
         'print("loss is nan", flush=True)\nwhile not os.path.exists("go"): time.sleep(0.02)\nprint("after")',
     )
     edit = Edit(notebook, source)
-    wait_until(lambda: (get_running(project) or {}).get("line") == "begun")
-    # The cell moves to the background immediately, before its 20 s have passed.
+    wait_for_output(project)
+    # The cell moves to the background immediately, long before `report_after_seconds`.
     (notebook.path.parent / "bad").touch()
     assert (
         "still running" in (message := edit.answer.text)
@@ -498,6 +514,7 @@ def test_matching_line_and_completion_each_notify_the_agent(
 def test_written_notebook_moves_to_background_at_a_long_cell(
     project: Project,
 ) -> None:
+    project.config(AFTER_OUTPUT)
     notebook = project.notebook("whole.ipynb")
     cells = [
         code("rows = [1]", "a"),

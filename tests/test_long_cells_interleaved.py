@@ -25,6 +25,7 @@ from tests.conftest import (
     mark_nightly,
 )
 from tests.test_long_cells import (
+    NOT_SOON,
     SOON,
     STARTED,
     WAITING_CELL,
@@ -34,6 +35,7 @@ from tests.test_long_cells import (
     read_notification,
     start_hook,
     start_waker,
+    wait_for_output,
     write_cells,
 )
 from tests.test_run_on_edit import wait_until
@@ -142,6 +144,7 @@ def test_finished_background_run_keeps_the_current_notebook(
     notebook = project.new("Train", "Test")
     edit = start_background_cell(notebook)
     other_notebook = project.new("Other", problem="another problem")
+    project.config(NOT_SOON)
     other_notebook.insert("1 + 1")
     release_cell(notebook)
     assert "ran ok" in edit.woken
@@ -171,7 +174,7 @@ def test_client_is_notified_in_new_session_after_clear(
     )
     assert (
         "you are notified with its report"
-        in Answer(start.communicate(timeout=30)[0]).text
+        in Answer(start.communicate(timeout=120)[0]).text
     )
     waker = start_hook(
         project, "Rearm", {"session_id": "cleared", "hook_event_name": "Stop"}, env
@@ -194,9 +197,10 @@ def test_recreated_notebook_cancels_the_run_of_the_deleted_one(
 def test_replaced_queued_cell_runs_once_with_new_source(
     project: Project,
 ) -> None:
-    project.config(SOON + "queue: true\n")
+    project.config(NOT_SOON)
     notebook = project.new("Train", "Count")
     notebook.insert("n = 0")
+    project.config(SOON + "queue: true\n")
     edit = start_background_cell(notebook)
     first = Edit(notebook, "n += 1; print('first', n)")
     assert "is queued" in first.answer.text
@@ -223,6 +227,7 @@ def test_finished_run_is_reported_while_working_on_another_notebook(
     edit = start_background_cell(notebook)
     kill_hook(edit.waker, project)
     other_notebook = project.new("Other", problem="another problem")
+    project.config(NOT_SOON)
     other_notebook.insert("1 + 1")
     finish_cell(notebook)
     if waker == "its own session":
@@ -332,10 +337,10 @@ def test_waker_killed_with_unread_heartbeat_blocks_nobody(
 def test_hook_killed_with_unread_heartbeat_cancels_its_cell(
     project: Project,
 ) -> None:
-    project.config("")
+    project.config(NOT_SOON)
     notebook = project.new("Train")
     edit = Edit(notebook, WAITING_CELL)
-    wait_until(lambda: (get_running(project) or {}).get("line") == "begun")
+    wait_for_output(project)
     edit.waker.kill()
     kill_starved_hook(edit.hook, project)
     wait_until(lambda: get_running(project) is None)

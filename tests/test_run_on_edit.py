@@ -29,7 +29,7 @@ from tests.conftest import (
 )
 
 
-def wait_until(condition, seconds: float = 20.0) -> None:
+def wait_until(condition, seconds: float = 120.0) -> None:
     """Wait for a condition; the timeout only prevents a hang."""
     until = time.monotonic() + seconds
     while not condition():

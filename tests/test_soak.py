@@ -56,9 +56,9 @@ def test_hours_of_output_do_not_grow_memory(project: Project) -> None:
 
     The measured growth was 6.4 MB.
     """
-    project.config(SOON)
     notebook = project.new("Train")
     notebook.insert("print('warm')")
+    project.config(SOON)
     daemon = psutil.Process(project.json("status")["daemon"]["pid"])
     time.sleep(2)
     start_bytes, growth, sizes = daemon.memory_info().rss, [0], [0]
