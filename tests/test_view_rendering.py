@@ -86,6 +86,7 @@ def test_data_frame_is_parsed_as_rows() -> None:
         "<table><tr><td><table><tr><td>1</td></tr></table></td></tr></table>",
         "a text <table><tr><td>1</td></tr></table>",
         "<p>no table</p>",
+        "<table><tr><td>1</td></tr></table><![unknown[",
         "",
     ],
 )
@@ -221,7 +222,15 @@ def test_widgets_are_rendered_statically() -> None:
     models = {
         "box": {
             "model_name": "HBoxModel",
-            "state": {"children": ["IPY_MODEL_bar", "IPY_MODEL_pick", "IPY_MODEL_box"]},
+            "state": {
+                "children": [
+                    f"IPY_MODEL_{name}" for name in ("bar", "pick", "box", "html")
+                ]
+            },
+        },
+        "html": {
+            "model_name": "HTMLModel",
+            "state": {"value": " <b>3</b>/4 [00:01&lt;00:02]"},
         },
         "bar": {
             "model_name": "FloatProgressModel",
@@ -254,7 +263,8 @@ def test_widgets_are_rendered_statically() -> None:
     )
     assert rendered["rows"] == [
         {"label": "Load", "part": 0.5, "text": "30 of 50"},
-        {"label": "Which", "text": EVIL, "html": False},
+        {"label": "Which", "text": EVIL},
+        {"label": "", "text": " 3/4 [00:01<00:02]"},
     ]
     assert render_one(view)["text"] == "HBox(…)"  # its state is missing
 
@@ -308,6 +318,21 @@ def test_plotly_is_rendered_as_static_svg(
     xml.dom.minidom.parseString(svg)
     assert all(part in svg for part in (*expected, ">day<", ">mm<", "&lt;img src=x"))
     assert EVIL not in svg and "script" not in svg
+
+
+def test_plotly_labels_of_the_x_axis_are_few_and_distinct() -> None:
+    names = [f"name {number}" for number in range(19)]
+    svg = render_svg(figure({"type": "bar", "x": names, "y": [*range(19)]}))
+    assert svg.count(">name ") == 10
+    svg = render_svg(
+        figure({"x": ["2026-01-31 08:00", "2026-01-31 20:00"], "y": [1, 2]})
+    )
+    labels = re.findall(">(01-31 [^<]+)<", svg)
+    assert len(labels) > 2 and len(set(labels)) == len(labels)
+    svg = render_svg(
+        figure({"x": ["2026-01-31 08:00:00", "2026-01-31 08:00:09"], "y": [1, 2]})
+    )
+    assert ">08:00:08<" in svg
 
 
 @pytest.mark.parametrize(

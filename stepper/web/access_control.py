@@ -122,7 +122,7 @@ class ViewServer:
         return f"http://{HOST}:{self.port}/?key={self.key}"
 
     async def refresh(self) -> None:
-        """Update the list of notebooks."""
+        """Update the rows of all notebooks, and the name of the current notebook."""
         self.current_name = self.notebooks.find_current()
         self.rows = await asyncio.to_thread(self.notebooks.refresh_rows)
 

@@ -178,7 +178,7 @@ def parse_tables(html: str) -> list[Table]:
     try:
         parser.feed(html)
         parser.close()
-    except NotATableError:
+    except (NotATableError, AssertionError):  # HTMLParser asserts valid declarations
         return []
     tables = parser.tables
     has_rows = any(table["head"] or table["body"] for table in tables)

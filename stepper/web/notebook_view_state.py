@@ -99,14 +99,14 @@ class NotebookView:
         # The numbers of documents and snapshots so far.
         self.document_count = 0
         self.snapshot_count = 0
-        # What the page shows, and the version of the state that it was built from.
+        # The parts of the page, and the version of the state that they show.
         self.page_data_version: tuple[object, ...] = ()
         self.page_data: Row = {}
 
     # --- updates, in a thread
 
     def refresh(self, current: str) -> Row:
-        """Update the state of the notebook, and return what the page shows.
+        """Update the state of the notebook, and return the parts of the page by name.
 
         Requests are sent to the daemon at most every RUNNING_SECONDS or IDLE_SECONDS.
         `current` is the name of the project's current notebook.
@@ -298,7 +298,7 @@ class NotebookView:
         }
 
     def _get_stop(self) -> Row | None:
-        """Return why the notebook is stopped and the commands that resume the notebook.
+        """Return the cause of the stop, and the commands that resume the notebook.
 
         Return None if the notebook is not stopped.
         """
@@ -489,4 +489,4 @@ def _compute_checksum(raw: Mapping[str, Any]) -> int:
     try:
         return zlib.crc32(orjson.dumps(contents))
     except TypeError:  # lone surrogates, integers of more than 64 bits
-        return zlib.crc32(repr(raw).encode("utf-8", "replace"))
+        return zlib.crc32(repr(contents).encode("utf-8", "replace"))

@@ -10,9 +10,11 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import re
 import struct
 import zlib
 from collections.abc import Mapping, Sequence
+from html import unescape
 from typing import Any, NamedTuple
 
 from stepper.common.text import apply_carriage_returns, format_count
@@ -48,6 +50,7 @@ PLAIN = "text/plain"
 MARKDOWN = "text/markdown"
 JSON = "application/json"
 TEXT_TYPES = (MARKDOWN, "text/latex", JSON, PLAIN)
+TAG = re.compile(r"<[^<>]*>")
 TEXT_RESPONSE = "text/plain; charset=utf-8"
 HTML_RESPONSE = "text/html; charset=utf-8"
 # The style sheet of a frame, which precedes the output's own style sheet.
@@ -374,7 +377,10 @@ def _list_widget_rows(
 
 
 def _render_model(model_name: str, state: Data) -> list[RenderedOutput]:
-    """Return the rows of a widget without children."""
+    """Return the rows of a widget without children.
+
+    The value of an HTML widget is shown without its tags.
+    """
     label = str(state.get("description") or "")[:MAX_LABEL_CHARACTERS]
     if model_name.endswith("ProgressModel"):
         bar = _render_progress(label, state)
@@ -393,9 +399,10 @@ def _render_model(model_name: str, state: Data) -> list[RenderedOutput]:
         if label:
             return [{"label": label, "text": ""}]
         return []
-    text = str(value)[:MAX_VALUE_CHARACTERS]
-    is_html = model_name.startswith("HTML")
-    return [{"label": label, "text": text, "html": is_html}]
+    text = str(value)
+    if model_name.startswith("HTML"):
+        text = unescape(TAG.sub("", text))
+    return [{"label": label, "text": text[:MAX_VALUE_CHARACTERS]}]
 
 
 def _render_progress(label: str, state: Data) -> RenderedOutput | None:

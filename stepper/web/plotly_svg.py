@@ -45,6 +45,8 @@ BAR_SHARE = 0.8  # the share of the space between two categories that bars use
 RANGE_MARGIN = 0.04
 EQUAL_VALUES_MARGIN = 1e-9  # a share of the value, if all values are equal and large
 TICK_COUNT = 5
+SECONDS_PER_MINUTE = 60
+SECONDS_PER_DAY = 86_400
 TICK_LABEL_GAP = 8
 TICK_LABEL_SHIFT = 4  # centres the text at the line of the grid
 LINE_HEIGHT = 18
@@ -408,7 +410,7 @@ def _list_x_labels(
     """Return the horizontal positions and the texts of the x axis labels."""
     categories = axes.categories
     if categories:
-        step = max(1, len(categories) // MAX_CATEGORY_LABELS)
+        step = math.ceil(len(categories) / MAX_CATEGORY_LABELS)
         return [
             (axes.get_x(name), name[:CATEGORY_CHARACTERS])
             for name in categories[::step]
@@ -418,9 +420,23 @@ def _list_x_labels(
     for value in _get_ticks(axes.x_range):
         label = f"{value:g}"
         if has_times:
-            label = f"{datetime.fromtimestamp(value, timezone.utc):%Y-%m-%d}"
+            label = _format_time(value, axes.x_range)
         labels.append((axes.get_x(value), label))
     return labels
+
+
+def _format_time(timestamp: float, limits: Range) -> str:
+    """Return the label of a time: its date or, if the axis is short, its time of day.
+
+    `limits` are those of the axis.
+    """
+    time = datetime.fromtimestamp(timestamp, timezone.utc)
+    seconds = limits.high - limits.low
+    if seconds < TICK_COUNT * SECONDS_PER_MINUTE:
+        return f"{time:%H:%M:%S}"
+    if seconds < TICK_COUNT * SECONDS_PER_DAY:
+        return f"{time:%m-%d %H:%M}"
+    return f"{time:%Y-%m-%d}"
 
 
 def _has_times(trace: Trace) -> bool:

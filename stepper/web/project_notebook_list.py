@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from functools import partial
 from typing import Any
@@ -14,6 +13,7 @@ from stepper.common.paths import Paths
 from stepper.common.program_name import find_program
 from stepper.daemon.config import Config
 from stepper.daemon.workspace.notebook_paths import NotebookPaths
+from stepper.notebooks.notebook_json import load_json
 from stepper.policy.commands.command_lines import CommandLines
 from stepper.policy.model import StepStatus
 from stepper.web.daemon_client import DaemonClient
@@ -43,7 +43,7 @@ class NotebookList:
     def find_current(self) -> str:
         """Return the name of the project's current notebook, or an empty string."""
         try:
-            state = json.loads(secure_files.read(self.paths.state))
+            state = load_json(secure_files.read(self.paths.state))
         except (OSError, ValueError):
             return ""
         name = None
@@ -171,11 +171,12 @@ class NotebookList:
 
         Return None if the notebook's path is not valid.
         """
-        if name in self._views:
-            history = self._views[name].history
-        elif name in self._histories:
-            history = self._histories[name]
-        else:
+        # Another thread may move the history to a view.
+        history = self._histories.get(name)
+        view = self._views.get(name)
+        if view is not None:
+            history = view.history
+        if history is None:
             path = os.path.join(self.paths.project, name)
             try:
                 real_path = self.notebook_paths.resolve(path)
