@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import shutil
@@ -234,6 +235,21 @@ def test_open_folder_may_be_deleted_and_recreated(tmp_path: Path) -> None:
         b"new",
         b"own",
     )
+
+
+def test_too_many_open_files_leave_no_descriptor_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = str(tmp_path / "file")
+
+    def fail(descriptor: int) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    handles = os.listdir("/dev/fd")
+    monkeypatch.setattr(os, "dup", fail)
+    secure_files.replace(path, b"contents")
+    assert secure_files.read(path) == b"contents"
+    assert os.listdir("/dev/fd") == handles
 
 
 def test_number_of_open_folders_is_bounded(tmp_path: Path) -> None:

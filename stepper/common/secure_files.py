@@ -54,7 +54,8 @@ _folder_cache: dict[str, CachedFolder] = {}  # by path
 # One thread may close a descriptor, and the system reuse its number, while another
 # thread duplicates it.
 _folder_cache_lock = threading.Lock()
-# A child process must not close descriptors that it does not own.
+# A forked process may close its copies of the descriptors, and the system may reuse
+# their numbers.
 os.register_at_fork(after_in_child=_folder_cache.clear)
 
 
@@ -255,8 +256,9 @@ def _lstat(name: str, folder: int) -> os.stat_result:
 def check_regular(path: str) -> None:
     """Raise OSError if a path is not a regular file with a single hard link.
 
-    Symbolic links are not followed. The error is IsADirectoryError for a folder, and
-    otherwise UnsafeFileError. A path that does not exist is accepted.
+    Symbolic links are not followed. Raise IsADirectoryError for a folder, and
+    UnsafeFileError for a link, a special file or a file with several names. A path that
+    does not exist is accepted.
     """
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         _check_regular(path, os.lstat(path))
@@ -277,6 +279,17 @@ def _open_folder(folder: str, create: bool) -> int:
             del _folder_cache[folder]
             os.close(cached_folder.handle)
     handle = _walk_to_folder(folder, create)
+    with contextlib.suppress(OSError):  # there are too many open files
+        _add_to_cache(folder, handle)
+    return handle
+
+
+def _add_to_cache(folder: str, handle: int) -> None:
+    """Add a copy of a folder's descriptor to the cache, unless the cache has one.
+
+    If there are more than CACHED_FOLDERS, close and remove the oldest copy. Raise
+    OSError if the descriptor cannot be copied.
+    """
     with _folder_cache_lock:
         if folder not in _folder_cache:
             status = os.fstat(handle)
@@ -286,7 +299,6 @@ def _open_folder(folder: str, create: bool) -> int:
             oldest_path = next(iter(_folder_cache))
             oldest = _folder_cache.pop(oldest_path)
             os.close(oldest.handle)
-    return handle
 
 
 def _walk_to_folder(folder: str, create: bool) -> int:
