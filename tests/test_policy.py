@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from stepper.common.errors import UsageError
-from stepper.common.text import TRUNCATED
+from stepper.common.text import TRUNCATED, clean
 from stepper.daemon import config
 from stepper.messages import command_messages, quoted_output, run_report, statusline
 from stepper.messages.quoted_output import Completeness
@@ -456,6 +456,7 @@ def test_source_hashes_ignore_trailing_whitespace() -> None:
         ("notebooks_dir: a/../.claude/x", 1, "not hidden"),
         ("python: 3", 1, "a path"),
         ("- a\n- b", 1, "mapping"),
+        ("kernels:\n  a:\n    b:\n    - c: 1\n      c: 2", 5, "duplicate key `c`"),
         ("a: [", 1, "YAML"),
         ("x: !!python/object/apply:os.system [ls]", 1, "YAML"),
         ("{" * 3000, 1, "YAML"),
@@ -469,6 +470,18 @@ def test_config_error_names_file_line_and_expected_value(
     assert ".stepper/config.yaml" in str(error.value)
     assert message in str(error.value)
     assert f"line {line}" in str(error.value) or "YAML" in message
+
+
+def test_sizes_may_exceed_a_gigabyte() -> None:
+    text = "max_output_bytes: 3000000000\nundo_memory: 4000000000"
+    limits = config.parse(text, "x")
+    assert limits.max_output_bytes == 3_000_000_000
+    assert limits.undo_memory == 4_000_000_000
+
+
+def test_clean_removes_all_kinds_of_escapes() -> None:
+    escapes = "\x1b(B\x1b[m", "\x1b7", "\x1b=", "\x1bc", "\x1b]0;title\x07", "\x1b[31m"
+    assert clean("a".join(escapes)) == "a" * (len(escapes) - 1)
 
 
 def test_every_config_default_is_valid() -> None:

@@ -21,7 +21,8 @@ AGES = (
 ESCAPES = re.compile(
     r"(?:\x1b\]|\x9d)[^\x07\x1b\n]*(?:\x07|\x1b\\)?"  # OSC, such as a window title
     r"|(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # CSI, such as a color
-    r"|\x1b[@-Z\\-_]"
+    r"|\x1b[ -/]+[0-~]"  # for example a character set, as in `tput sgr0`
+    r"|\x1b[0-Z\\^-~]"  # a single character, for example to save the cursor
 )
 # Control characters, line separators, direction marks, invisible characters, and
 # surrogates, which are bytes that could not be decoded.

@@ -29,6 +29,7 @@ MAX_CHARACTERS = 20_000
 # PyYAML needs seconds for more brackets, and the daemon does not respond meanwhile.
 MAX_BRACKETS = 100
 MAX_NUMBER = 1e9  # about thirty years in seconds
+MAX_WHOLE_NUMBER = 10**15  # a petabyte
 SIZE = re.compile(r"(\d{1,9}(?:\.\d{1,3})?) ?([KMG])B", re.IGNORECASE)
 SIZE_UNITS = {"K": 10**3, "M": 10**6, "G": 10**9}
 # The maximum lengths of a key, of the path of a nested key, and of a list of names in a
@@ -46,10 +47,10 @@ def _is_number(value: Any, minimum: float = 0, maximum: float = MAX_NUMBER) -> b
 
 
 def _is_whole_number(value: Any, minimum: int = 0) -> bool:
-    """Return whether a value is an integer from `minimum` to MAX_NUMBER."""
+    """Return whether a value is an integer from `minimum` to MAX_WHOLE_NUMBER."""
     if not isinstance(value, int) or isinstance(value, bool):
         return False
-    return minimum <= value <= MAX_NUMBER
+    return minimum <= value <= MAX_WHOLE_NUMBER
 
 
 def _is_name(value: Any) -> bool:
@@ -276,6 +277,9 @@ def _check_duplicate_keys(node: yaml.Node | None, file_name: str) -> None:
 
     PyYAML would use the last value without an error.
     """
+    if isinstance(node, yaml.SequenceNode):
+        for item in node.value:
+            _check_duplicate_keys(item, file_name)
     if not isinstance(node, yaml.MappingNode):
         return
     lines: dict[str, int] = {}
