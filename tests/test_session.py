@@ -24,10 +24,11 @@ from typing import Any
 import pytest
 
 from stepper.cli.main import main
-from stepper.common.errors import KernelError, StepperError
+from stepper.common.errors import KernelError, StepperError, UsageError
 from stepper.daemon import hook_events, mcp_handlers
 from stepper.daemon.claude_code_json import Event
 from stepper.daemon.server import Daemon
+from stepper.daemon.workspace.owned_json_file import DaemonJsonFile
 from stepper.hook import daemon_client, hook_process
 from stepper.policy.commands import mcp_cell_commands
 from stepper.policy.commands.command_schema import parse_arguments
@@ -687,6 +688,42 @@ def test_marker_is_removed_after_the_undelivered_reports(project: Quick) -> None
     asyncio.run_coroutine_threadsafe(end_turn(), project.daemon.loop).result()
     assert "cell 1 ran" in delivered[0]
     assert not os.path.exists(project.paths.background_marker)
+
+
+def test_report_that_is_added_during_a_delivery_remains_undelivered(
+    project: Quick,
+) -> None:
+    notebook = project.new("A")
+    workspace = project.daemon.workspace
+    session = workspace.sessions[notebook.name]
+
+    async def deliver(text: str) -> bool:
+        undelivered_reports.add_undelivered(session, "cell 2 ran", "")
+        return True
+
+    async def end_turn() -> None:
+        undelivered_reports.add_undelivered(session, "cell 1 ran", "")
+        await hook_events.wait_for_background_runs(
+            workspace, Event({"hook_event_name": "Stop"}), Caller({}, deliver=deliver)
+        )
+
+    asyncio.run_coroutine_threadsafe(end_turn(), project.daemon.loop).result()
+    (remaining,) = session.state.undelivered
+    assert "cell 2 ran" in remaining.text
+
+
+@pytest.mark.parametrize("name", ["a\0b", "\ud800", "x" * 5000])
+def test_impossible_notebook_name_is_wrong_usage(project: Quick, name: str) -> None:
+    workspace = project.daemon.workspace
+    with pytest.raises(UsageError, match="is not a valid path"):
+        workspace.find_session(name, workspace.paths.project)
+
+
+def test_deeply_nested_state_file_is_ignored(tmp_path: Path) -> None:
+    path = tmp_path / "state.json"
+    path.write_text("[" * 100_000)
+    path.chmod(0o600)
+    assert DaemonJsonFile(str(path)).read() == {}
 
 
 @pytest.mark.parametrize("accepted", [False, True])

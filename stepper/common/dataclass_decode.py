@@ -22,7 +22,7 @@ from typing import (
 
 T = TypeVar("T")
 Decoder = Callable[[Any], Any]
-# The classes of parsed JSON values, for types with values of other classes in JSON.
+# The classes that a value may have in parsed JSON, for type hints with other classes.
 JSON_TYPES: dict[Any, Any] = {
     float: (int, float),
     tuple: (list, tuple),

@@ -20,6 +20,7 @@ VENV_PYTHON = ".venv/bin/python"
 # A `.git` file contains a path and a word before it.
 GIT_FILE_CHARACTERS = 5000
 TOKEN_CHARACTERS = 100
+MAX_PATH_CHARACTERS = 4096
 SOCKET_PATH_BYTES = 103  # the limit on macOS
 OTHERS_MAY_WRITE = 0o022
 OTHERS_MAY_USE = 0o077
@@ -140,8 +141,8 @@ def get_ipykernel_folder(env: str, version: str = "") -> str:
 class Paths(HookPaths):
     """The paths of a project's files.
 
-    `project` must be a resolved path, so that all processes use the same paths. `home`
-    is the folder of stepper's own files, by default `.stepper` in the project.
+    Symbolic links in `project` are resolved, so that all processes use the same paths.
+    `home` is the folder of stepper's own files, by default `.stepper` in the project.
     """
 
     def __init__(self, project: str, home: str = "") -> None:
@@ -189,14 +190,11 @@ class Paths(HookPaths):
         If a linked worktree does not contain the file, but the main checkout does,
         return the path in the main checkout.
         """
-        paths = [os.path.join(folder, name) for folder in self.checkouts]
-        own_path = paths[0]
-        if len(paths) == 1:
-            return own_path
-        for path in paths:
+        for folder in self.checkouts:
+            path = os.path.join(folder, name)
             if os.path.lexists(path):
                 return path
-        return own_path
+        return os.path.join(self.project, name)
 
     @property
     def environment_checkout(self) -> str:
@@ -224,17 +222,20 @@ class Paths(HookPaths):
     def find_python(self, configured_python: "str | None") -> str:
         """Return the path of the Python interpreter for kernels.
 
-        This is the configured interpreter, the one in the installation record, or the
-        interpreter of `.venv`. Check `trusts_python` before you run it.
+        This is the configured interpreter, or else the one in the installation record,
+        or else the interpreter of `.venv`. In a linked worktree, the main checkout is
+        searched after the worktree. If none of them has an interpreter, return the path
+        of the missing interpreter of `.venv`. Check `trusts_python` before you run it.
         """
         if configured_python:
             return self.find_file(os.path.expanduser(configured_python))
         for folder in self.checkouts:
             venv_python = os.path.join(folder, VENV_PYTHON)
             recorded_python = read_install_record(folder).get("python")
-            python = str(recorded_python or venv_python)
-            if python != venv_python or os.path.lexists(venv_python):
-                return python
+            if recorded_python and recorded_python != venv_python:
+                return str(recorded_python)
+            if os.path.lexists(venv_python):
+                return venv_python
         return os.path.join(self.project, VENV_PYTHON)
 
     def trusts_python(self, python: str) -> bool:
@@ -283,10 +284,11 @@ class Paths(HookPaths):
         for name in os.listdir(folder):
             record = os.path.join(folder, name)
             git_dir = os.path.join(record, "gitdir")
-            with contextlib.suppress(OSError):  # deleted, but not yet pruned
+            with contextlib.suppress(OSError):  # git removed the record meanwhile
                 git_file = _read_start(git_dir, GIT_FILE_CHARACTERS)
-                relative_path = os.path.dirname(git_file)
-                worktree = os.path.join(record, relative_path)
+                # This path may be relative to the record.
+                worktree_path = os.path.dirname(git_file)
+                worktree = os.path.join(record, worktree_path)
                 worktrees.add(os.path.realpath(worktree))
         dependents = []
         for worktree in sorted(worktrees):
@@ -303,7 +305,8 @@ class Paths(HookPaths):
     def create_runtime_folder(self) -> None:
         """Create the socket's folder with mode 0700.
 
-        Raise DaemonError if the folder belongs to another user or cannot be created.
+        Raise DaemonError if the folder belongs to another user or cannot be created, or
+        if the path of the socket is too long.
         """
         socket_bytes = os.fsencode(self.socket)
         if len(socket_bytes) > SOCKET_PATH_BYTES:
@@ -394,6 +397,15 @@ def _has_home(folder: str) -> bool:
     """Return whether a folder contains the folder `.stepper`."""
     home = os.path.join(folder, HOME)
     return os.path.isdir(home)
+
+
+def is_possible_path(path: str) -> bool:
+    """Return whether the operating system may have a file with this path."""
+    try:
+        data = os.fsencode(path)
+    except UnicodeEncodeError:  # surrogates that are not undecoded bytes
+        return False
+    return b"\0" not in data and 0 < len(path) < MAX_PATH_CHARACTERS
 
 
 def find_project(start: str) -> "str | None":

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from stepper.common.paths import MAX_PATH_CHARACTERS, is_possible_path
 from stepper.hook.hook_output import (
     SILENT,
     encode_json,
@@ -46,7 +47,6 @@ __all__ = [
 ]
 
 SHORT_TEXT = 200  # the maximum length of a name or an id, in characters
-MAX_PATH = 4096  # characters
 # The user's consent by permission mode. In other modes, Claude Code asks before each
 # edit.
 CONSENTS = {
@@ -278,7 +278,7 @@ class Event:
         Claude Code accepts a new modification time only after an edit. After a Read, it
         assumes that another program changed the file and refuses the next edit.
         """
-        folder = get_text(self.data, "cwd")[:MAX_PATH] or "/"
+        folder = get_text(self.data, "cwd")[:MAX_PATH_CHARACTERS] or "/"
         edited: set[str] = set()
         for call in self._tool_calls:
             arguments = get_object(call, "tool_input")
@@ -288,7 +288,7 @@ class Event:
                 continue
             path = posixpath.join(folder, name)
             tool = call.get("tool_name")
-            if tool in ("NotebookEdit", "Write") and _is_possible_path(path):
+            if tool in ("NotebookEdit", "Write") and is_possible_path(path):
                 edited.add(path)
             elif tool == "Read":
                 edited.discard(path)
@@ -311,19 +311,10 @@ def _get_short_text(data: dict[str, Any], key: str) -> str:
 def _require_path(data: dict[str, Any], key: str) -> str:
     """Return the path at a key; raise PayloadError if there is no valid path."""
     value = _require_text(data, key)
-    if not _is_possible_path(value):
+    if not is_possible_path(value):
         message = f"`{key}` of the hook's payload is not a valid path"
         raise PayloadError(message)
     return value
-
-
-def _is_possible_path(path: str) -> bool:
-    """Return whether the operating system may have a file with this path."""
-    try:
-        data = path.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:
-        return False
-    return b"\0" not in data and 0 < len(path) < MAX_PATH
 
 
 def use_terminal_commands(output: bytes, program: str) -> bytes:

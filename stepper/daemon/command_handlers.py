@@ -363,7 +363,8 @@ async def _create_notebook(
     kernel = arguments.kernel or default_kernel
     # Validate the kernel and the cells before the notebook is created.
     metadata = None
-    if kernel != Limits.kernel or kernel != default_kernel:
+    # A new notebook has the metadata of a local kernel, and uses the default kernel.
+    if not kernel == default_kernel == Limits.kernel:
         from stepper.daemon import backend_commands
 
         metadata = await backend_commands.get_metadata(request, kernel)

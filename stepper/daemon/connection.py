@@ -111,8 +111,8 @@ class Connection:
     async def deliver(self, text: str) -> bool:
         """Send a message to the agent; return whether the client acknowledged it.
 
-        Return False if the client does not respond within ACKNOWLEDGE_SECONDS. A client
-        acknowledges only one message.
+        Return False if the client does not respond within ACKNOWLEDGE_SECONDS. Call
+        this at most once, because a client acknowledges only one message.
         """
         body = text.encode("utf-8", "replace")
         self._send(wire_format.PROGRESS, body)

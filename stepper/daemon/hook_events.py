@@ -18,7 +18,7 @@ from stepper.daemon import claude_code_json, pre_tool_use, read_events
 from stepper.daemon.claude_code_json import Event
 from stepper.daemon.workspace import stopped_notebook_choice
 from stepper.daemon.workspace.notebook_paths import UncoveredError
-from stepper.daemon.workspace.project_notebooks import Workspace
+from stepper.daemon.workspace.project_notebooks import WorkProgress, Workspace
 from stepper.messages import command_messages, run_report, status_text
 from stepper.notebooks import slim_copies
 from stepper.notebooks.notebook_json import load_json
@@ -345,11 +345,13 @@ async def wait_for_background_runs(
 async def _deliver_undelivered(session: Session, caller: Caller) -> None:
     """Send the undelivered reports of a notebook to the agent.
 
-    Mark the reports as delivered if the client acknowledges them.
+    Mark the reports as delivered if the client acknowledges them. Reports that are
+    added while the client responds remain undelivered.
     """
+    sent_reports = list(session.state.undelivered)
     text = undelivered_reports.format_undelivered(session)
     if text and await caller.deliver(text):
-        undelivered_reports.mark_delivered(session)
+        undelivered_reports.mark_delivered(session, sent_reports)
 
 
 async def handle_batch(workspace: Workspace, event: Event) -> bytes:
@@ -672,11 +674,11 @@ def _take_reminder(workspace: Workspace, event: Event) -> str:
     open_steps = state.open_steps
     if not (open_steps or state.is_failing or state.open_cells):
         return ""
-    progress = len(state.plan.steps) - len(open_steps)
-    if state.is_failing:
-        # Each further run counts as progress. The number of steps is never negative.
-        progress = -state.next_run
-    if workspace.continuations.get(owner) == (session.name, progress):
+    done_count = len(state.plan.steps) - len(open_steps)
+    # While the last run has failed, each further run counts as progress.
+    next_run = state.next_run if state.is_failing else None
+    progress = WorkProgress(session.name, done_count, next_run)
+    if workspace.continuations.get(owner) == progress:
         return ""
     if open_steps:
         next_status = state.get_step_status(open_steps[0].id)
@@ -685,7 +687,7 @@ def _take_reminder(workspace: Workspace, event: Event) -> str:
     # The agent will be notified soon.
     if any(call.is_being_reported for call in session.background_calls):
         return ""
-    workspace.continuations[owner] = (session.name, progress)
+    workspace.continuations[owner] = progress
     return _format_open_work(session)
 
 

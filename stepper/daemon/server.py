@@ -406,8 +406,9 @@ class Daemon:
     ) -> None:
         """Process a request, and send the response.
 
-        If the client has another version, only inform the client, unless its request is
-        `shutdown`. In this case, the daemon exits unless the client is a viewer.
+        If the client has another version, send it the daemon's version instead. Then
+        the daemon exits, unless the client is a viewer. The request `shutdown` is
+        processed for clients of all versions.
         """
         command = client_request.command
         own_version = __version__.encode()

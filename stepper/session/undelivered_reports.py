@@ -42,11 +42,19 @@ def format_undelivered(session: Session) -> str:
     return run_report.limit_report(clean(text), run_report.UNDELIVERED_LIMIT)
 
 
-def mark_delivered(session: Session) -> None:
-    """Record that all undelivered reports have been delivered."""
+def mark_delivered(
+    session: Session, delivered: Sequence[journal_events.Undelivered]
+) -> None:
+    """Record that these undelivered reports have been delivered."""
+    remaining = [
+        report for report in session.state.undelivered if report not in delivered
+    ]
     session.journal.log(
         journal_events.Delivered(at=format_now()), sync=SyncMode.BACKGROUND
     )
+    # The event above removes all reports.
+    for report in remaining:
+        session.journal.log(report)
 
 
 def pop_text(session: Session) -> str:
@@ -62,10 +70,11 @@ def pop_report(session: Session) -> run_report.Report:
 
     The text of the report is empty if there are none.
     """
+    reports = session.state.undelivered
     text = format_undelivered(session)
-    lines = [report.line for report in session.state.undelivered if report.line]
+    lines = [report.line for report in reports if report.line]
     if text:
-        mark_delivered(session)
+        mark_delivered(session, reports)
     return run_report.Report(text, "; ".join(lines))
 
 

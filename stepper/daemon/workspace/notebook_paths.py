@@ -275,10 +275,9 @@ class NotebookPaths:
         setting = notebook_globs.suggest_setting(patterns, [name])
         if setting:
             hint += f", or change .stepper/config.yaml: {setting}"
-        is_outside = name.startswith("../")
-        return UncoveredError(
-            message, hint, name=path if is_outside else name, setting=setting
-        )
+        if name.startswith("../"):  # the notebook is outside of the project
+            name = path
+        return UncoveredError(message, hint, name=name, setting=setting)
 
 
 def _check_controls(path: str, name: str) -> None:

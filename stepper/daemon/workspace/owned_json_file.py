@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from stepper.common import secure_files
+from stepper.notebooks.notebook_json import load_json
 
 
 class DaemonJsonFile:
@@ -23,8 +24,7 @@ class DaemonJsonFile:
         if self._data is not None:
             return self._data
         try:
-            content = secure_files.read(self.path)
-            data = json.loads(content)
+            data = load_json(secure_files.read(self.path))
         except (FileNotFoundError, ValueError):
             data = {}
         except OSError:

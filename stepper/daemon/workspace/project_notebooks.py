@@ -14,11 +14,11 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from stepper.common import secure_files
 from stepper.common.errors import UsageError
-from stepper.common.paths import Paths
+from stepper.common.paths import Paths, is_possible_path
 from stepper.common.program_name import find_program
 from stepper.common.text import escape_controls
 from stepper.daemon.config import Config
@@ -43,8 +43,17 @@ from stepper.session.session_state.background_call_states import BackgroundCall
 # This marker is at the end of each of stepper's skills.
 SKILL_MARKER = b"<!-- notebook-stepper"
 MAX_SKILL_BYTES = 1 << 16  # more than a skill of stepper has
+MAX_NAME_CHARACTERS = 100  # of an invalid path in a message
 # The start of a journal line about a stop.
 STOP_LINE = re.compile(rb'^\{"event": ?"stop"', re.MULTILINE)
+
+
+class WorkProgress(NamedTuple):
+    """The progress of the work in a notebook."""
+
+    notebook: str
+    done_count: int  # the number of steps that are done or skipped
+    next_run: int | None  # the number of the next run while the last run has failed
 
 
 class Workspace:
@@ -101,8 +110,8 @@ class Workspace:
         # The following attributes contain or are keyed by client sessions.
         # Sessions that ran a cell or a command since the user's last prompt.
         self.active_clients = set[str]()
-        # The notebook and its progress at the last reminder of open work.
-        self.continuations: dict[str, tuple[str, int]] = {}
+        # The progress of the current notebook at the last reminder of open work.
+        self.continuations: dict[str, WorkProgress] = {}
         # Lines about slash commands that the user has not seen yet.
         self.command_lines: dict[str, list[str]] = {}
         # Sessions with a working agent, and a function that returns whether the client
@@ -262,6 +271,8 @@ class Workspace:
         """
         if not name:
             return self._open_current(owner)
+        if not is_possible_path(name):
+            raise UsageError(f"{name[:MAX_NAME_CHARACTERS]!r} is not a valid path")
         try:
             return self.open_session(self.notebook_paths.find(name, cwd))
         except UncoveredError as error:
@@ -356,7 +367,7 @@ class Workspace:
     # Stopped notebooks.
 
     async def open_stopped_sessions(self) -> list[Session]:
-        """Open the sessions of all stopped notebooks, and return them by name."""
+        """Open and return the sessions of all stopped notebooks, sorted by name."""
         # Reading many or long journals would block the event loop.
         for path in await asyncio.to_thread(self._list_with_stop_event):
             with contextlib.suppress(UsageError):  # the path is no longer allowed

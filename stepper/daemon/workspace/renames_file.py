@@ -17,6 +17,7 @@ from typing import Any
 from stepper.common import secure_files
 from stepper.common.text import NAME_CONTROLS
 from stepper.notebooks.file_state import FileState, get_file_state
+from stepper.notebooks.notebook_json import load_json
 
 MAX_NAME_CHARACTERS = 4096
 MAX_FORMER_NAMES = 200
@@ -66,8 +67,7 @@ class RenamesFile:
         newest = list(new_names.items())[-MAX_FORMER_NAMES:]
         data = {"stores": dict(stores), "renamed": dict(newest)}
         text = json.dumps(data, indent=1) + "\n"
-        content = text.encode("utf-8", "surrogateescape")
-        secure_files.replace(self.path, content)
+        secure_files.replace(self.path, text.encode())
         self._is_read = False
 
     def _merge_new_names(self, renamed: Mapping[str, str]) -> dict[str, str]:
@@ -93,11 +93,12 @@ class RenamesFile:
         valid_stores = _select_valid(data.get("stores"))
         notebooks = _map_stores_to_notebooks(valid_stores)
         stores = {notebook: store for store, notebook in notebooks.items()}
-        self._is_read = True
-        self._file_state = file_state
         self._stores = stores
         self._notebooks = notebooks
         self._new_names = _select_valid(data.get("renamed"))
+        # Last, because another thread may call this method at the same time.
+        self._file_state = file_state
+        self._is_read = True
 
     def _get_file_state(self) -> FileState | None:
         """Return the state of the file, or None if it does not exist."""
@@ -110,8 +111,7 @@ class RenamesFile:
     def _read(self) -> dict[str, Any]:
         """Return the object in the file, or an empty object if it is not valid."""
         try:
-            content = secure_files.read(self.path)
-            data = json.loads(content)
+            data = load_json(secure_files.read(self.path))
         except (OSError, ValueError):
             return {}
         if not isinstance(data, dict):
