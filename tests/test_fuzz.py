@@ -563,7 +563,7 @@ def test_random_notebooks(tmp_path: Path, data: bytes) -> None:
     assert document.language is not None and document.figure_count >= 0
     parsed_plan = plan.from_json(document.plan) or plan.Plan()
     state = State(plan=parsed_plan)
-    assert command_messages.format_context("n", state, Namespace(), False)
+    assert command_messages.format_context("n", state, Namespace(), is_alive=False)
     for cell in select_runnable(document.cells):
         cell_directives.parse(cell.source)
         assert cell.label
@@ -638,7 +638,7 @@ def test_random_journals(tmp_path: Path, lines: list[bytes]) -> None:
     for key in (*state.progress, None):
         assert command_messages.format_fix("n", state, key, None, 3)
         assert command_messages.format_skip("n", state, key, "because")
-    assert command_messages.format_context("n", state, Namespace(), True)
+    assert command_messages.format_context("n", state, Namespace(), is_alive=True)
     assert (
         command_messages.format_rebuild(state) is not None
         and state.status_name

@@ -540,6 +540,11 @@ def test_exception_cannot_forge_a_stop_or_a_report() -> None:
 STEPS = Plan("p", (Step(1, "Load"), Step(2, "Fit")))
 RESULT = {"output_type": "execute_result", "data": {"text/plain": "\n   a  b\n0  1  2"}}
 
+IMAGE = {
+    "output_type": "execute_result",
+    "data": {"image/png": "AAAA", "text/plain": "<Image>"},
+}
+
 
 def printed(text: str) -> dict[str, str]:
     return {"output_type": "stream", "name": "stdout", "text": text}
@@ -559,6 +564,7 @@ def make_run_summary(
     [
         ({}, ""),
         ({"outputs": [RESULT]}, " | a  b"),
+        ({"outputs": [printed("first\nlast\n"), IMAGE]}, " | last"),
         (
             {"outputs": [printed("epoch 1\n"), printed("accuracy 0.93\n\n")]},
             " | accuracy 0.93",
@@ -792,6 +798,16 @@ def test_fix_after_external_kernel_death() -> None:
         run_report.RunSummary(cell(0), run, plan=Plan(steps=(Step(1, "Fit"),)))
     ).text
     assert "failed; its cell did not cause the kernel's death." in text
+
+
+def test_fix_does_not_list_runs_with_allowed_exceptions() -> None:
+    fault = Fault("KeyError", "'b'")
+    run = dataclasses.replace(BEGUN, key=1).create_run(
+        Outcome.ERROR, Verdict.FINE, fault, 0.1
+    )
+    allowed = State(runs=[journal_events.RunEnded(**vars(run))])
+    message = command_messages.format_fix("n", allowed, run.key, cell(0), 3)
+    assert "Failed runs" not in message
 
 
 @pytest.mark.parametrize("outcome", Outcome)

@@ -14,11 +14,14 @@ from stepper.messages import (
     command_messages,
     error_hint,
     mcp_cells,
+    module_reloads,
     quoted_output,
     run_report,
 )
+from stepper.messages.digest import output_digest
 from stepper.policy.commands.command_lines import CommandLines
-from stepper.policy.model import Fault
+from stepper.policy.model import Cell, Fault, Frame
+from stepper.policy.reloaded_modules import ModuleChanges
 from tests.conftest import Notebook, Project, code, reuse_project
 
 
@@ -590,6 +593,51 @@ def test_shortened_head_keeps_the_first_and_last_lines() -> None:
     assert last_lines and last_lines == lines[-len(last_lines) :]
     kept = "\n".join([*first_lines, *last_lines])
     assert mcp_cells.HEAD_SIZE - 2 * 91 < len(kept) <= mcp_cells.HEAD_SIZE
+
+
+def test_error_in_an_imported_module_at_the_same_line_is_shown() -> None:
+    frame = Frame(0, 1, "<module>", ((1, "raise KeyError"),), file="helpers.py")
+    fault = Fault("KeyError", "", line=1, frames=(frame,))
+    parts = run_report._format_failing_lines(fault, "import helpers", {})
+    assert parts == [
+        "Line 1 of the cell:\n| →   1  import helpers",
+        "Raised in `<module>`, line 1 of helpers.py:\n| →   1  raise KeyError",
+    ]
+
+
+def test_result_begins_on_a_new_line_after_printed_text() -> None:
+    outputs: list[dict[str, Any]] = [
+        {"output_type": "stream", "name": "stdout", "text": "x ="},
+        {"output_type": "stream", "name": "stdout", "text": " 5"},
+        {"output_type": "execute_result", "data": {"text/plain": "3"}},
+        {"output_type": "error", "ename": "E", "evalue": "bad", "traceback": []},
+    ]
+    text, errors = outputs[:3], outputs
+    lines = ["| x = 5", "| 3"]
+    quoted = "\n".join(lines)
+    assert quoted_output.format_outputs(text, title="") == [quoted]
+    assert quoted_output.split_pages(text) == [quoted]
+    assert quoted_output.get_terminal_text(text) == "x = 5\n3"
+    items = output_digest.list_items(text)
+    assert output_digest.format_items(items, 500) == ["Output:", *lines]
+    (with_error,) = quoted_output.format_outputs(errors, title="", errors=True)
+    assert with_error == f"{quoted}\n| E: bad"
+
+
+def test_number_of_further_lost_names_is_reported() -> None:
+    names = [(f"f{number}", "helpers") for number in range(7)]
+    changes = ModuleChanges(reloaded=("helpers",), lost=tuple(names))
+    lines = module_reloads.format_module_changes(changes, "a.ipynb")
+    assert "no longer defines `f4`" in lines[-2]
+    assert (
+        lines[-1] == "Warning: 2 more names of reloaded modules are no longer defined."
+    )
+
+
+def test_empty_source_is_named_instead_of_an_expected_source() -> None:
+    cell = Cell("a", 0, 1, "code", "")
+    message = mcp_cells.format_unexpected_source("n.ipynb", cell, "1234", "5678")
+    assert message.endswith("The current source:\n(empty)")
 
 
 @pytest.mark.parametrize("data", [True, 1, ["a"], "text", None])

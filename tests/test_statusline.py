@@ -80,6 +80,7 @@ def state(*result: int, running: int | None = None) -> State:
         ),
         (state(1), {}, "· 2/3 Look · df 1,461×7 · 156 MB"),
         (state(1, 2, 3), {}, "✓ 3/3 complete · df 1,461×7 · 156 MB"),
+        (State(), {}, "· df 1,461×7 · 156 MB"),
         (
             state(1),
             {"queue_reason": "job 12 waits"},
@@ -115,6 +116,11 @@ def test_stop_and_unusual_titles() -> None:
     )
     assert line == "■ 2/2 Look · stopped: KeyError:"
     assert line.isprintable()
+
+
+def test_notebook_without_plan_and_kernel_has_no_status_line() -> None:
+    line = statusline.format_status_line(State(), "", "", "", UNKNOWN_NAMESPACE, "", 0)
+    assert line == ""
 
 
 def test_choose_frame() -> None:

@@ -70,9 +70,12 @@ def _format_stop_hint(commands: CommandLines) -> str:
     )
 
 
-def _format_recipient(is_own: bool) -> str:
-    """Return a clause on the agent session that is notified."""
-    return NOTIFIED if is_own else OTHER_SESSION
+def _format_recipient(is_notified: bool) -> str:
+    """Return a clause on the session that is notified: the agent's or another one.
+
+    `is_notified` says whether the agent's session is notified.
+    """
+    return NOTIFIED if is_notified else OTHER_SESSION
 
 
 def format_deadline(timeout: float, left_seconds: float | None) -> str:
@@ -134,6 +137,7 @@ def format_session_start(
     seconds: float,
     deadline: str,
     last_line: str,
+    *,
     is_notified: bool,
 ) -> str:
     """Return the text on a background cell for a new agent session.
@@ -187,6 +191,7 @@ def format_queued(
     reason: str,
     until: str,
     request: str,
+    *,
     queue: bool,
 ) -> Report:
     """Return the interim report on a cell that waits for a queued or busy kernel.
@@ -207,7 +212,9 @@ def format_queued(
     return Report(text, f"{RUNNING_MARK} {state} · `stop the cell` {effect}")
 
 
-def format_still_queued(name: str, reason: str, until: str, is_notified: bool) -> str:
+def format_still_queued(
+    name: str, reason: str, until: str, *, is_notified: bool
+) -> str:
     """Return the text for a new agent session on a cell that waits for its kernel.
 
     `reason` and `until` are those of `format_queue_state`. `is_notified` says whether
@@ -219,7 +226,7 @@ def format_still_queued(name: str, reason: str, until: str, is_notified: bool) -
 
 
 def format_refused_queued(
-    name: str, commands: CommandLines, reason: str, is_notified: bool
+    name: str, commands: CommandLines, reason: str, *, is_notified: bool
 ) -> str:
     """Return the message on a code cell that is refused while another cell waits.
 
@@ -240,6 +247,7 @@ def format_refused(
     running: str,
     seconds: float,
     deadline: str,
+    *,
     is_notified: bool,
 ) -> str:
     """Return the message on a code cell that is refused while another cell is running.

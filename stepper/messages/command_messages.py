@@ -263,6 +263,7 @@ def format_context(
     name: str,
     state: State,
     namespace: Namespace,
+    *,
     is_alive: bool,
     has_seen_notebook: bool = False,
 ) -> str:
@@ -381,13 +382,18 @@ def _find_last_run(state: State, key: Key | None) -> Run | None:
     return None
 
 
+def _format_cell_name(run: Run) -> str:
+    """Return the number and id of a run's cell; `?` stands for an unknown number."""
+    return f"cell {run.number or '?'} (id {one_line(run.cell_id, 100)})"
+
+
 def format_stop(state: State, stop: Stopped) -> StopTexts:
     """Return the texts on a stop: the cell, the error and how to resume."""
     question = error_classification.extract_question(stop.error)
     run = _find_last_run(state, stop.key)
     position = ""
     if run:
-        position = f" at cell {run.number} (id {one_line(run.cell_id, 100)})"
+        position = f" at {_format_cell_name(run)}"
     lines = [f"Stopped{position}: {one_line(stop.error)}"]
     if question:
         lines.append(f"The agent asks: {one_line(question)}")
@@ -417,11 +423,10 @@ def format_journaled_run(run: Run, text: str | None, stop: Stopped | None) -> Re
     mark = get_run_mark(run.outcome, is_fine)
     line = one_line(f"{mark} run {run.run} · {result}", 200)
     if text is None:
-        label = f"cell {run.number or '?'} (id {one_line(run.cell_id, 100)})"
         text = (
-            f"stepper: run {run.run} of {label} has finished: {one_line(result)}. The"
-            " daemon exited before it recorded the full report; the outputs are in the"
-            " notebook."
+            f"stepper: run {run.run} of {_format_cell_name(run)} has finished:"
+            f" {one_line(result)}. The daemon exited before it recorded the full"
+            " report; the outputs are in the notebook."
         )
     block = ""
     if stop and not is_fine:
@@ -554,8 +559,7 @@ def format_failing(state: State) -> str:
     run = _find_last_run(state, state.last_key)
     if run is None:
         return "The preflight check found an error in the last cell."
-    label = f"Cell {run.number or '?'} (id {one_line(run.cell_id, 100)})"
-    return f"{label} failed with {run.error}."
+    return f"{capitalize_first(_format_cell_name(run))} failed with {run.error}."
 
 
 def format_continue(
@@ -572,7 +576,7 @@ def format_continue(
     """
     result = "The notebook is resumed." if stop else "The notebook was not stopped."
     lines = [f"{result} Continue.", *format_answer(stop, answer)]
-    lines.append(format_context(name, state, namespace, is_alive))
+    lines.append(format_context(name, state, namespace, is_alive=is_alive))
     return "\n".join(lines)
 
 
@@ -705,8 +709,9 @@ def format_fix(
 ) -> str:
     """Return the response of `fix`: the failed cell and its failed runs.
 
-    `key` identifies the failed step or cell; None means that nothing failed. `cell` is
-    None if the failed cell was deleted. `retries` is the number of granted retries.
+    Interrupted runs count as failed runs. `key` identifies the failed step or cell;
+    None means that nothing failed. `cell` is None if the failed cell was deleted.
+    `retries` is the number of granted retries.
     """
     if key is None:
         return f"stepper: no cell of {one_line(name)} has failed. {format_next(state)}"
@@ -714,7 +719,7 @@ def format_fix(
     noun = "new retry" if retries == 1 else "new retries"
     lines = [f"stepper: {retries} {noun} for {target} in {one_line(name)}."]
     failed_runs = [
-        run for run in state.runs if run.key == key and run.outcome is not Outcome.OK
+        run for run in state.runs if run.key == key and run.verdict is not Verdict.FINE
     ]
     if failed_runs:
         lines.append("Failed runs:")

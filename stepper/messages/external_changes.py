@@ -67,7 +67,7 @@ def format_maybe_renamed(name: str, former: str, has_kernel: bool) -> str:
 
 
 def format_renamed(
-    name: str, former: str, has_kernel: bool, is_stopped: bool, folder: str
+    name: str, former: str, folder: str, *, has_kernel: bool, is_stopped: bool
 ) -> str:
     """Return a message on a renamed notebook, whose plan and history are kept.
 

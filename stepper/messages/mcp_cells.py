@@ -85,16 +85,17 @@ def format_unexpected_source(
 ) -> str:
     """Return the error for an edit that expected a different source of the cell.
 
-    The cell was not changed.
+    The cell was not changed. Of a long source, only the beginning is quoted.
     """
     lines = [f"| {line}" for line in clean(cell.source[:PART_SIZE]).splitlines()]
     hidden_count = len(cell.source) - PART_SIZE
     if hidden_count > 0:
         lines.append(f"… {format_count(hidden_count, 'more character')}")
+    current_source = "\n".join(lines) or "(empty)"
     return (
         f"{one_line(name)}: nothing was changed, because the source of"
         f" {format_cell(cell)} has the hash {current_hash} instead of"
-        f" {one_line(expected_hash, 40)}. The current source:\n" + "\n".join(lines)
+        f" {one_line(expected_hash, 40)}. The current source:\n{current_source}"
     )
 
 

@@ -51,6 +51,11 @@ def format_module_changes(changes: ModuleChanges, notebook: str) -> list[str]:
             f"Warning: {one_line(module_name, 100)} no longer defines `{shown}`; the"
             f" notebook's `{shown}` is still the old one."
         )
+    hidden_name_count = len(lost_names) - MAX_MODULES
+    if hidden_name_count > 0:
+        names = format_count(hidden_name_count, "more name")
+        verb = "is" if hidden_name_count == 1 else "are"
+        lines.append(f"Warning: {names} of reloaded modules {verb} no longer defined.")
     return lines
 
 

@@ -6,7 +6,7 @@ looks like a statement of stepper.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from itertools import groupby
 from typing import Any, NamedTuple
@@ -19,6 +19,7 @@ from stepper.common.text import (
     one_line,
 )
 
+QUOTE_PREFIX = "| "
 # Sizes in characters.
 TEXT_LIMIT = 2000  # of a cell's output in a report
 LINE_LIMIT = 400
@@ -88,7 +89,7 @@ def quote(
     if not lines:
         lines = _quote_lines(text_lines, completeness)
     texts = [line.text for line in lines]
-    sizes = [len(text) - 1 for text in texts]
+    sizes = _measure_lines(lines)
     has_few_lines = max_lines is None or len(lines) <= max_lines
     if has_few_lines and sum(sizes) <= limit:
         return "\n".join(texts)
@@ -170,12 +171,16 @@ def _select_lines(
     lines = _quote_lines(rendered_text.split("\n"))
     if from_end:
         lines.reverse()
-    sizes = [len(line.text) - 1 for line in lines]
-    count = min(count_fitting_lines(sizes, limit), max_lines)
+    count = min(count_fitting_lines(_measure_lines(lines), limit), max_lines)
     selected_lines = lines[:count]
     if from_end:
         selected_lines.reverse()
     return selected_lines
+
+
+def _measure_lines(lines: Sequence[_QuotedLine]) -> list[int]:
+    """Return the lengths of lines without QUOTE_PREFIX, each with a line break."""
+    return [len(line.text) - len(QUOTE_PREFIX) + 1 for line in lines]
 
 
 def count_fitting_lines(sizes: Sequence[int], limit: float) -> int:
@@ -294,18 +299,38 @@ def format_outputs(
     The list is empty if the outputs have no text. If `errors` is true, error outputs
     are included with their name and message.
     """
-    text = ""
-    for output in outputs:
-        if errors and output.get("output_type") == "error":
-            text += _format_error(output) + "\n"
-        else:
-            text += _get_text(output)
+    get_text = _get_text_or_error if errors else _get_text
+    text = _join_outputs(outputs, get_text)
     if not text.strip():
         return []
     quoted_text = quote(text, limit, completeness)
     if not title:
         return [quoted_text]
     return [f"{title}:\n{quoted_text}"]
+
+
+def _join_outputs(
+    outputs: Sequence[Mapping[str, Any]], get_text: Callable[[Mapping[str, Any]], str]
+) -> str:
+    """Return the texts of outputs, which `get_text` returns, as one text.
+
+    A stream continues the last line before it; any other text begins on a new line.
+    """
+    text = ""
+    for output in outputs:
+        output_text = get_text(output)
+        is_stream = output.get("output_type") == "stream"
+        if output_text and not is_stream and text and not text.endswith("\n"):
+            text += "\n"
+        text += output_text
+    return text
+
+
+def _get_text_or_error(output: Mapping[str, Any]) -> str:
+    """Return the text of an output; for an error, its name and message."""
+    if output.get("output_type") == "error":
+        return _format_error(output) + "\n"
+    return _get_text(output)
 
 
 def _format_error(output: Mapping[str, Any]) -> str:
@@ -380,7 +405,7 @@ def take_new_lines(
 
 def get_terminal_text(outputs: Sequence[dict[str, Any]]) -> str:
     """Return the text of outputs without escape sequences, not quoted."""
-    text = "".join(map(_get_text, outputs))
+    text = _join_outputs(outputs, _get_text)
     return _render_text(text).rstrip("\n")
 
 
@@ -457,7 +482,7 @@ def split_pages(outputs: Sequence[dict[str, Any]]) -> list[str]:
     are split first. There is at least one page: if the outputs have no text, the page
     says so.
     """
-    text = "".join(map(get_output_text, outputs))
+    text = _join_outputs(outputs, get_output_text)
     text = _render_text(text).rstrip("\n")
     if not text:
         return ["(no text output)"]

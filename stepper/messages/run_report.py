@@ -53,6 +53,7 @@ EVAL_LIMIT = 4500  # of the output of `stepper eval`
 UNDELIVERED_LIMIT = 2500  # of undelivered reports before another report
 FAILURE_OUTPUT_LIMIT = 1200  # of the output of a failed cell
 LINE_PART_LIMIT = 80  # of each part of the user's line
+LAST_CHARACTERS = 2000  # of a printed text that are searched for its last line
 # Of the reason why a cell did not run. The reason starts with how to resume.
 REASON_LIMIT = 320
 MAX_INSERTED_CELLS = 2
@@ -294,7 +295,8 @@ def _format_failing_lines(
     if not fault.frames:
         return parts
     frame = fault.frames[-1]
-    if frame.line == fault.line and frame.function == "<module>":
+    is_in_cell = frame.function == "<module>" and not frame.file
+    if is_in_cell and frame.line == fault.line:
         return parts  # the failing line raised the error itself
     source_name = one_line(frame.file, 200)
     if not source_name:
@@ -568,20 +570,16 @@ def _find_output_line(outputs: Sequence[Mapping[str, Any]]) -> str:
 
     Return an empty string if the cell has no result and printed nothing.
     """
-    results = [
-        get_output_text(output)
-        for output in outputs
-        if output.get("output_type") == "execute_result"
-    ]
-    printed_texts = [
-        get_output_text(output) for output in outputs if output.get("name") == "stdout"
-    ]
-    lines = results
-    if printed_texts and not results:
-        last_lines = printed_texts[-1][-2000:].split("\n")
-        lines = last_lines[::-1]
-    for line in lines:
-        shown = one_line(line, LINE_PART_LIMIT)
+    results = []
+    printed_text = ""
+    for output in outputs:
+        if output.get("output_type") == "execute_result":
+            results.append(get_output_text(output))
+        elif output.get("name") == "stdout":
+            printed_text = get_output_text(output)
+    last_lines = printed_text[-LAST_CHARACTERS:].split("\n")
+    for text in [*results, *reversed(last_lines)]:
+        shown = one_line(text, LINE_PART_LIMIT)
         if shown:
             return shown
     return ""

@@ -198,13 +198,13 @@ def format_marks(marked_cells: Sequence[MarkedCell], state: str) -> list[Mark]:
 
 
 def _explain(causes: Sequence[Cause]) -> str:
-    """Return the predicates of a cell for its causes, with at most MAX_GROUPS named."""
+    """Return clauses on a cell's causes as text; at most MAX_GROUPS are named."""
     clauses = [_explain_cause(names, origin) for names, origin in _group_names(causes)]
     return _join_clauses(clauses)
 
 
 def _explain_cause(names: str, origin: _Origin) -> str:
-    """Return the predicate of a cell for one cause, such as "read `x` from cell 3"."""
+    """Return the clause on one cause, such as "read `x` from an undone run"."""
     if not origin.where:  # the usual cause: a cell that still exists changed the name
         return f"read {names}, which cell {origin.number} has changed since"
     if origin.where == MODULE:

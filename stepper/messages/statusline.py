@@ -56,8 +56,6 @@ def format_status_line(
     kernel's memory in bytes.
     """
     mark, parts = _format_progress(state, running, clock, queue_reason)
-    if not parts:
-        return ""
     if frame in namespace.variables:
         shape = namespace.variables[frame].shape
         if shape:
@@ -67,7 +65,7 @@ def format_status_line(
         megabytes = memory / 1e6
         parts.append(f"{megabytes:,.0f} MB")
     text = " · ".join(filter(None, parts))
-    return f"{mark} {text}"
+    return f"{mark} {text}" if text else ""
 
 
 def _format_shape(shape: tuple[int | str, ...]) -> str:

@@ -587,7 +587,11 @@ async def get_context(
     namespace, is_alive = await fetch_namespace(session)
     steps = get_plan(session).steps
     text = command_messages.format_context(
-        session.name, session.state, namespace, is_alive, has_seen_notebook
+        session.name,
+        session.state,
+        namespace,
+        is_alive=is_alive,
+        has_seen_notebook=has_seen_notebook,
     )
     summary = _summarize_namespace(session, namespace)
     return responses.ContextResponse(**vars(summary), plan=steps, text=text)

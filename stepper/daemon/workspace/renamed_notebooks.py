@@ -395,9 +395,9 @@ class RenamedNotebooks:
         return messages.format_renamed(
             session.name,
             former_name,
-            has_kernel,
+            kernel_folder,
+            has_kernel=has_kernel,
             is_stopped=session.state.stop is not None,
-            folder=kernel_folder,
         )
 
     def _join(self, name: str) -> str:

@@ -102,7 +102,8 @@ def list_items(
             data = _get_data(output)
             kind = TABLE if _is_table(data) else TEXT
             text = get_output_text(output)
-            _add_text(items, OutputItem(kind, text, completeness))
+            is_stream = output.get("output_type") == "stream"
+            _add_text(items, OutputItem(kind, text, completeness), is_stream)
             note = _describe_formats(data)
         if note:
             item = OutputItem(NOTE, note)
@@ -122,15 +123,21 @@ def _get_data(output: Mapping[str, Any]) -> Mapping[str, Any]:
     return data if isinstance(data, dict) else {}
 
 
-def _add_text(items: list[OutputItem], item: OutputItem) -> None:
-    """Append the text of an output; combine it with a text directly before it."""
+def _add_text(items: list[OutputItem], item: OutputItem, is_stream: bool) -> None:
+    """Append the text of an output; combine it with a text directly before it.
+
+    `is_stream` says whether the output is a stream, which continues the last line.
+    """
     if not item.text.strip():
         return
     last = items[-1] if items else None
-    if last is not None and item.kind == last.kind == TEXT:
-        items[-1] = replace(last, text=last.text + item.text)
-    else:
+    if last is None or last.kind != TEXT or item.kind != TEXT:
         items.append(item)
+        return
+    text = last.text
+    if not is_stream and not text.endswith("\n"):
+        text += "\n"
+    items[-1] = replace(last, text=text + item.text)
 
 
 def _is_table(data: Mapping[str, Any]) -> bool:

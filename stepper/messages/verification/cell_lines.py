@@ -110,7 +110,10 @@ def _format_difference(cell: CellVerdict, limit: int) -> str:
 
 
 def _format_not_recorded(result: VerifyResult, is_installed: bool) -> list[Entry]:
-    """Return the line on the cells without recorded outputs."""
+    """Return a list with the line on the cells without recorded outputs.
+
+    The list is empty if there are no such cells.
+    """
     cells = _select(result.cells, ReplayVerdict.NOT_RECORDED)
     if not cells:
         return []
@@ -155,7 +158,10 @@ def _format_skipped(all_cells: Sequence[CellVerdict]) -> list[Entry]:
 
 
 def _format_close(all_cells: Sequence[CellVerdict]) -> list[Entry]:
-    """Return the line on the cells whose outputs are close to the recorded outputs."""
+    """Return a list with the line on the cells whose outputs are close to the recorded.
+
+    The list is empty if there are no such cells.
+    """
     cells = _select(all_cells, ReplayVerdict.CLOSE)
     if not cells:
         return []
@@ -198,6 +204,7 @@ def _choose_limit(row_count: int) -> int:
 
 
 def _select(cells: Iterable[CellVerdict], verdict: ReplayVerdict) -> list[CellVerdict]:
+    """Return the cells with a verdict."""
     return [cell for cell in cells if cell.verdict is verdict]
 
 

@@ -29,13 +29,14 @@ PROPERTY_ESCAPES = (*DATA_ESCAPES, (":", "%3A"), (",", "%2C"))
 def format_github_report(outcome: NotebookOutcome) -> str:
     """Return the report on a notebook, without workflow commands."""
     report = _break_prefix(format_outcome(outcome))
-    lines = []
-    for line in report.splitlines():
-        is_command = line.lstrip().startswith(COMMAND)
-        if is_command:
-            line = line.replace(COMMAND, ": :", 1)  # noqa: PLW2901
-        lines.append(line)
-    return "\n".join(lines)
+    return "\n".join(map(_break_command, report.splitlines()))
+
+
+def _break_command(line: str) -> str:
+    """Return a line, changed if the runner would read the line as a command."""
+    if line.lstrip().startswith(COMMAND):
+        return line.replace(COMMAND, ": :", 1)
+    return line
 
 
 def format_annotations(outcomes: Sequence[NotebookOutcome]) -> str:

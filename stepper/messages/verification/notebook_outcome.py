@@ -53,7 +53,7 @@ def describe_cell(cell: CellVerdict) -> str:
         if cell.difference:
             return f"not replayed (--from); {one_line(cell.difference, 400)}"
         return "skipped (--from)"
-    if is_skipped(cell):
+    if cell.verdict is ReplayVerdict.NOT_RUN:
         return f"not run, because {one_line(cell.difference, 400)}"
     if cell.verdict is ReplayVerdict.NOT_RECORDED:
         return "the notebook contains no outputs of the current source"

@@ -127,7 +127,10 @@ def format_still_running(session: Session, owner: str) -> str:
     queue_status = session.kernel_manager.queue_status
     if queue_status:
         return background_runs.format_still_queued(
-            session.name, queue_status.text, queue_status.until, is_notified
+            session.name,
+            queue_status.text,
+            queue_status.until,
+            is_notified=is_notified,
         )
     progress = status_queries.get_running(session)
     if progress is None:
@@ -155,7 +158,10 @@ def explain_refusal(session: Session, owner: str = "") -> str | None:
     queue_status = session.kernel_manager.queue_status
     if queue_status:
         return background_runs.format_refused_queued(
-            session.name, session.state.commands, queue_status.text, is_notified
+            session.name,
+            session.state.commands,
+            queue_status.text,
+            is_notified=is_notified,
         )
     progress = status_queries.get_running(session)
     if progress is None:
