@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import click
 import pexpect
@@ -745,6 +746,22 @@ def test_bash_completes_names_with_special_characters(
         assert [
             item.value for item in shell_completion.complete_notebooks(None, "zz")
         ] == [name]
+
+
+def test_cells_of_a_notebook_named_by_its_path_are_completed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(shell_completion, "_get_paths", lambda: Paths(str(tmp_path)))
+    monkeypatch.setattr(shell_completion, "get_current_folder", lambda: str(tmp_path))
+    folder = tmp_path / "analysis"
+    folder.mkdir()
+    cells = [{"cell_type": "code", "id": "abc", "source": "x = 1"}]
+    (folder / "a.ipynb").write_text(json.dumps({"cells": cells}))
+    context = SimpleNamespace(
+        params={"notebook": "../" + tmp_path.name + "/analysis/a.ipynb"}
+    )
+    items = shell_completion.complete_cells(context, "")
+    assert [(item.value, item.help) for item in items] == [("1", "x = 1")]
 
 
 def test_closed_pipe_is_not_an_error() -> None:

@@ -129,6 +129,23 @@ def forget(project: Project) -> None:
 
 
 @NAMES
+def test_entry_of_another_project_is_never_replaced(
+    shop: Project, home: Path, name: str
+) -> None:
+    path = home / FILES[name]
+    mcp_client_config.add_entry(shop.paths, name)
+    settings = json.loads(path.read_text())
+    (entry,) = settings["mcpServers"].values()
+    other_entry = {**entry, "args": [*entry["args"][:-1], "/other/a shop"]}
+    names = ["stepper-a-shop", *[f"stepper-a-shop-{n}" for n in range(2, 151)]]
+    servers = dict.fromkeys(names, other_entry)
+    path.write_text(json.dumps({"mcpServers": servers}))
+    mcp_client_config.add_entry(shop.paths, name)
+    added = json.loads(path.read_text())["mcpServers"]
+    assert added == {**servers, "stepper-a-shop-151": entry}
+
+
+@NAMES
 def test_each_project_has_its_own_entry(
     shop: Project, home: Path, tmp_path: Path, name: str
 ) -> None:

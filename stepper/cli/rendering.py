@@ -90,31 +90,35 @@ def _join_lines(lines: Iterable[str]) -> str:
 
 
 def _format_created(created: Response) -> str:
+    """Return the text on a new notebook."""
     from stepper.messages.status_text import format_created
 
     return format_created(created)
 
 
 def _format_status(status: Response) -> str:
+    """Return the text on the status of a notebook."""
     from stepper.messages.status_text import format_status
 
     return format_status(status)
 
 
 def _format_plan(plan: Response) -> str:
+    """Return the plan of a notebook as text."""
     from stepper.messages.status_text import format_plan
 
     return format_plan(plan)
 
 
 def _format_list(notebooks: list[Response]) -> str:
+    """Return the table of notebooks."""
     from stepper.messages.notebook_list import format_notebooks
 
     return format_notebooks(notebooks)
 
 
 def _format_use(response: Response) -> str:
-    """Return which notebook is current now, and where its kernel runs."""
+    """Return sentences on the new current notebook and on its kernel backend."""
     notebook = response["notebook"]
     text = f"{notebook} is now the current notebook."
     if response["kernel"]:
@@ -223,7 +227,7 @@ def _make_history_row(run: Response) -> Sequence[str]:
 
 
 def _format_history_outcome(run: Response) -> str:
-    """Return a run's outcome, and whether its changes were undone."""
+    """Return a run's outcome, with a note if its changes were undone."""
     from stepper.messages.status_text import get_outcome_name
 
     outcome = get_outcome_name(run["outcome"])
@@ -279,7 +283,7 @@ NOTHING_TO_RUN = {
 
 
 def _format_run(response: Response) -> str:
-    """Return the report on a run, and how many of the selected cells ran."""
+    """Return the report on a run, with the number of selected cells that ran ok."""
     if response["cells"]:
         cells = format_count(response["cells"], "cell")
         summary = f"{response['ran']} of {cells} ran ok"
@@ -317,6 +321,7 @@ def _format_output(response: Response) -> str:
 
 
 def _format_interrupt(response: Response) -> str:
+    """Return the name of the notebook, with the effect of the interrupt."""
     return f"{response['notebook']}: {response['text']}"
 
 

@@ -62,8 +62,10 @@ def complete_cells(ctx: Any, incomplete: str) -> list[CompletionItem]:
     if paths is None:
         return []
     path = _find_notebook(paths, ctx.params.get("notebook"))
+    if path is None:
+        return []
     try:
-        cells = _read_code_cells(path or "")
+        cells = _read_code_cells(path)
     except (OSError, ValueError, KeyError, TypeError):  # not a notebook
         return []
     items = []
@@ -118,10 +120,14 @@ def _get_paths() -> Paths | None:
 def _find_notebook(paths: Paths, name: str | None) -> str | None:
     """Return the path of a notebook by its name, or None if it does not exist.
 
-    Without a name, return the path of the current notebook.
+    The name may also be a path. Without a name, return the path of the current
+    notebook.
     """
     if not name:
         return _find_current_notebook(paths)
+    path_in_folder = os.path.join(get_current_folder(), name)
+    if os.path.isfile(path_in_folder):
+        return path_in_folder
     stem = name.removesuffix(SUFFIX)
     for notebook_name, path in _list_notebooks(paths).items():
         # The name may leave out folders: `c` or `b/c` for `a/b/c`.
@@ -139,10 +145,10 @@ def _find_current_notebook(paths: Paths) -> str | None:
     try:
         state = json.loads(Path(paths.state).read_bytes())
         sessions = state.get("sessions", {})
-        name = sessions.get(session) or state["current"]
-    except (OSError, ValueError, KeyError, AttributeError):
+        name = sessions.get(session) or state.get("current")
+    except (OSError, ValueError, AttributeError):  # no file, or an invalid one
         return None
-    return os.path.join(paths.project, str(name))
+    return os.path.join(paths.project, str(name)) if name else None
 
 
 def _list_notebooks(paths: Paths) -> dict[str, str]:

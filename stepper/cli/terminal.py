@@ -74,6 +74,7 @@ def write_text(
         stream = sys.stderr if err else sys.stdout
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, stream.fileno())
+        os.close(null)
 
 
 def wants_color(stream: Any) -> bool:

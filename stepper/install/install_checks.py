@@ -163,7 +163,7 @@ def choose_interpreter(
     environment; a new `.venv`.
 
     Raises:
-        StepperError: `.venv` exists without an interpreter.
+        StepperError: No interpreter was found, and `.venv` exists.
     """
     record = read_install_record(paths.project)
     venv = Path(paths.project, ".venv")

@@ -15,4 +15,6 @@ def print_line(name: str, text: str) -> None:
         sys.stdout.write(f"{name:<12}{text}\n")
         sys.stdout.flush()
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())
+        os.close(null)

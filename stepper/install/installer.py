@@ -626,10 +626,11 @@ def _install_skills(project: Path) -> None:
     Skills that the user edited are kept.
     """
     changes: dict[str, list[str]] = {}
+    shipped_skills = load_shipped_skills()
     for name, state in get_skill_states(project).items():
         if state in ("missing", "outdated", "gone"):
             remove(project / SKILLS / name)
-            for file, content in load_shipped_skills().get(name, {}).items():
+            for file, content in shipped_skills.get(name, {}).items():
                 write(project / SKILLS / name / file, content)
         change = SKILL_CHANGES.get(state, "unchanged")
         changes.setdefault(change, []).append(name)

@@ -28,9 +28,6 @@ from stepper.install.install_file_io import (
 from stepper.install.mcp_client_toml import NAME, Entry, is_ours, merge_entries
 from stepper.install.mcp_clients import STARTER, Client, get_clients
 
-# The number of projects in one file that may have the same folder name.
-MAX_SAME_NAMES = 100
-
 
 class Removal(NamedTuple):
     """The files from which entries were removed, and files that can't be changed."""
@@ -170,8 +167,8 @@ def _get_backup_path(path: Path) -> Path:
 def remove_entries(paths: Paths, record: dict[str, Any]) -> Removal:
     """Remove stepper's entries from the files of all clients.
 
-    The result also lists files that can't be read or changed, if these files mention
-    stepper's scripts.
+    The result also lists files that mention stepper's scripts and can't be parsed or
+    changed.
     """
     removal = Removal([], [])
     for name, client in get_clients().items():
@@ -226,23 +223,23 @@ def _format_entry(client: Client, project: str) -> str:
 def _choose_server_name(client: Client, paths: Paths, servers: dict[str, Any]) -> str:
     """Return the name of stepper's server in a client's configuration file.
 
-    In a file for all projects, each project has its own server. `servers` are the
-    servers in the file.
+    `servers` are the servers in the file. In a file for all projects, each project has
+    its own server. If the file does not contain this project's server yet, return a
+    name that no other project uses.
     """
     if not client.for_user:
         return NAME
     folder = re.sub(r"[^A-Za-z0-9_-]+", "-", os.path.basename(paths.project)).strip("-")
     name = f"{NAME}-{folder or 'project'}"
-    # Other projects may have the same folder name.
-    candidates = [name]
-    candidates += [f"{name}-{number}" for number in range(2, MAX_SAME_NAMES)]
-    for candidate in candidates:
-        if _is_for_project(servers.get(candidate), paths):
-            return candidate
-    for candidate in candidates:
-        if not is_ours(servers.get(candidate)):
-            return candidate
-    return name
+    for current_name, server in servers.items():
+        if _is_for_project(server, paths):
+            return current_name
+    candidate = name
+    number = 1
+    while is_ours(servers.get(candidate)):  # a project with the same folder name
+        number += 1
+        candidate = f"{name}-{number}"
+    return candidate
 
 
 def _is_for_project(entry: object, paths: Paths) -> bool:

@@ -74,8 +74,8 @@ def load_tomlkit(paths: Paths) -> Any:
     """
     with contextlib.suppress(ImportError):
         return importlib.import_module("tomlkit")
-    folders = [str(path) for path in Path(paths.env).glob("lib/python*/*-packages")]
-    sys.path.extend(folders)
+    original_path = list(sys.path)
+    sys.path += map(str, Path(paths.env).glob("lib/python*/*-packages"))
     try:
         return importlib.import_module("tomlkit")
     except ImportError:
@@ -83,8 +83,7 @@ def load_tomlkit(paths: Paths) -> Any:
             f"the package tomlkit, which edits TOML files, is missing in {paths.env}"
         ) from None
     finally:
-        for folder in folders:
-            sys.path.remove(folder)
+        sys.path[:] = original_path
 
 
 def add_table(

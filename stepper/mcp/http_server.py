@@ -38,9 +38,9 @@ def serve(project: str, port: int) -> None:
         StepperError: The port is not available, or the key can't be stored.
     """
     os.chdir(project)
+    key = load_or_create_key(project)
     listening_socket = open_socket(port)
     bound_port = listening_socket.getsockname()[1]
-    key = load_or_create_key(project)
     server = ProjectServer(project)
     app = require_key(create_application(server, bound_port), key)
     sys.stdout.write(
