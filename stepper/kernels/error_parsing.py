@@ -87,7 +87,12 @@ def clean_error(error: dict[str, Any]) -> dict[str, Any]:
 
 
 def _clean_text(value: Any) -> str:
-    """Return a value as text without escapes, shortened to MAX_TEXT characters."""
+    """Return a value as text without escapes, shortened to MAX_TEXT characters.
+
+    Return an empty string for None, because a kernel may leave out a field.
+    """
+    if value is None:
+        return ""
     text = cut_middle(str(value), MAX_RAW_TEXT)
     plain_text = ESCAPES.sub("", text)
     return cut_middle(plain_text)
@@ -124,5 +129,8 @@ def _find_line(fault: Fault, count: int | None) -> int | None:
         if frame.cell in own_numbers:
             return frame.line
     if "SyntaxError" in fault.mro:
-        return fault.attributes.get("lineno")
+        line = fault.attributes.get("lineno")
+        # The cell may have set the attribute to any value.
+        if isinstance(line, int):
+            return line
     return None

@@ -1,0 +1,26 @@
+"""Kernel errors are converted to faults, whatever their fields contain."""
+
+from __future__ import annotations
+
+from stepper.kernels.error_parsing import build_fault, clean_error
+
+
+def test_missing_fields_of_an_error_are_empty() -> None:
+    error = clean_error({"ename": None, "traceback": None})
+    assert error == {"ename": "", "evalue": "", "traceback": ""}
+    fault = build_fault({}, error, 1)
+    assert fault is not None and fault.ename == "Error"
+
+
+def test_line_of_a_syntax_error_is_a_number() -> None:
+    facts = {"ename": "SyntaxError", "evalue": "", "mro": ["SyntaxError"]}
+    lines = {}
+    for value in (3, "three", None):
+        fault = build_fault(
+            {"fault": {**facts, "attributes": {"lineno": value}}},
+            {"ename": "", "evalue": "", "traceback": ""},
+            1,
+        )
+        assert fault is not None
+        lines[value] = fault.line
+    assert lines == {3: 3, "three": None, None: None}
