@@ -543,3 +543,23 @@ def test_invalid_message_stops_no_notebook(shared_project: Project, send: str) -
     notebook = shared_project.new()
     assert "ran ok" in notebook.insert(send)[1].text
     assert "ran ok" in notebook.insert("print(1)")[1].text
+
+
+def test_invalid_output_of_an_earlier_run_stops_no_notebook(
+    shared_project: Project,
+) -> None:
+    notebook = shared_project.new()
+    cell_id, response = notebook.insert(
+        "kernel = get_ipython().kernel\n"
+        "open('request', 'w').write(kernel.get_parent('shell')['header']['msg_id'])"
+    )
+    assert "ran ok" in response.text
+    response = notebook.replace(
+        cell_id,
+        "kernel = get_ipython().kernel\n"
+        "parent = {'msg_id': open('request').read()}\n"
+        "kernel.session.send(kernel.iopub_socket, 'stream', {'x': 1}, parent=parent)\n"
+        "print('end')",
+    )
+    assert "ran ok" in response.text and "could not be read" in response.text
+    assert "ran ok" in notebook.insert("print(1)")[1].text

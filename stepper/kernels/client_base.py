@@ -134,10 +134,11 @@ class Connection:
         """Return the namespace in a message of the helper, including the environment.
 
         The helper sends the environment only when the environment has changed, so the
-        last environment is stored. The environment is removed from `content`. Raise
-        KeyError, TypeError, ValueError or RecursionError if the content is not valid.
+        last environment is stored. The environment is removed from `content`. Raise one
+        of MALFORMED_MESSAGE if the content is not valid.
         """
         environment = content.pop("lasting", None) or {}
+        # An environment that has not changed consists only of its mark.
         if len(environment) > 1:
             self.environment = dataclass_decode.decode(KernelEnvironment, environment)
         namespace = dataclass_decode.decode(Namespace, content)
@@ -176,12 +177,16 @@ class Connection:
         self.on_display(message)
 
     def sync_widgets(self) -> None:
-        """Send the captured outputs of Output widgets to the kernel."""
+        """Send the captured outputs of Output widgets to the kernel.
+
+        Do nothing if the channels are not open.
+        """
+        if not self.channels.is_open:
+            return
         for widget in self.widgets.output_widgets.values():
             if not widget.is_synced:
                 content = widget.take_update()
-                if self.channels.is_open:
-                    self.channels.send("comm_msg", content, parent=widget.parent)
+                self.channels.send("comm_msg", content, parent=widget.parent)
 
     def ensure_connection_file(self) -> str:
         """Return the path of a connection file for other clients.

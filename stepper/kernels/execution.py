@@ -285,22 +285,31 @@ class RunningExecution:
         return result
 
     def handle_messages(self, inbox: Inbox) -> None:
-        """Handle the waiting messages of a channel, up to the end of this execution.
-
-        Messages of other executions are passed to the kernel connection.
-        """
+        """Handle the waiting messages of a channel, up to the end of this execution."""
         for message in inbox.take_messages():
             request_id = message["parent_header"].get("msg_id")
-            if request_id == self.msg_id:
-                self.received_at = time.monotonic()
-                self.has_started = True
-                self.handle_message(message)
-                if self.is_idle and inbox is self.kernel.channels.iopub:
-                    break
-            elif self.earlier and request_id == self.earlier.request_id:
+            if request_id != self.msg_id:
+                self._handle_other_message(message, request_id)
+                continue
+            self.received_at = time.monotonic()
+            self.has_started = True
+            self.handle_message(message)
+            if self.is_idle and inbox is self.kernel.channels.iopub:
+                break
+
+    def _handle_other_message(self, message: dict[str, Any], request_id: Any) -> None:
+        """Handle a message that belongs to another request.
+
+        A message of the earlier run is added to its outputs. An output that belongs to
+        no other cell is added to the outputs of this execution if it is a cell.
+        """
+        try:
+            if self.earlier and request_id == self.earlier.request_id:
                 self.earlier.add_message(message)
             elif not self.kernel.handle_message(message, self.area) and self.is_cell:
                 self.area.add_message(message)
+        except MALFORMED_MESSAGE as error:
+            self.kernel.record_malformed_message(error)
 
     @property
     def was_aborted(self) -> bool:
@@ -523,9 +532,10 @@ class RunningExecution:
             result.widgets = self.kernel.widgets.take_state()
 
     async def _wait_for_exit(self, payload: list[dict[str, Any]]) -> None:
-        """Wait for the kernel to exit if the cell called exit() or quit().
+        """Record the death of the kernel if the cell called exit() or quit().
 
-        `payload` is the payload of the reply, which the kernel sends before it exits.
+        Wait up to GRACE_SECONDS for the kernel to exit. `payload` is the payload of the
+        reply, which the kernel sends before it exits.
         """
         if any(item.get("source") == "ask_exit" for item in payload):
             death = await self.kernel.wait_death()
