@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from itertools import islice
 
 import pytest
 from hypothesis import example, given, settings
@@ -190,6 +191,47 @@ def test_long_text_is_rendered_in_pieces(
     assert list(
         message_decoding.split_stream_text(b'{"text": "x", "name": "stdout"}')
     ) == ["x"]
+
+
+def test_invalid_text_is_read_to_its_end() -> None:
+    """A cell can send any bytes, for example continuation bytes without a character."""
+    content = b'{"name": "stdout", "text": "' + b"\x80" * 100 + b'"}'
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(message_decoding, "PIECE", 32)
+        pieces = list(islice(message_decoding.split_stream_text(content), 10))
+    assert "".join(pieces) == "\ufffd" * 100
+
+
+def test_replaced_updates_do_not_end_a_progress_bar() -> None:
+    area = OutputArea(1000)
+    area.add_message(message("stderr", "\r  0%"))
+    content = {
+        "data": {"text/plain": "x" * 100},
+        "metadata": {},
+        "transient": {"display_id": "d"},
+    }
+    area.add_message({"msg_type": "display_data", "header": {}, "content": content})
+    update = {"msg_type": "update_display_data", "header": {}, "content": content}
+    for _ in range(50):
+        area.add_message(update)
+    area.add_message(message("stderr", "\r100%"))
+    kinds = [output["output_type"] for output in area.get_outputs()]
+    assert kinds == ["stream", "display_data"]
+    assert area.get_outputs()[0]["text"] == "100%"
+
+
+def test_backspace_after_the_end_of_an_upper_line() -> None:
+    text = StreamText(1000)
+    text.add("ab\nabcd\x1b[1Ax\by")
+    assert text.render() == "ab  y\nabcd"
+
+
+def test_size_of_an_omitted_display_is_in_bytes() -> None:
+    area = OutputArea(1000)
+    content = {"data": {"text/plain": "é" * 2000}, "metadata": {}}
+    area.add_message({"msg_type": "display_data", "header": {}, "content": content})
+    (note,) = area.get_outputs()
+    assert "text/plain of 4,000 bytes" in note["text"]
 
 
 def stream(text: str) -> dict:

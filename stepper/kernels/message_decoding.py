@@ -22,6 +22,7 @@ PIECE = 1 << 18
 STREAM = re.compile(rb'\{"name": ?"(stdout|stderr)", ?"text": ?"')
 HIGH_SURROGATE = re.compile(rb"\\u[dD][89abAB]")
 SURROGATE_LENGTH = 6
+MAX_CONTINUATION_BYTES = 3  # of a character in UTF-8, after its first byte
 DECODE_ERRORS = (
     ValueError,
     KeyError,
@@ -127,7 +128,9 @@ def _find_boundary(content: bytes, cut: int) -> int:
         is_surrogate = HIGH_SURROGATE.match(content, first_half)
         if is_surrogate and _begins_escape(content, first_half):
             cut = first_half
-    while content[cut] & 0xC0 == 0x80:
+    for _ in range(MAX_CONTINUATION_BYTES):
+        if content[cut] & 0xC0 != 0x80:
+            break
         cut -= 1
     return cut
 

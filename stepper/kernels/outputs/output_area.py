@@ -324,6 +324,10 @@ class OutputArea:
         if self.held_bytes <= self.max_held_bytes:
             return
         self._apply_updates()
+        self.held_bytes = self._count_held_bytes()
+        # Only updates that were replaced by later ones have taken the memory.
+        if self.held_bytes <= self.max_held_bytes / 2:
+            return
         entries = self.entries
         part_bytes = self.limit + OUTPUT_BYTES  # enough for the largest entry
         if not self.head:

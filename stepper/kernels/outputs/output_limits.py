@@ -120,7 +120,7 @@ class Entry:
         total = 0
         data = self.output.get("data") or {}
         for mime_type, content in data.items():
-            size = len(join_content(content))
+            size = len(join_content(content).encode("utf-8", "replace"))
             descriptions.append(f"{mime_type} of {format_count(size, 'byte')}")
             total += size
         if not descriptions:
@@ -186,7 +186,7 @@ def _measure_content(content: Any) -> int:
         line_bytes = LINE_BYTES * content.count("\n")
     try:
         return len(orjson.dumps(content)) + line_bytes
-    except TypeError:  # lone surrogates
+    except TypeError:  # lone surrogates, or integers of more than 64 bits
         return len(json.dumps(content)) + line_bytes
 
 

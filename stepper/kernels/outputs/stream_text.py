@@ -339,7 +339,7 @@ def write_with_backspaces(line: str, column: int, text: str) -> tuple[str, int]:
 
     Return the new line and the column after the text.
     """
-    characters = list(line)
+    characters = list(line.ljust(column))
     for backspaces, part in BACKSPACES.findall(text):
         column -= len(backspaces)
         column = max(0, column)
