@@ -78,13 +78,13 @@ class ProvisionerLauncher:
         provisioner_manager.check_provisioner(kernelspec)
         self.provisioner_name = kernelspec.provisioner
         data = _create_record(config, kernelspec)
-        # The record is written before the start: if this daemon exits during the start,
-        # the next daemon stops the kernel.
-        sealed_kernel_records.save(self.record, data)
         kernel_id = data["kernel"]
         spec = provisioner_manager.read_spec(kernelspec, config.python)
         connection_file = kernel_command.get_connection_file(self.runtime, kernel_id)
         manager = provisioner_manager.create_manager(spec, kernel_id, connection_file)
+        # The record is written before the start: if this daemon exits during the start,
+        # the next daemon stops the kernel.
+        sealed_kernel_records.save(self.record, data)
         try:
             await self._launch_and_record(manager, config, data)
         except BaseException as error:

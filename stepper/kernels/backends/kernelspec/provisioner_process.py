@@ -112,9 +112,8 @@ class ProvisionerProcess(RemoteProcess):
         if self.death is None and self.query_task is None and needs_query:
             self.query_task = asyncio.create_task(self._update_state())
         if self.query_task is not None:
+            # Several callers may wait for the same query.
             await asyncio.wait({self.query_task}, timeout=QUERY_SECONDS)
-            if self.query_task.done():
-                self.query_task = None
         return self.death
 
     async def _update_state(self) -> None:
@@ -131,6 +130,7 @@ class ProvisionerProcess(RemoteProcess):
                 f" kernel is running: {reason}"
             )
         finally:
+            self.query_task = None
             self.queried_at = time.monotonic()
 
     async def _poll_provisioner(self) -> None:
@@ -165,7 +165,8 @@ class ProvisionerProcess(RemoteProcess):
         If the kernel may still be running, mark the record, so that the next start
         stops the kernel, and raise KernelError.
         """
-        was_dead = self.death is not None
+        # After a failed attempt, `death` does not mean that the kernel is dead.
+        was_dead = self.death is not None and not self.may_be_running
         self.death = self.death or Death(
             "stepper stopped the kernel", self.read_log_tail()
         )

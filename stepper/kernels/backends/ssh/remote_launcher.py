@@ -235,7 +235,8 @@ def find_installer() -> str:
 def kill_kernel(request: dict[str, Any]) -> dict[str, Any]:
     """Kill the kernel and its process group, and return whether the kernel has exited.
 
-    The kernel's files are removed if the kernel has exited.
+    The process group of a kernel that has already exited is not killed, because its pid
+    may have been reused. The kernel's files are removed if the kernel has exited.
     """
     deadline = time.monotonic() + END_SECONDS
     while is_running(request) and time.monotonic() < deadline:

@@ -118,7 +118,8 @@ class SshProcess(RemoteProcess):
 
         Raise KernelError if the kernel may still be running.
         """
-        was_dead = self.death is not None
+        # After a failed attempt, `death` does not mean that the kernel is dead.
+        was_dead = self.death is not None and not self.may_be_running
         self.death = self.death or Death("SIGKILL", self.stderr)
         reason = ""
         try:
