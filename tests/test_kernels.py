@@ -169,6 +169,12 @@ def test_backend_config_is_parsed() -> None:
             "",
         ),
         (
+            "kernels:\n  a:\n    slurm:\n      extra: ['-Jx']",
+            4,
+            "cannot contain `-Jx`: stepper sets this flag",
+            "",
+        ),
+        (
             "kernels:\n  a:\n    slurm:\n      extra: ['-J=x']",
             4,
             "stepper sets this flag",

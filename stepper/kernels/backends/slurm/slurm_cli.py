@@ -337,12 +337,14 @@ class Slurm:
         `job_id` is the job of the steps, or 0. Return whether the controller answered.
         """
         self.missing_command = ""
+        arguments = ["--full", f"--jobname={name}"]
         try:
-            arguments = ["--full", f"--jobname={name}"]
             if job_id:
                 steps = await self.list_steps(job_id, name)
+                if steps is None:
+                    return False
                 if not steps:
-                    return steps is not None
+                    return True  # the steps have ended
                 arguments = steps
             return await self.run("scancel", *arguments) is not None
         except MissingCommandError as error:

@@ -524,9 +524,10 @@ async def cancel_orphaned_jobs(
     get_records: Callable[[], Iterable[Path]],
     environ: Mapping[str, str],
 ) -> int:
-    """Cancel this project's jobs that have no record, and return their number.
+    """Cancel this project's jobs that have no record.
 
-    Raise KernelError if SLURM fails, or OSError if a record cannot be read.
+    Return the number of jobs that were cancelled. Raise KernelError if SLURM fails, or
+    OSError if a record cannot be read.
     """
     slurm = slurm_cli.Slurm(environ)
     job_names = await slurm.list_own_jobs(slurm_cli.build_name_prefix(runtime))
@@ -537,9 +538,11 @@ async def cancel_orphaned_jobs(
         with contextlib.suppress(FileNotFoundError):
             records += secure_files.read(str(path))
     orphans = [name for name in job_names if name.encode() not in records]
+    cancelled_count = 0
     for name in orphans:
-        await slurm.cancel(name)
-    return len(orphans)
+        if await slurm.cancel(name):
+            cancelled_count += 1
+    return cancelled_count
 
 
 async def check_cluster(

@@ -141,10 +141,17 @@ def _check_conflicts(values: Mapping[str, Any], path: KeyPath) -> None:
                 f" its {key}",
             )
     for flag in values.get("extra", ()):
-        if flag.partition("=")[0] in RESERVED_FLAGS:
+        if _get_flag_name(flag) in RESERVED_FLAGS:
             raise BackendConfigError(
                 (*path, "extra"), f"cannot contain `{flag}`: stepper sets this flag"
             )
+
+
+def _get_flag_name(flag: str) -> str:
+    """Return a flag of sbatch without its value, as in `--job-name=X` or `-JX`."""
+    if flag.startswith("--"):
+        return flag.partition("=")[0]
+    return flag[:2]
 
 
 def describe_settings(settings: SlurmSettings) -> BackendDescription:
