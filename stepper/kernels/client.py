@@ -381,9 +381,15 @@ class KernelClient(Connection):
         self.pending_interrupt = ""
         seconds = 0.0 if pending_interrupt else max(0.0, seconds)
         running = RunningExecution(self, seconds, limits)
-        area = (lost or RunningExecution(self, 0.0, limits, wake)).area
-        is_idle = lost is not None and lost.is_idle
-        earlier = EarlierRun(request, area, kernel=self, lost=lost, is_finished=is_idle)
+        if lost is not None:
+            area = lost.area
+            is_finished = lost.is_idle
+        else:
+            area = RunningExecution(self, 0.0, limits, wake).area
+            is_finished = False
+        earlier = EarlierRun(
+            request, area, kernel=self, lost=lost, is_finished=is_finished
+        )
         running.earlier = earlier
         wait_result = await self._wait_for_earlier(running, earlier, pending_interrupt)
         if wait_result.death is not None:

@@ -14,6 +14,7 @@ import functools
 import hashlib
 from collections.abc import Iterator, Mapping
 from importlib.resources import files
+from itertools import islice
 from typing import Any
 
 from stepper.kernels.message_decoding import read_message
@@ -101,7 +102,7 @@ def iterate_recorded_messages(facts: dict[str, Any]) -> Iterator[dict[str, Any]]
     record = facts.get("record") or {}
     # The record is so small that `read_message` decodes each message completely.
     for count in record.get("counts", []):
-        message_frames = [frame for _, frame in zip(range(count), frames, strict=False)]
+        message_frames = list(islice(frames, count))
         message = read_message(message_frames)
         if message is not None:
             yield message

@@ -84,15 +84,12 @@ class WakeWatcher:
         for match in finder.finditer(searched_text):
             if match.start() < position:
                 continue
-            begin = max(
-                position, searched_text.rfind("\n", position, match.start()) + 1
-            )
+            newline = searched_text.rfind("\n", position, match.start())
+            begin = max(position, newline + 1)
             line_end = searched_text.find("\n", match.end())
             if line_end < 0:
                 line_end = len(text)
-                position = line_end
-            else:
-                position = line_end + 1
+            position = line_end + 1
             yield begin, text[begin : min(line_end, begin + MAX_LINE)]
 
     def _select_finder(self, text: str) -> re.Pattern[str] | None:

@@ -287,7 +287,8 @@ async def _list_sessions(server: Server) -> list[dict[str, Any]]:
 async def list_kernelspecs(server: Server) -> list[str]:
     """Return the names of the server's kernelspecs.
 
-    Raise KernelError if the server cannot be reached.
+    Return an empty list if the server does not list its kernelspecs. Raise KernelError
+    if the server cannot be reached.
     """
     response = await server.request("/api/kernelspecs")
     if not isinstance(response.body, dict):
