@@ -639,6 +639,96 @@ def test_in_place_change_is_reported_with_its_binding(lab: Lab) -> None:
     )
 
 
+def find_bound_line(lab: Lab, code: str, name: str) -> tuple[str, str]:
+    """Return the assignment and the change in place that are reported for a name."""
+    result = run_failing(lab, code)
+    for finding in result.diagnosis_data["look"]["findings"]:
+        bound = finding["bound"]
+        if bound and bound["name"] == name:
+            return bound["text"], bound.get("changed_text", "")
+    return "", ""
+
+
+@pytest.mark.parametrize(
+    ("code", "assignment"),
+    [
+        # The variable of an enclosing function hides the global variable.
+        (
+            "def f():\n    v = None\n    return [*map(lambda y: v + y, [1])]\nf()",
+            "v = None",
+        ),
+        (
+            "def f():\n    v = None\n    def g(y): return v + y\n    return g(1)\nf()",
+            "v = None",
+        ),
+        # The argument of the enclosing function: its caller is unknown.
+        ("def f(v):\n    return sum(v + y for y in [1])\nf(None)", ""),
+        # Lines below the call have not run.
+        ("def f():\n    return v.a\nv = 3\nf()\nv = 4\nv.append(1)", "v = 3"),
+        # A failed assignment has assigned nothing.
+        ("v = (\n    v.a\n)", "v = 'the global value'"),
+    ],
+)
+def test_last_assignment_is_of_the_same_variable(
+    lab: Lab, code: str, assignment: str
+) -> None:
+    lab.ok("v = 'the global value'")
+    assert find_bound_line(lab, code, "v") == (assignment, "")
+
+
+def test_last_assignment_is_in_the_cell_that_ran_last(lab: Lab) -> None:
+    lab.ok("v = 1\ndef f():\n    return v.a")
+    assert find_bound_line(lab, "v = 2\nf()\nv = 3", "v") == ("v = 2", "")
+    lab.ok("v = 4")
+    assert find_bound_line(lab, "f()", "v") == ("v = 4", "")
+
+
+def test_global_of_a_module_is_not_assigned_by_a_cell(lab: Lab) -> None:
+    module = "def f():\n    return v.a\n"
+    (lab.folder / "with_global.py").write_text(module)
+    lab.ok("import with_global\nv = with_global.v = 1")
+    assert find_bound_line(lab, "with_global.f()", "v") == ("", "")
+
+
+def test_failed_statement_has_not_changed_a_value(lab: Lab) -> None:
+    lab.ok("class Box: pass\nbox = Box()\nbox.items = []")
+    result = run_failing(lab, "box.items.append(\n    1 / 0\n)")
+    assert result.diagnosis_data["changed"]["in_place"] == []
+    result = run_failing(lab, "del box.items\n1 / 0")
+    assert result.diagnosis_data["changed"]["in_place"] == [["box", 1]]
+
+
+def test_name_is_accessible_in_the_class_body_that_assigns_it(lab: Lab) -> None:
+    code = "class A:\n    first_value = n_of_class\n    n_of_class = 1"
+    assert "attribute of the class" not in findings(lab, code)
+
+
+def test_number_of_many_keys_is_a_lower_bound(lab: Lab) -> None:
+    lab.ok("many = {n: n for n in range(6000)}\nfew = {'b': 1}")
+    text = findings(lab, "many['x']")
+    assert "`many` (dict) has at least 5,000 keys: 0, 1" in text
+    assert " more" not in text
+    assert findings(lab, "few[str(many[5999])]").startswith("`few` (dict) has 1 key")
+
+
+def test_similar_attribute_of_a_large_module_is_found(lab: Lab) -> None:
+    lab.ok(
+        "import types\nlarge = types.ModuleType('large')\n"
+        "vars(large).update({f'a{n}': n for n in range(1000)}, zeros_like=1)"
+    )
+    assert "closest attributes: zeros_like" in findings(lab, "large.zeros_lik")
+
+
+def test_stream_in_memory_has_no_name(lab: Lab) -> None:
+    lab.ok("import io\nstream = io.TextIOWrapper(io.BytesIO())\nn = 1")
+    assert "`stream`: TextIOWrapper" in findings(lab, "stream + n")
+
+
+def test_missing_values_of_pandas_number_types_are_counted(lab: Lab) -> None:
+    lab.ok("import pandas as pd\nprices = pd.Series([1.5, None], dtype='Float64')")
+    assert "1.5, 1 NaN or infinite" in findings(lab, "int(prices)")
+
+
 def test_annotated_assignment_is_reported_with_its_values(lab: Lab) -> None:
     lab.ok("words = []")
     assert "words" in findings(lab, "first: list = words[:0]\nfirst[0]")
@@ -755,6 +845,20 @@ def test_labels_of_columns_run_no_user_code(lab: Lab) -> None:
     assert "`named[__main__.Name] at 0` is -2 (int)" in look
     assert "columns __main__.Name" in look
     assert "RUN" not in text(result)
+
+
+@pytest.mark.parametrize("code", ["1 / 0 + named.a", "int(array.a)"])
+def test_labels_and_items_run_no_user_code(lab: Lab, code: str) -> None:
+    lab.ok(
+        "import numpy as np, pandas as pd\nclass Name:\n"
+        "    def __repr__(self): print('RUN'); return 'x'\n"
+        "    __eq__ = lambda self, other: print('RUN')\n"
+        "    __hash__ = lambda self: hash('a')\n"
+        "named = pd.DataFrame([[1, -2]], columns=[Name(), 'b'])\n"
+        "array = np.array(Name(), dtype=object)"
+    )
+    result = run_failing(lab, code)
+    assert "RUN" not in text(result) and "look" in result.diagnosis_data
 
 
 def test_column_called_dtype_is_a_column(lab: Lab) -> None:

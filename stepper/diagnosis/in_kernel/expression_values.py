@@ -40,7 +40,8 @@ COMPREHENSIONS = (
 INNER_SCOPES = (ast.Lambda, *COMPREHENSIONS)
 # The names of their code objects. Since Python 3.12, only lambdas and generator
 # expressions have a separate one.
-INNER_SCOPE_NAMES = ("<lambda>", "<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
+COMPREHENSION_NAMES = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
+INNER_SCOPE_NAMES = ("<lambda>", *COMPREHENSION_NAMES)
 # Expressions that refer to a stored value: names, attributes and items.
 REFERENCES = (ast.Name, ast.Attribute, ast.Subscript)
 # Properties of libraries' objects that can be read without running the user's code.
@@ -102,13 +103,17 @@ def get_attribute(value: Any, name: str) -> Any:
     """Return a property of a library's object, or a column of a data frame.
 
     Return `missing` if the object has neither, or if the property copies too much data.
+    Raise CannotEval if the column cannot be looked up safely.
     """
     if is_library_object(value) and name in PROPERTIES:
         if name in COPYING_PROPERTIES and is_large(value):
             return missing
         return getattr(value, name, missing)
     labels = get_columns(value)
-    if labels is not None and name in labels:
+    if labels is None:
+        return missing
+    check_labels(value)
+    if name in labels:
         return value[name]
     return missing
 
@@ -179,7 +184,10 @@ def get_columns(value: Any) -> Any:
 
 
 def is_large(value: Any) -> bool:
-    """Return whether a value has too many items to copy, or an unknown number."""
+    """Return whether a value has too many items to copy, or an unknown number.
+
+    A value without the attribute `size` is not large.
+    """
     size = getattr(value, "size", 0)
     return type(size) is not int or size > MAX_COPIED_ITEMS
 
@@ -195,7 +203,8 @@ class KnownValue(NamedTuple):
 class UserFrame:
     """A frame of the user's code in a traceback, at its failing line.
 
-    `nodes` contains the expressions of the line, the failing expression first.
+    `nodes` contains the nodes of the failing expression, then the other expressions of
+    the failing statement. `outermost` is the outermost user frame of the traceback.
     """
 
     def __init__(self, trace: TracebackType) -> None:
@@ -219,6 +228,15 @@ class UserFrame:
             if node not in self.nodes:
                 self.nodes.append(node)
         self.values = Values(collect_names(self.frame))
+        self.outermost = self
+
+    @property
+    def first_line(self) -> int:
+        """The first line of the failing statement, which may have several lines."""
+        if self.statement is None:
+            return self.line
+        statement_line: int = self.statement.lineno
+        return min(self.line, statement_line)
 
     def list_enclosing(self, *kinds: Any) -> list[Any]:
         """Return the nodes of these classes that contain the failing expression.
@@ -237,6 +255,10 @@ class UserFrame:
         """Return the innermost enclosing function, or None at a cell's top level."""
         functions = self.list_enclosing(*FUNCTIONS)
         return functions[0] if functions else None
+
+    def is_comprehension(self) -> bool:
+        """Return whether the frame is that of a comprehension, not of a function."""
+        return self.frame.f_code.co_name in COMPREHENSION_NAMES
 
     def list_strings(self) -> list[str]:
         """Return the string constants of the failing line."""
@@ -353,5 +375,12 @@ def list_user_frames(trace: TracebackType | None) -> list[UserFrame]:
         if is_user_file(trace.tb_frame.f_code.co_filename):
             entries.append(trace)
         trace = trace.tb_next
-    entries.reverse()
-    return [UserFrame(entry) for entry in entries[:MAX_FRAMES]]
+    if not entries:
+        return []
+    user_frames = [UserFrame(entry) for entry in reversed(entries[-MAX_FRAMES:])]
+    outermost = user_frames[-1]
+    if len(entries) > MAX_FRAMES:
+        outermost = UserFrame(entries[0])
+    for user_frame in user_frames:
+        user_frame.outermost = outermost
+    return user_frames

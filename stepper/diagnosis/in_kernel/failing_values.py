@@ -285,9 +285,9 @@ def describe_rows(
             continue
         description = describe_row(row)
         yield make_finding(description)
-    if "unpack" in message and user_frames:
-        user_frame = user_frames[0]
-        sources = describe_sources(user_frame.statement, user_frame)
+    statement = user_frames[0].statement if user_frames else None
+    if "unpack" in message and statement is not None:
+        sources = describe_sources(statement, user_frames[0])
         if sources:
             yield make_finding(f"the unpacked value comes from {sources}")
 

@@ -171,7 +171,8 @@ def get_path(value: Any) -> str:
     if is_one_of(kind, PATHS):
         return str(value)
     if is_one_of(kind, STREAMS):
-        name = value.name  # a file descriptor is an integer
+        # A file descriptor is an integer, and a stream in memory has no name.
+        name = getattr(value, "name", "")
         return name if type(name) is str else ""
     if kind is not str:
         return ""

@@ -66,13 +66,13 @@ from stepper.kernels.in_kernel.safe_inspect import (
 )
 
 MAX_LISTED = 30  # attributes that are all listed
-MAX_LABELS = 5000
+MAX_LABELS = 5000  # of an object, in the order of the object
 MAX_NAMES = 3  # missing keys of one error
 # Characters of a name or expression, of a list of keys, and of a nested list.
 NAME_LIMIT = 80
 LIST_LIMIT = 300
 NESTED_LIST_LIMIT = 60
-MAX_ATTRIBUTES = 800
+MAX_ATTRIBUTES = 5000  # that are compared with a name
 # Names of variables in library functions that may refer to the object without the key.
 HOLDERS = ("self", "obj", "frame", "df", "data", "left", "right", "mapping", "cls")
 QUOTED = re.compile(r"'([^']*)'")
@@ -121,10 +121,19 @@ class Lookup:
         self.is_plain_key = is_one_of(type(self.key), PLAIN_KEYS)
 
     def list_labels(self) -> list[Any] | None:
-        """Return the keys of the object, or None if the object has no lookup by key."""
+        """Return the first keys of the object, at most MAX_LABELS.
+
+        Return None if the object has no lookup by key.
+        """
         if self.in_rows:
             return list_first_labels(self.value.index)
         return list_labels(self.value, by_value=self.by_value)
+
+    def is_key_of_dict(self) -> bool:
+        """Return whether the object is a dict that has the key."""
+        if not self.is_plain_key or not is_a(self.value, dict):
+            return False
+        return self.key in dict.keys(self.value)
 
 
 def explain_key_error(
@@ -294,6 +303,8 @@ def explain_lookup(lookup: Lookup) -> Finding | None:
         return None
     if lookup.is_plain_key and contains_label(labels, lookup.key):
         return None
+    if len(labels) == MAX_LABELS and lookup.is_key_of_dict():
+        return None
     texts = {}
     for label in labels[::-1]:  # the first of equal labels replaces the others
         text = format_label(label)
@@ -324,8 +335,7 @@ def describe_lost_label(
     """
     subject = describe_object(lookup)
     count = count_labels(lookup, labels)
-    all_labels = list(map(format_label, labels))
-    shown = join_items(all_labels, LIST_LIMIT)
+    shown = join_labels(list(map(format_label, labels)))
     notes = "; ".join([shown, *describe_axis_names(lookup)])
     finding = make_finding(f"{subject} has {count}: {notes}")
     finding["lost"] = lost
@@ -348,7 +358,7 @@ def describe_missing_key(
         text = f"{subject} has {count}; most similar: {similar_text}"
     elif labels:
         descriptions = describe_labels(lookup.value, labels)
-        shown = join_items(descriptions, LIST_LIMIT)
+        shown = join_labels(descriptions)
         text = f"{subject} has {count}: {shown}"
     else:
         text = f"{subject} is empty"
@@ -427,6 +437,16 @@ def describe_labels(value: Any, labels: list[Any]) -> list[str]:
             text += f" (dict: {keys})"
         texts.append(text)
     return texts
+
+
+def join_labels(texts: list[str]) -> str:
+    """Return formatted labels joined by commas, cut to about LIST_LIMIT characters."""
+    joined = join_items(texts, LIST_LIMIT)
+    if len(texts) < MAX_LABELS:
+        return joined
+    # The number of the other labels is unknown.
+    shown, _, _ = joined.rpartition(" and ")
+    return f"{shown} …"
 
 
 def contains_label(labels: Iterable[Any], wanted: Any) -> bool:
@@ -517,7 +537,10 @@ def find_variable_name(value: Any) -> str:
 
 
 def count_labels(lookup: Lookup, labels: list[Any]) -> str:
-    """Return the number of labels with a noun, such as "3 columns"."""
+    """Return the number of labels with a noun, such as "3 columns".
+
+    If the list of labels was cut to MAX_LABELS, the number is a lower bound.
+    """
     value = lookup.value
     noun = "key"
     if is_a(value, type):
@@ -530,14 +553,17 @@ def count_labels(lookup: Lookup, labels: list[Any]) -> str:
         noun = "label"
     count = len(labels)
     plural = "" if count == 1 else "s"
-    return f"{count:,} {noun}{plural}"
+    text = f"{count:,} {noun}{plural}"
+    if count == MAX_LABELS:
+        return f"at least {text}"
+    return text
 
 
 def list_labels(value: Any, *, by_value: bool) -> list[Any] | None:
-    """Return the keys of an object, or None if the object has no lookup by key.
+    """Return the first keys of an object, or None if the object has no lookup by key.
 
-    If `by_value` is true, the keys of an Enum are the values of its members, as in
-    `Color(3)`.
+    At most MAX_LABELS keys are returned, but all members of an Enum. If `by_value` is
+    true, the keys of an Enum are the values of its members, as in `Color(3)`.
     """
     axis = get_columns(value)
     if is_pandas(value, "Index"):

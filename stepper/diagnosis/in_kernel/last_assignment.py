@@ -15,13 +15,14 @@ from stepper.diagnosis.in_kernel.expression_values import (
 )
 from stepper.diagnosis.in_kernel.partial_effects import find_changed_name
 from stepper.kernels.in_kernel.cell_sources import (
+    TIMED_FILENAMES,
     find_cell_line,
     get_run_order,
     get_source_lines,
 )
 from stepper.kernels.in_kernel.safe_inspect import get_cell_files, shorten
 
-MAX_EARLIER_CELLS = 80
+MAX_CELLS = 80  # that are searched
 LINE_LIMIT = 160  # characters
 NAME_LIMIT = 80
 END_OF_FILE = 1 << 30  # a line number below all lines
@@ -62,20 +63,20 @@ def find_assignment(
         line = get_line(frame.filename, loop.target.lineno)
         bound = {**line, "name": target}
         return Assignment(bound, loop.iter)
-    function = frame.find_function()
-    last_line = frame.line
-    if function is not None:
+    # The variables of enclosing functions are accessible, too.
+    for function in frame.list_enclosing(*FUNCTIONS):
+        last_line = find_running_line(function, frame, caller)
         binding = find_last_binding(function, target, last_line)
         if binding is not None:
             return describe_binding(frame.filename, binding, target)
         if target in list_arguments(function):
-            if caller is None:
+            is_own = function is frame.find_function() and not frame.is_comprehension()
+            if caller is None or not is_own:
                 return UNKNOWN
             line = get_line(caller.filename, caller.line)
             bound = {**line, "argument": True, "name": target}
             return Assignment(bound, None)
-        last_line = END_OF_FILE
-    assignment = find_in_cells(target, frame, last_line)
+    assignment = find_global_assignment(target, frame)
     if assignment is not None:
         return assignment
     if isinstance(node, (ast.Attribute, ast.Subscript)):
@@ -100,19 +101,30 @@ def list_arguments(function: Any) -> set[str]:
     return names
 
 
-def find_in_cells(target: str, frame: UserFrame, last_line: int) -> Assignment | None:
-    """Return the last assignment of a target in the current cell or an earlier cell.
+def find_running_line(function: Any, frame: UserFrame, caller: UserFrame | None) -> int:
+    """Return the first line of the statement that a function was executing.
 
-    In the current cell, only lines above `last_line` count. A later change in place is
-    included. Return None if no cell assigns the target.
+    Return END_OF_FILE if neither the frame nor its caller executes the function.
+    """
+    for user_frame in (frame, caller):
+        if user_frame is not None and user_frame.find_function() is function:
+            return user_frame.first_line
+    return END_OF_FILE
+
+
+def find_global_assignment(target: str, frame: UserFrame) -> Assignment | None:
+    """Return the last assignment of a target outside functions and classes.
+
+    A line that has not run does not count. A later change in place is included. Return
+    None if no line assigns the target.
     """
     name, _, _ = target.partition(".")
     change: AssignmentLine = {}
-    for filename in (frame.filename, *list_earlier_cells(frame)):
+    for filename in list_global_files(frame):
         source = Source.for_filename(filename)
         if name not in source.text:
             continue
-        end = last_line if filename == frame.filename else END_OF_FILE
+        end = find_global_end(filename, frame)
         binding = find_last_binding(source.tree, target, end)
         if not change:
             first_line = 1 if binding is None else binding.lineno + 1
@@ -166,19 +178,38 @@ def find_change_in_place(
     return {f"changed_{key}": value for key, value in line.items()}
 
 
-def list_earlier_cells(frame: UserFrame) -> list[str]:
-    """Return the file names of the cells that ran earlier, the most recent first."""
+def list_global_files(frame: UserFrame) -> list[str]:
+    """Return the files in which the global names of a frame may be assigned.
+
+    For code in a module, this is the file of the module. For code in a cell, these are
+    the file names of the cells, the cell that ran last first.
+    """
     cell_files = get_cell_files()
+    if frame.filename in TIMED_FILENAMES:
+        first_files = [frame.filename]
+    elif frame.filename in cell_files:
+        first_files = []
+    else:
+        return [frame.filename]
 
     def sort_key(filename: str) -> Any:
         return get_run_order(cell_files[filename])
 
     filenames = sorted(cell_files, key=sort_key, reverse=True)
-    earlier = []
-    for filename in filenames[:MAX_EARLIER_CELLS]:
-        if filename != frame.filename:
-            earlier.append(filename)
-    return earlier
+    files = [*first_files, *filenames[:MAX_CELLS], frame.filename]
+    return list(dict.fromkeys(files))
+
+
+def find_global_end(filename: str, frame: UserFrame) -> int:
+    """Return the first line outside functions that has not run in a file.
+
+    Return END_OF_FILE if all lines have run.
+    """
+    for user_frame in (frame, frame.outermost):
+        is_in_file = user_frame.filename == filename
+        if is_in_file and user_frame.find_function() is None:
+            return user_frame.first_line
+    return END_OF_FILE
 
 
 def find_last_binding(scope: Any, target: str, last_line: int) -> Any:
@@ -267,9 +298,13 @@ def explain_hidden_name(name: str, frame: UserFrame) -> dict[str, Any] | None:
     """Return a finding on a name that exists but is not accessible, or None.
 
     The name is not accessible if a function makes it local, or if a class body defines
-    the name.
+    the name and a function, comprehension or class inside the body uses it.
     """
-    for scope in frame.list_enclosing(*FUNCTIONS, ast.ClassDef):
+    scopes = frame.list_enclosing(*FUNCTIONS, *COMPREHENSIONS, ast.ClassDef)
+    if scopes and isinstance(scopes[0], ast.ClassDef):
+        # The body of a class can access its own names after their assignments.
+        del scopes[0]
+    for scope in scopes:
         binding = find_last_binding(scope, name, END_OF_FILE)
         if binding is None:
             continue

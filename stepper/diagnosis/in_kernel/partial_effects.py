@@ -84,7 +84,7 @@ def get_short_name(class_name: str) -> str:
 
 
 def find_changes_in_place(error: BaseException) -> list[tuple[str, int]]:
-    """Return the names that lines above the failing line change in place.
+    """Return the names that lines above the failing statement change in place.
 
     Each name is paired with the number of the last of these lines in the cell.
     """
@@ -97,8 +97,8 @@ def find_changes_in_place(error: BaseException) -> list[tuple[str, int]]:
             continue
         for node in ast.walk(statement):
             # A node without a line, such as an operator, changes nothing.
-            line = getattr(node, "lineno", user_frame.line)
-            if line >= user_frame.line:
+            line = getattr(node, "lineno", user_frame.first_line)
+            if line >= user_frame.first_line:
                 continue
             name = find_changed_name(node)
             if name:
@@ -126,13 +126,13 @@ def find_cell_frame(error: BaseException) -> UserFrame | None:
 def find_changed_name(node: Any) -> str:
     """Return the variable that a statement or expression may change in place.
 
-    Examples are `x` in `x += 1`, `x["a"] = 1` and `x.append(1)`. Return an empty string
-    for any other node.
+    Examples are `x` in `x += 1`, `x["a"] = 1`, `del x["a"]` and `x.append(1)`. Return
+    an empty string for any other node.
     """
     if isinstance(node, ast.AugAssign):
         return find_root_name(node.target)
     if isinstance(node, (ast.Subscript, ast.Attribute)):
-        is_target = isinstance(node.ctx, ast.Store)
+        is_target = isinstance(node.ctx, (ast.Store, ast.Del))
         if is_target:
             return find_root_name(node.value)
         return ""

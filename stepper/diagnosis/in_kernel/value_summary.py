@@ -174,7 +174,7 @@ def format_scalar(value: Any, limit: int) -> str | None:
         is_known_zone = get_top_module(zone_class) in TIME_ZONE_MODULES
         return str(value) if is_known_zone else None
     if is_one_of(kind, STREAMS):
-        name = value.name
+        name = getattr(value, "name", None)  # a stream in memory has none
         if type(name) is str:
             return repr(name)
         return None
@@ -371,7 +371,10 @@ def add_container_parts(value: Any, parts: list[str], text: str | None) -> None:
 
 
 def add_key_part(value: Any, parts: list[str]) -> None:
-    """Add those of the first keys of a dict that are strings or integers to `parts`."""
+    """Add the strings and integers among the first MAX_KEYS keys of a dict to `parts`.
+
+    Nothing is added if there are none.
+    """
     keys = list(dict.keys(value))
     texts = []
     for key in keys[:MAX_KEYS]:
@@ -414,7 +417,8 @@ def add_array_parts(value: Any, parts: list[str]) -> None:
     """
     shape = get_shape(value)
     if not shape:  # a scalar
-        if get_top_module(type(value)) == "numpy":
+        # The text of another object in an array could run the user's code.
+        if get_top_module(type(value)) == "numpy" and not value.dtype.hasobject:
             text = shorten(str(value), MAX_VALUE)
             parts[0] = f"{text} ({parts[0]})"
         return
@@ -466,6 +470,9 @@ def format_missing_count(values: Any) -> str:
     Return an empty string if all values are finite.
     """
     numpy = sys.modules["numpy"]
+    if is_pandas(values, "Series"):
+        # `isfinite` ignores the missing values of pandas' own number types.
+        values = values.to_numpy(dtype=float, na_value=numpy.nan)
     is_missing = ~numpy.isfinite(values)
     count = int(is_missing.sum())
     if count == 0:
