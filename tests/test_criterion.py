@@ -215,6 +215,12 @@ def test_criterion_check_runs_no_user_code_and_keeps_no_references(lab: Lab) -> 
     assert "ran" in text(lab.ok("gc.enable(); print('ran')"))
 
 
+def test_literals_are_not_listed_as_values(lab: Lab) -> None:
+    result = run_with_criterion(lab, "score > -1")
+    ((expression, _),) = result.diagnosis_data["criterion"]["values"]
+    assert expression == "score"
+
+
 def test_criterion_is_checked_only_on_request_after_success(lab: Lab) -> None:
     assert "criterion" not in lab.ok("score = 0.5").diagnosis_data
     assert (

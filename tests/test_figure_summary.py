@@ -1043,6 +1043,17 @@ def make_plotly_array(code: str, *values: float) -> dict[str, str]:
             {},
             "2 scatter traces (2 points); y 1 to 1.",
         ),
+        # Categories of two levels, and values that are no numbers or texts.
+        (
+            [{"x": [["a", "a"], ["b", "c"]], "y": [True, False]}],
+            {},
+            "1 scatter trace (4 points).",
+        ),
+        (
+            [{"y": [None, None]}],
+            {},
+            "1 scatter trace (2 points); y has no finite values.",
+        ),
         ([], {}, "no traces."),
     ],
 )

@@ -186,6 +186,9 @@ def test_shell_lines_behave_as_without_the_helper(lab: Lab) -> None:
         "CalledProcessError",
     )
     assert failed.diagnosis_data["commands"] == []  # the error message contains it
+    failed = lab.run("%%script ./\nx")  # a folder cannot be executed
+    assert failed.fault and failed.fault.ename == "PermissionError"
+    assert failed.diagnosis_data["commands"] == []
 
 
 @pytest.mark.nightly

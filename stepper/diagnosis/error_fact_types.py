@@ -136,5 +136,5 @@ class FileFacts:
     began: int = 0
     changes: tuple[FileChange, ...] = ()
     open: tuple[OpenFile, ...] = ()
-    # Files that an earlier cell wrote and that are unchanged since.
+    # Files that the previous cell wrote and that are unchanged since.
     earlier: tuple[str, ...] = ()

@@ -267,7 +267,8 @@ def _parse_axis(name: str, columns: list[Any], layout: Mapping[str, Any]) -> Axi
     if numbers:
         limits = (min(numbers), max(numbers))
         return replace(axis, ends=limits)
-    return replace(axis, empty=bool(values))
+    is_empty = bool(values) and all(map(_is_missing, values))
+    return replace(axis, empty=is_empty)
 
 
 def _parse_range(layout_range: Any, scale: str) -> Range:
@@ -323,6 +324,13 @@ def _is_finite_number(value: Any) -> bool:
     if isinstance(value, float):
         return math.isfinite(value)
     return False
+
+
+def _is_missing(value: Any) -> bool:
+    """Return whether a value is null, or a number that is not finite."""
+    if isinstance(value, float):
+        return not math.isfinite(value)
+    return value is None
 
 
 def _get_title(layout: Mapping[str, Any]) -> str:

@@ -549,7 +549,8 @@ def _get_status(path: str) -> os.stat_result | None:
 def _read_start(path: str) -> str:
     """Return the first MAX_CHARACTERS characters of a file.
 
-    Return an empty string if the path is not a readable regular file.
+    Return an empty string if the path is a symbolic link or not a readable regular
+    file.
     """
     if os.path.islink(path):
         return ""

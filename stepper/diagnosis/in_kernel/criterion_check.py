@@ -144,7 +144,7 @@ class CriterionValues(Values):
         """
         for side in (node.left, *node.comparators):
             value = self[side]
-            if isinstance(side, LITERALS) or not is_shown(value):
+            if is_literal(side) or not is_shown(value):
                 continue
             expression = shorten(ast.unparse(side), TEXT_LIMIT)
             self.compared[expression] = shorten(repr(value), TEXT_LIMIT)
@@ -197,6 +197,13 @@ class CriterionValues(Values):
             raise CannotEval
         method = getattr(instance, name)
         return method()
+
+
+def is_literal(node: ast.expr) -> bool:
+    """Return whether an expression is a literal, such as `3`, `-1` or `[1, 2]`."""
+    if isinstance(node, ast.UnaryOp):
+        node = node.operand
+    return isinstance(node, LITERALS)
 
 
 def has_axes(value: Any) -> bool:

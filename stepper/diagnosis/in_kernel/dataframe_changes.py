@@ -481,7 +481,10 @@ class FrameComparison:
         return create_fact("empty", text)
 
     def _was_emptied_in_place(self, name: str, state: FrameState) -> bool:
-        """Return whether a frame that is empty now had rows before the run."""
+        """Return whether the run removed all rows of a frame without an assignment.
+
+        `state` is the state of the frame, which is empty now.
+        """
         old_state = self.before.get(name)
         if old_state is None or old_state.id != state.id:
             return False

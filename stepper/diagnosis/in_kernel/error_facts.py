@@ -1,7 +1,7 @@
 """The facts on a failed cell for the report.
 
-The kernel loads this module when the first cell fails, because most cells do not need
-it. EXPLAINERS contains the function that is called first for a class of exceptions.
+The kernel loads this module while it is idle after a cell, or at the latest when a cell
+fails. EXPLAINERS contains the function that is called first for a class of exceptions.
 Then, for most classes, the values on the failing lines are searched.
 """
 

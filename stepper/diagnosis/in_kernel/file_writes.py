@@ -77,7 +77,7 @@ class PathRecord:
 records: dict[str, PathRecord] = {}  # by path
 # Folder as named → its path in the project, or an empty string if it is outside.
 folders: dict[str, str] = {}
-# Files that earlier cells wrote → their versions at the start of the current cell.
+# Files that the previous cell wrote → their versions at the start of this cell.
 earlier: dict[str, FileVersion] = {}
 state: dict[str, Any] = {
     "bytes_left": MAX_TOTAL_HASHED,  # that may still be hashed for this cell
@@ -118,8 +118,9 @@ def uninstall() -> None:
 def start_run(raw: str) -> None:
     """Reset the records for a new cell.
 
-    The existing threads and tasks are stored, because they belong to earlier cells. The
-    source of the cell, `raw`, is not used.
+    The existing threads and tasks are stored, because they belong to earlier cells, and
+    so are the versions of the previous cell's files. The source of the cell, `raw`, is
+    not used.
     """
     earlier.clear()
     for path in list(records):
@@ -425,7 +426,10 @@ def hash_file(path: str, size: int) -> bytes | None:
 
 
 def list_child_processes(process: int) -> list[int]:
-    """Return the ids of a process's child processes and of their descendants."""
+    """Return the ids of a process's child processes and of their descendants.
+
+    At most MAX_PROCESSES are returned. The list is empty if the system has no /proc.
+    """
     processes: list[int] = []
     pending = [process]
     while pending and len(processes) < MAX_PROCESSES:

@@ -177,7 +177,11 @@ def compute_image_key(data: dict[str, Any]) -> int | None:
 
 
 def describe_figure(figure: Any) -> Fact:
-    """Return the title, color bars, legend and axes of a figure."""
+    """Return the title, color bars, legend and axes of a figure.
+
+    `left_out` is the number of axes that are not described: more than MAX_AXES, or
+    reached after MAX_SECONDS.
+    """
     deadline = clock() + MAX_SECONDS
     color_bars: list[Any] = []
     plots: list[Any] = []

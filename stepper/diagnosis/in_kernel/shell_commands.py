@@ -113,7 +113,7 @@ def start_run(raw: str) -> None:
         """Start a process as asyncio does, and record it."""
         try:
             process = await original(*arguments, **options)
-        except OSError:  # IPython prints that the program does not exist
+        except FileNotFoundError:  # IPython prints that the program does not exist
             not_found = types.SimpleNamespace(returncode=COMMAND_NOT_FOUND)
             script_processes.append(not_found)
             raise

@@ -286,7 +286,8 @@ def record_warning(
     """Record a warning of a run; only count a warning that is repeated.
 
     Two warnings are the same if their categories and the first lines of their messages
-    are equal.
+    are equal. After MAX_WARNINGS different warnings, other ones are only counted, up to
+    MAX_COUNTED.
     """
     if type(message) is str:
         first_line = message.split("\n")[0]

@@ -147,7 +147,7 @@ def stop_recording() -> list[SwallowedError]:
     """
     state["recording"] = False
     recorded = []
-    for key, error in errors.items():
+    for key, error in list(errors.items()):  # other threads may still record errors
         swallowed_error = SwallowedError(
             filename=key.filename,
             line=key.line,
@@ -221,7 +221,7 @@ def has_builtin_str(error: Any) -> bool:
 def add_calls(tree: ast.Module, source: str) -> None:
     """Add calls of `record_error` to the tree of a cell or of a cell magic's body.
 
-    Code that numba may compile is left unchanged.
+    Code that numba may compile is left unchanged, and all code if no run is recorded.
     """
     if state["recording"] and not COMPILERS.search(source):
         include_functions = "numba" not in sys.modules

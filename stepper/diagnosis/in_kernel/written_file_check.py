@@ -33,8 +33,8 @@ def describe_files() -> dict[str, Any]:
     """Return facts on the project's files after a cell.
 
     `changes` contains the changed files. `open` contains the files that are open for
-    writing. `earlier` contains the files that an earlier cell wrote and this cell did
-    not change. `began` is the start of the cell in nanoseconds.
+    writing. `earlier` contains the files that the previous cell wrote and this cell did
+    not change. `began` is the start of the cell in nanoseconds, or 0 if unknown.
     """
     changes = []
     for path, record in list(records.items()):
@@ -88,7 +88,7 @@ def classify_change(
 
 
 def is_unchanged(path: str) -> bool:
-    """Return whether a file of an earlier cell did not change during this cell."""
+    """Return whether a file of the previous cell did not change during this cell."""
     current = get_status(path)
     if current is None:
         return False
