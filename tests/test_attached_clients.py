@@ -495,6 +495,16 @@ def test_jupyter_server_without_reload_is_reported(
     )
 
 
+def test_jupyter_server_with_an_ipv6_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path))
+    data = {"root_dir": str(tmp_path), "url": "http://[::1]:1/"}
+    (tmp_path / f"jpserver-{os.getpid()}.json").write_text(json.dumps(data))
+    servers = jupyter_saves.find_servers_without_reload(str(tmp_path))
+    assert [server.url for server in servers] == ["http://[::1]:1/"]
+
+
 def test_jupyter_server_of_other_folder_is_not_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

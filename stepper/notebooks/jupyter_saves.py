@@ -86,7 +86,7 @@ def _detect_server(path: str) -> bool:
 class JupyterServer:
     """A running Jupyter server of this user.
 
-    `root` is the folder that the server serves. `url` is the address without the token.
+    `root` is the folder that the server serves. `url` is its address without secrets.
     """
 
     pid: int
@@ -140,7 +140,9 @@ def _parse_server(path: Path) -> JupyterServer:
     info = json.loads(path.read_bytes())
     root = info.get("root_dir") or info["notebook_dir"]
     address = urlsplit(str(info.get("url")))
-    url = f"{address.scheme}://{address.hostname}:{address.port}{address.path}"
+    # Leave out a name and a password, and the query, which may contain the token.
+    host = address.netloc.rpartition("@")[2]
+    url = f"{address.scheme}://{host}{address.path}"
     return JupyterServer(pid, os.path.realpath(root), url)
 
 
