@@ -118,13 +118,16 @@ NBFORMAT = JsonStyle()
 
 
 def detect_style(data: bytes) -> JsonStyle:
-    """Return the layout of a document, detected from its first lines."""
+    """Return the layout of a document, detected from its first lines.
+
+    A document that was formatted by hand gets the default layout.
+    """
     start = data.removeprefix(BOM)[:START_BYTES]
     match = INDENTED_START.match(start)
     if match:
         newline, indent = match.groups()
         return JsonStyle(indent=indent, newline=newline, document=data)
-    if b"\n" in start.rstrip():  # formatted by hand
+    if b"\n" in start.rstrip():  # several lines, but not indented by a tool
         return JsonStyle(document=data)
     has_space = SPACED_COLON.match(start) is not None
     return JsonStyle(indent=None, space_after_colon=has_space, document=data)

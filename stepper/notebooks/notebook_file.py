@@ -207,6 +207,9 @@ class IpynbFile:
         Return an empty string, or the reason if the outputs can never be written. Raise
         NotebookError if they cannot be written now. With `keep_time`, the modification
         time is preserved. `step` is the ID of the plan step that the cell belongs to.
+
+        Late outputs of earlier runs of the cell are no longer checked. If a Jupyter
+        server may have the notebook open, the new outputs are checked for some seconds.
         """
         target = CellVersion.from_cell(cell)
         self._late = {
@@ -412,8 +415,9 @@ class IpynbFile:
     def clear_outputs(self, cells: Sequence[Cell]) -> None:
         """Remove the outputs of the code cells among `cells`.
 
-        A cell that was changed or deleted meanwhile is ignored. Raise NotebookError if
-        the file cannot be read or written.
+        Late outputs of these cells are no longer checked. A cell that was changed or
+        deleted meanwhile is ignored. Raise NotebookError if the file cannot be read or
+        written.
         """
         code_cells = [cell for cell in cells if cell.is_code]
         targets = set(map(CellVersion.from_cell, code_cells))

@@ -299,7 +299,8 @@ def _record_run(event: journal_events.RunEnded, state: State) -> None:
     """Add a finished run to the runs, with the source and the modules that it used.
 
     The run is no longer the running one, and its number is not used again. If the state
-    has more than RUNS_IN_MEMORY runs, the fault and report of an older run are dropped.
+    has more than RUNS_IN_MEMORY runs, the fault, the displays and the report of an
+    older run are dropped.
     """
     if state.running is not None and state.running.cell_id == event.cell_id:
         state.sources_by_hash[event.source_hash] = state.running.source

@@ -251,7 +251,11 @@ class OmittedOutput(NamedTuple):
     bytes: int = 0
 
     def __add__(self, other: OmittedOutput) -> OmittedOutput:  # type: ignore[override]
-        return OmittedOutput(*map(sum, zip(self, other, strict=True)))
+        return OmittedOutput(
+            self.characters + other.characters,
+            self.outputs + other.outputs,
+            self.bytes + other.bytes,
+        )
 
     def __bool__(self) -> bool:
         return bool(self.characters or self.outputs)

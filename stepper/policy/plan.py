@@ -77,14 +77,20 @@ def parse_step(step_id: int, text: str) -> Step:
 
 
 def _split_step(text: str) -> _StepParts:
-    """Split the text of a step at `::`."""
+    """Split the text of a step at `::`.
+
+    The parts are not stripped. `long` is False if the text has a criterion, but does
+    not end with `:: long`.
+    """
     title, separator, rest = text.partition(SEPARATOR)
+    if not separator:
+        return _StepParts(title, criterion=None, long=None)
     criterion, second_separator, last = rest.rpartition(SEPARATOR)
-    if last.strip() == LONG:
-        return _StepParts(title, criterion if second_separator else None, True)
-    if separator:
-        return _StepParts(title, rest, False)
-    return _StepParts(title, None, None)
+    if last.strip() != LONG:
+        return _StepParts(title, criterion=rest, long=False)
+    if not second_separator:  # `TITLE :: long`
+        return _StepParts(title, criterion=None, long=True)
+    return _StepParts(title, criterion, long=True)
 
 
 def make_step(

@@ -214,7 +214,8 @@ class ProgressEstimator:
         count = 0
         for counter in self.counters.values():
             is_full = counter.samples[-1].share >= 1
-            if is_full and len(counter.samples) > 2:
+            has_steps = len(counter.samples) > 2  # not only from the first share to 1
+            if is_full and has_steps:
                 count += 1
         return count
 

@@ -87,7 +87,8 @@ def decide_on_written_cell(
     no other cell. `repeats` of the result is set only if `is_only_cell` is true,
     because an edit of the whole notebook may repeat cells.
     """
-    if cell not in changed_cells.select_runnable([cell]):
+    is_runnable = bool(changed_cells.select_runnable([cell]))
+    if not is_runnable:
         return WriteDecision(CellAction.NOTHING)
     # Get the limits only if the cell may run: `get_limits` raises an error if the
     # configuration is invalid.

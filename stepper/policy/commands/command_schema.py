@@ -216,7 +216,10 @@ def parse_arguments(
 
 
 def _check_value(argument: Field[Any], value: Any) -> None:
-    """Raise UsageError if an argument does not accept a value."""
+    """Raise UsageError if an argument does not accept a value.
+
+    The items of a list are not checked.
+    """
     name = f"the request's argument {argument.name!r}"
     types = list_accepted_types(argument)
     is_unexpected_bool = isinstance(value, bool) and bool not in types

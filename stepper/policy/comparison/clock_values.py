@@ -175,7 +175,7 @@ def _join_lines(content: Any) -> Any:
 def _restore_in_line(recorded: str, fresh: str, run: RunTime) -> str:
     """Return a fresh line, with recorded times and durations.
 
-    The line is returned as it is if it has another number of values.
+    The fresh line is returned as it is if the lines have different numbers of values.
     """
     if recorded == fresh:
         return fresh

@@ -257,7 +257,8 @@ def _parse_json_float(text: str) -> float:
 def have_same_words(recorded: Iterable[object], fresh: Iterable[object]) -> bool:
     """Return whether two lists of lines have the same words, in any order.
 
-    The order of a set's elements depends on the hash seed. Return False if there are
+    The order of a set's elements depends on the hash seed. Only the first
+    MAX_LINE_LENGTH characters of each list are compared. Return False if there are
     fewer than two words.
     """
     recorded_words = _sort_words(recorded)
@@ -266,7 +267,7 @@ def have_same_words(recorded: Iterable[object], fresh: Iterable[object]) -> bool
 
 
 def _sort_words(items: Iterable[object]) -> list[str]:
-    """Return the words of items in alphabetical order."""
+    """Return the words of items, up to MAX_LINE_LENGTH characters, sorted."""
     text = "\n".join(map(str, items))
     return sorted(re.findall(r"\w+", text[:MAX_LINE_LENGTH]))
 

@@ -1,8 +1,8 @@
 """Turn the outputs of a cell into lines and pictures that can be compared.
 
 The texts of a stream are joined. A display is represented by its most informative MIME
-type and, if its plain text contains few of these words, also by the visible text of its
-HTML, LaTeX or Markdown.
+type. The visible text of its HTML, LaTeX or Markdown is added if the plain text
+contains few of its words.
 """
 
 from __future__ import annotations
@@ -178,10 +178,11 @@ def _select_text(data: Mapping[str, Any], shared_types: set[str]) -> str:
 def _select_visible_text(
     data: Mapping[str, Any], text: str, shared_types: set[str]
 ) -> str:
-    """Return the visible text of a display's HTML or LaTeX, one word per line.
+    """Return the visible text of a display's HTML, LaTeX or Markdown, a word per line.
 
     `text` is the text of the display that is compared anyway. Return an empty string if
-    this text is not the plain text, or if it contains most of the visible words.
+    this text is not the plain text or contains at least half of the visible words, or
+    if the HTML depends on the version of its library.
     """
     if text != join_text(data.get("text/plain", "")):
         return ""

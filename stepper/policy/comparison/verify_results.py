@@ -116,7 +116,8 @@ def hash_sources(cells: Iterable[Cell]) -> str:
         changed_cells.hash_source(cell.source)
         for cell in changed_cells.select_runnable(cells)
     ]
-    return hashlib.sha256("\n".join(hashes).encode()).hexdigest()[:16]
+    digest = hashlib.sha256("\n".join(hashes).encode())
+    return digest.hexdigest()[: changed_cells.HASH_LENGTH]
 
 
 def find_changed_packages(

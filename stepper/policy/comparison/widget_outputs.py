@@ -20,12 +20,13 @@ STATE_TYPE = "application/vnd.jupyter.widget-state+json"
 FIGURE_SPACE = "\u2007"
 # The prefix of references to other models.
 REFERENCE = "IPY_MODEL_"
-Output = Mapping[str, Any]
+JsonObject = Mapping[str, Any]
+Output = JsonObject
 # The models of a notebook by id.
-Models = Mapping[str, Any]
+Models = JsonObject
 
 
-def get_models(metadata: Output) -> Models:
+def get_models(metadata: JsonObject) -> Models:
     """Return the widget models in a notebook's metadata."""
     widgets = _get_object(metadata, "widgets")
     saved = _get_object(widgets, STATE_TYPE)
@@ -93,7 +94,7 @@ def _iterate_nested(model_id: str, models: Models, seen: set[str]) -> Iterator[O
         yield from _iterate_nested(child_id, models, seen)
 
 
-def _get_object(container: Output, name: str) -> Output:
+def _get_object(container: JsonObject, name: str) -> JsonObject:
     """Return a JSON object by its key, or an empty object for another value."""
     value = container.get(name)
     if isinstance(value, Mapping):
@@ -101,7 +102,7 @@ def _get_object(container: Output, name: str) -> Output:
     return {}
 
 
-def _get_list(container: Output, name: str) -> list[Any]:
+def _get_list(container: JsonObject, name: str) -> list[Any]:
     """Return a JSON array by its key, or an empty list if the value is not an array."""
     value = container.get(name)
     if isinstance(value, list):

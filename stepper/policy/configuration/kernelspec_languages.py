@@ -61,7 +61,8 @@ def guess_language(kernelspec_name: str) -> str:
 def format_kernel_hint(notebook: str, language: str, kernelspec_name: str) -> str:
     """Return the command to run a notebook on a kernel of its own language.
 
-    A comment after the command says what to do first.
+    A comment after the command says what to do first. If `kernelspec_name` is not valid
+    as the name of a backend, the command contains the placeholder NAME.
     """
     # The daemon always imports this module, but usually needs no kernel backend.
     from stepper.policy.configuration.kernel_config import NAME

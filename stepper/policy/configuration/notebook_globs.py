@@ -49,7 +49,10 @@ def is_valid(pattern: object) -> bool:
 
 
 def _is_visible(folder: str) -> bool:
-    """Return whether wildcards match a folder: it is not hidden or `node_modules`."""
+    """Return whether wildcards match a folder.
+
+    They match all folders except hidden folders and `node_modules`.
+    """
     is_hidden = folder.startswith(".")
     return not is_hidden and folder != "node_modules"
 

@@ -69,11 +69,14 @@ def compile_pattern(pattern: str) -> WakePattern:
         # In other scripts, a character may match several lower-case characters.
         if "".join(lower_case).isascii():
             required_texts.append(lower_case)
-    has_end_anchor = any(
+    # Anchors other than `^` (`$`, `\b`) may match only at the end of a line.
+    has_other_anchor = any(
         str(kind) == "AT" and str(argument) != "AT_BEGINNING"
         for kind, argument in _walk(items)
     )
-    return WakePattern(regex, tuple(required_texts), not has_end_anchor)
+    return WakePattern(
+        regex, tuple(required_texts), matches_longer_lines=not has_other_anchor
+    )
 
 
 def _parse(pattern: str) -> tuple[re.Pattern[str], Any]:

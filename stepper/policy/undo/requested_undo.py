@@ -45,8 +45,9 @@ def select_runs_since(
 ) -> list[RunEnded]:
     """Return the runs to undo to restore the state before a cell's first run.
 
-    These are the runs of the cell, and the later runs of the cells below it. The list
-    is empty if all runs of the cell are undone already.
+    These are the runs of the cell, and the later runs of deleted cells and of the cells
+    below it. The list is empty if the cell has not run in this kernel, or if all its
+    runs are undone already.
     """
     positions = CellPositions(cells)
     all_own_runs = [run for run in runs.all if positions.find_index(run) == cell.index]

@@ -119,9 +119,9 @@ class CellPositions:
         cell = self._cells.get(run.cell_id)
         if cell is not None and INDEX_ID.fullmatch(run.cell_id) is None:
             return cell.index
-        same = self._by_hash.get(run.source_hash, [])
-        if len(same) == 1 and cell not in same:
-            return same[0].index
+        matches = self._by_hash.get(run.source_hash, [])
+        if len(matches) == 1 and cell not in matches:
+            return matches[0].index
         return None if cell is None else cell.index
 
 
@@ -390,25 +390,26 @@ def find_removed_names(
     in the kernel that were not undone before the request. The result is empty if the
     kernel reported only a part of the changes.
     """
-    undone = frozenset(request.runs)
-    first_undone = min(undone)
-    undone_changes: dict[str, list[RunEnded]] = {}
+    first_requested = min(request.runs)
+    # The undone runs that changed a name, by name; the newest run is the first.
+    undone_runs: dict[str, list[RunEnded]] = {}
     overwritten = set[str]()
     for run in reversed(runs):
-        if run.run < first_undone:
+        if run.run < first_requested:
             break
         if len(run.changes) >= MAX_CHANGES:
             return {}
-        if run.run not in undone:
+        if run.run not in request.runs:
             # The kernel does not go back behind the change of another run.
             overwritten |= run.changes.keys() | run.bound.keys()
             continue
         for name in run.changes.keys() - overwritten:
-            undone_changes.setdefault(name, []).append(run)
+            undone_runs.setdefault(name, []).append(run)
     removed = {}
-    for name, changes in undone_changes.items():
+    for name, name_runs in undone_runs.items():
+        oldest_run = name_runs[-1]
+        is_new = oldest_run.changes[name] == NEW
         is_requested = request.names is None or name in request.names
-        is_new = changes[-1].changes[name] == NEW
         if is_requested and is_new and name not in overwritten:
-            removed[name] = tuple(run.run for run in changes)
+            removed[name] = tuple(run.run for run in name_runs)
     return removed
