@@ -261,7 +261,8 @@ class Websocket:
         await self.websocket.write_message(encode_binary("shell", parts), binary=True)
         pending, printed = {"execute_reply", "idle"}, ""
         while pending:
-            _, (message,) = decode_binary(await self.websocket.read_message())
+            data = decode_binary(await self.websocket.read_message())
+            (message,) = data.messages
             with contextlib.suppress(OSError):
                 stream = self.websocket.protocol.stream.socket
                 stream.setsockopt(

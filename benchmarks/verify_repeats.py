@@ -220,7 +220,7 @@ def judge(
     results = [
         ReplayResult(
             shown={index: CellOutputs(shown) for index, shown in enumerate(outputs)},
-            started_at=dict.fromkeys(range(len(cells)), run.start),
+            start_times=dict.fromkeys(range(len(cells)), run.start),
             durations=dict.fromkeys(range(len(cells)), run.seconds),
         )
         for outputs in replays

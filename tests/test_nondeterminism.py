@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from stepper.diagnosis import ipython_syntax
 from stepper.policy.comparison import nondeterminism, random_draws
 from stepper.policy.comparison.nondeterminism import Sources
 from stepper.policy.comparison.output_comparison import SET_ORDER, ReplayVerdict
@@ -98,6 +99,27 @@ def test_reason_is_named(sources: list[str], reason: str) -> None:
     cell_sources = Sources(cells, find_upstream_cells(usages))
     text = nondeterminism.describe_reason(cells[-1], cell_sources, is_reordered=False)
     assert text == f"two fresh runs differ as well: {reason}"
+
+
+@pytest.mark.parametrize(
+    "sources, uses_sets",
+    [
+        (["print({'a', 'b'})"], True),
+        (["names = {'a', 'b'}", "print(list(names)[0])"], True),
+        (["names = {name for name in 'ab'}", "next(iter(names))"], True),
+        (["%matplotlib inline\nnames = set('ab')", "names.pop()"], True),
+        (["names = {'a', 'b'}", "print(1)"], False),
+        (["names = {'a': 'b'}", "print(names)"], False),
+        (["print(sorted(set('ab')))"], False),
+        (["%matplotlib inline\n{", "print(1)"], False),
+    ],
+)
+def test_cells_that_use_sets_are_found(sources: list[str], uses_sets: bool) -> None:
+    cells = make_cells(*sources)
+    transformer = ipython_syntax.get_transformer()
+    usages = [name_analysis.analyze_source(source, transformer) for source in sources]
+    inputs = find_upstream_cells(usages)
+    assert Sources(cells, inputs).uses_sets(cells[-1]) is uses_sets
 
 
 def test_order_of_sets_and_threads() -> None:

@@ -1012,6 +1012,16 @@ def test_third_kernel_runs_if_two_agree_by_chance(real: Project) -> None:
     assert run_verify(real, "--once", name="drawn", check=1)["kernels"] == 1
 
 
+@pytest.mark.nightly
+def test_third_kernel_runs_if_a_changed_cell_creates_a_set(real: Project) -> None:
+    # Two fresh runs agree by chance, as on the first element of a small set.
+    printed = "import os\nprint(os.environ.get('PYTHONHASHSEED') in ('0', '1'))"
+    make_run_notebook(real, printed, f"{{'a', 'b'}}\n{printed}", name="sets.ipynb")
+    result = run_verify(real, name="sets", check=1)
+    assert format_verdicts(result) == "a:changed b:unstable"
+    assert result["kernels"] == 3
+
+
 def kernels(project: Project) -> list[int]:
     """The processes of kernels whose cells run in the project."""
     results = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -70,6 +71,12 @@ class Sources:
         drawing = self.unseeded_cells
         return any(other in drawing for other in (cell, *self.list_input_cells(cell)))
 
+    def uses_sets(self, cell: Cell) -> bool:
+        """Return whether a cell, or a cell whose values it uses, creates a set."""
+        return any(
+            _creates_set(other.source) for other in (cell, *self.list_input_cells(cell))
+        )
+
     def find_changed_input(self, cell: Cell) -> str:
         """Return the path of a changed file that affects a cell, or an empty string.
 
@@ -88,6 +95,17 @@ class Sources:
             if any(map(_is_read, _list_lines(candidates, name))):
                 return path
         return ""
+
+
+def _creates_set(source: str) -> bool:
+    """Return whether a source contains a set whose order may matter."""
+    if SETS.search(source):
+        return True
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError):  # for example, a magic
+        return False
+    return any(isinstance(node, ast.Set | ast.SetComp) for node in ast.walk(tree))
 
 
 def _list_lines(cells: Sequence[Cell], text: str) -> list[str]:

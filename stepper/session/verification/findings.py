@@ -122,7 +122,9 @@ class ReplayFindings:
             return True
         if difference.verdict is not ReplayVerdict.CHANGED:
             return False
-        return self.sources.uses_drawn_values(cell)
+        if self.sources.uses_drawn_values(cell):
+            return True
+        return self.sources.uses_sets(cell)
 
     def settle_doubtful(self, cells: Sequence[Cell]) -> None:
         """Judge changed cells that use random numbers as nondeterministic.
