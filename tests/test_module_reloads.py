@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import types
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +18,7 @@ import pytest
 
 from stepper.common.errors import UsageError
 from stepper.daemon import config
+from stepper.kernels.in_kernel import cell_sources, module_reload
 from stepper.kernels.in_kernel.import_time_dependencies import depends_at_import
 from stepper.kernels.in_kernel.module_parsing import list_mentioned_modules
 from stepper.policy.reloaded_modules import ModuleChanges
@@ -310,12 +312,38 @@ def test_imports_that_share_a_line_are_mentioned(tmp_path: Path) -> None:
     assert mentioned == {"first", "second", "third", "third.value", "fourth"}
 
 
+def test_import_before_another_statement_is_mentioned(tmp_path: Path) -> None:
+    path = tmp_path / "user.py"
+    path.write_text(
+        "import first; RATE = 1\nimport second#, third\ntry: import fourth\n"
+        "except ImportError: from fifth import *; print('no import')\n"
+    )
+    mentioned = list_mentioned_modules("user", str(path))
+    assert mentioned == {"first", "second", "fourth", "fifth"}
+
+
+def test_cell_with_invalid_syntax_has_no_imports(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shell = types.SimpleNamespace(transform_cell=str, user_ns={})
+    monkeypatch.setattr(module_reload, "shell", shell)
+    lost: list[list[str]] = []
+    module_reload.rebind_in_notebook("import (", {}, lost)
+    assert lost == []
+
+
+def test_project_in_the_root_of_an_environment_is_not_installed() -> None:
+    root = os.path.realpath(sys.prefix)
+    assert not os.path.join(root, "src", "rates.py").startswith(cell_sources.INSTALLED)
+
+
 @pytest.mark.parametrize(
     ("source", "depends"),
     [
         ("import pack.sub\nDOUBLE = pack.VALUE * 2\n", True),
         ("import pack.sub as sub\nDOUBLE = sub.VALUE * 2\n", False),
         ("import pack.sub\ndef double(): return pack.VALUE * 2\n", False),
+        ("import pack.sub\nDOUBLE = [*map(lambda x: pack.VALUE * x, [2])]\n", True),
     ],
 )
 def test_import_of_a_submodule_binds_its_package(

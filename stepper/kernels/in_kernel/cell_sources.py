@@ -35,11 +35,11 @@ BINDS_ANY_NAME = re.compile(
 DEFINES_FUNCTION = re.compile(r"\b(?:def|lambda)\b")
 GLOBAL = re.compile(r"\bglobal[ \t]+(\w+(?:[ \t]*,[ \t]*\w+)*)")
 TIMED_FILENAMES = ("<timed exec>", "<timed eval>")
-# The folders of the standard library and of installed packages.
+# The folders of the standard library and of installed packages. The other paths of
+# `sysconfig`, such as the root of an environment, may contain the user's project.
 INSTALLED = tuple(
-    os.path.join(os.path.realpath(folder), "")
-    for folder in {*sysconfig.get_paths().values()}
-    if len(folder) > 3
+    os.path.join(os.path.realpath(sysconfig.get_path(name)), "")
+    for name in ("stdlib", "platstdlib", "purelib", "platlib")
 )
 
 
@@ -168,13 +168,13 @@ def is_user_file(filename: str) -> bool:
     """Return whether code is from a cell or from a file that was not installed."""
     if filename in get_cell_files() or filename in TIMED_FILENAMES:
         return True
+    if filename.startswith("<"):  # not a path
+        return False
     path = os.path.realpath(filename)
     folders = path.split(os.sep)
     if "site-packages" in folders or "dist-packages" in folders:
         return False
-    if path.startswith(INSTALLED) or filename.startswith("<"):
-        return False
-    return os.path.isfile(path)
+    return not path.startswith(INSTALLED) and os.path.isfile(path)
 
 
 def list_user_frames(trace: TracebackType | None) -> list[tuple[FrameType, int]]:
@@ -231,6 +231,17 @@ def remove_frames_at(
     return [fact for fact in facts if (fact["cell"], fact["line"]) != position]
 
 
+def get_relative_path(filename: str) -> str:
+    """Return a path relative to the working directory.
+
+    If the working directory was deleted, the path is returned unchanged.
+    """
+    try:
+        return os.path.relpath(filename)
+    except FileNotFoundError:
+        return filename
+
+
 def describe_frame(
     number: int | None, filename: str, line: int, function: str
 ) -> dict[str, Any]:
@@ -242,8 +253,7 @@ def describe_frame(
     if number is None:
         raw_lines = linecache.getlines(filename)
         lines = [text.rstrip("\n") for text in raw_lines]
-        relative_path = os.path.relpath(filename)
-        path = shorten(relative_path)
+        path = shorten(get_relative_path(filename))
     else:
         lines = get_source_lines(number)
         path = ""

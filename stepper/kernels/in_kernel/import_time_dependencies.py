@@ -20,7 +20,7 @@ from stepper.kernels.in_kernel.module_parsing import (
 )
 from stepper.kernels.in_kernel.safe_inspect import get_own_attributes
 
-FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 MAIN_TESTS = ("__name__ == '__main__'", "'__main__' == __name__")
 
@@ -144,7 +144,8 @@ class Loads(NamedTuple):
 def find_loads_at_import(statements: list[ast.stmt]) -> Loads:
     """Return the names that an import of these statements loads.
 
-    The bodies of functions are not included, because an import does not run them.
+    The bodies of functions are not included, because an import does not run them. The
+    bodies of lambda functions are included, because `map` or `sorted` may call them.
     """
     nodes = list_evaluated_nodes(statements)
     bases: list[Any] = []
@@ -170,10 +171,11 @@ def list_evaluated_nodes(trees: Iterable[ast.AST]) -> list[Any]:
 def list_evaluated_children(node: Any) -> list[Any]:
     """Return the children of a node that are evaluated when the node is evaluated.
 
-    The body of a function and the bases of a class are not included.
+    The body and the annotations of a function, and the bases of a class, are not
+    included.
     """
     if isinstance(node, FUNCTIONS):
-        children = list(getattr(node, "decorator_list", ()))
+        children = list(node.decorator_list)
         arguments = node.args
         children += arguments.defaults
         children += filter(None, arguments.kw_defaults)

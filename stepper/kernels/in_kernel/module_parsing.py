@@ -11,9 +11,11 @@ import importlib.util
 import re
 
 MAX_SOURCE = 5_000_000  # bytes that are read of a source file
+# An import begins a line, or follows `;` as in `import a; import b` or `:` as in
+# `try: import a`.
 IMPORTS = re.compile(
-    r"^[ \t]*(?:from[ \t]+(\.*[\w.]*)[ \t]+import[ \t]+(\([^)]*\)|[^\n]*)"
-    r"|import[ \t]+([^\n]*))",
+    r"(?:^|[;:])[ \t]*(?:from[ \t]+(\.*[\w.]*)[ \t]+import[ \t]+"
+    r"(\([^)]*\)|[^\n;#]*)|import[ \t]+([^\n;#]*))",
     re.M,
 )
 WORD = re.compile(r"[^\W\d]\w*")
@@ -50,8 +52,7 @@ def list_mentioned_modules(name: str, path: str) -> frozenset[str]:
     package = get_package(name, path)
     modules: set[str] = set()
     text = read_source(path).decode("utf-8", "replace")
-    lines = separate_imports(text)
-    for source, names, plain_imports in IMPORTS.findall(lines):
+    for source, names, plain_imports in IMPORTS.findall(text):
         if source:
             base = resolve_module_name(source, package)
             if not base:
@@ -63,18 +64,6 @@ def list_mentioned_modules(name: str, path: str) -> frozenset[str]:
             if words:
                 modules.update(list_with_packages(words[0]))
     return frozenset(modules)
-
-
-def separate_imports(text: str) -> str:
-    """Return a source in which an import after a semicolon begins a new line.
-
-    For example, `import a; import b` becomes two lines.
-    """
-    if ";" in text:
-        for keyword in ("import ", "from "):
-            for separator in ("; ", ";"):
-                text = text.replace(separator + keyword, f"\n{keyword}")
-    return text
 
 
 def list_with_packages(name: str) -> list[str]:

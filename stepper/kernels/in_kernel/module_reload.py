@@ -680,7 +680,7 @@ def describe_reload_error(error: Any, path: str) -> dict[str, Any]:
 def defines_class(module: Any, name: str) -> bool:
     """Return whether a module defines a class. `name` is the module's name."""
     for value in list(get_own_attributes(module).values()):
-        if isinstance(value, type) and value.__module__ == name:
+        if is_a(value, type) and get_module(value) == name:
             return True
     return False
 
@@ -827,7 +827,10 @@ def rebind_in_notebook(raw: str, snapshots: dict[str, Any], lost: Any) -> None:
 
     A name that its module no longer defines is added to `lost`, with the module.
     """
-    tree = ast.parse(shell.transform_cell(raw))
+    try:
+        tree = ast.parse(shell.transform_cell(raw))
+    except SyntaxError:  # the cell did not run
+        return
     rebind_names(shell.user_ns, tree, "", snapshots, lost)
 
 
