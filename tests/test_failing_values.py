@@ -816,6 +816,20 @@ def test_documented_signature_of_a_method_has_no_self() -> None:
     assert signature == ("(x, *, data=None)", ["x", "data"])
 
 
+def test_signature_keeps_parameters_that_the_caller_passes() -> None:
+    class Model:
+        def wrapper(*args: Any, **options: Any) -> None: ...
+        def update(self, /, *names: str) -> None: ...
+        def empty() -> None: ...  # type: ignore[misc]
+
+    model = Model()
+    wrapper = signatures.describe_callable(model.wrapper)
+    assert wrapper == ("(*args: Any, **options: Any)", ["args", "options"])
+    update = signatures.describe_callable(model.update)
+    assert update == ("(*names: str)", ["names"])
+    assert signatures.describe_callable(model.empty) == ("()", [])
+
+
 def test_named_c_method_is_not_an_inspection_error(lab: Lab) -> None:
     result = lab.run("f = [].append\ng = len")
     assert "swallowed" not in result.diagnosis_data

@@ -26,6 +26,10 @@ from stepper.kernels.in_kernel.safe_inspect import (
 MAX_DEFAULT = 40  # characters of a string
 MAX_ANNOTATION = 80
 MAX_WRAPPERS = 8
+POSITIONAL = (
+    inspect.Parameter.POSITIONAL_ONLY,
+    inspect.Parameter.POSITIONAL_OR_KEYWORD,
+)
 VARARGS = inspect.CO_VARARGS
 VARKEYWORDS = inspect.CO_VARKEYWORDS
 # Packages whose default values may be formatted by their `__repr__`.
@@ -150,13 +154,15 @@ def describe_callable(thing: Any) -> Signature | None:
     Return None if the signature is unknown, or if its default values may run the user's
     code. `self` and `cls` are left out if the caller does not pass them.
     """
-    function, skip = find_function(thing)
+    function, is_first_bound = find_function(thing)
     if is_a(function, type) and not has_standard_defaults(function):
         return None
     # matplotlib sets `__signature__`, which is easier to read than the real one.
     documented = getattr(function, "__dict__", {}).get("__signature__")
     if type(function) is types.FunctionType and documented is None:
-        texts = format_parameters(unwrap(function))[skip:]
+        texts = format_parameters(unwrap(function))
+        if is_first_bound:
+            texts = remove_first_parameter(texts)
         return Signature("(" + ", ".join(texts) + ")", list_parameter_names(texts))
     if not has_standard_defaults(function) and not is_library_object(function):
         return None
@@ -164,32 +170,48 @@ def describe_callable(thing: Any) -> Signature | None:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # a C function without a signature
         return None
-    parameters = list(signature.parameters.values())[skip:]
+    parameters = list(signature.parameters.values())
+    if is_first_bound and parameters and parameters[0].kind in POSITIONAL:
+        parameters = parameters[1:]
     passed = signature.replace(parameters=parameters, return_annotation=signature.empty)
     return Signature(str(passed), list(passed.parameters))
 
 
-def find_function(thing: Any) -> tuple[Any, int]:
+def remove_first_parameter(parameters: list[str]) -> list[str]:
+    """Return formatted parameters without the first one, such as `self`.
+
+    `*args` stays, because it also receives the arguments of the caller. A `/` after the
+    first parameter is removed, too.
+    """
+    if not parameters or parameters[0].startswith("*"):
+        return parameters
+    remaining = parameters[1:]
+    if remaining and remaining[0] == "/":
+        return remaining[1:]
+    return remaining
+
+
+def find_function(thing: Any) -> tuple[Any, bool]:
     """Return the function that a call of a callable executes.
 
-    The second item is the number of first parameters that the caller does not pass,
-    such as `self`. A class without a Python `__init__` is returned unchanged.
+    The second item is true if the caller does not pass the first argument, such as
+    `self`. A class without a Python `__init__` is returned unchanged.
     """
     function = thing
-    skip = 0
+    is_first_bound = False
     if is_a(thing, type):
         initializer = find_initializer(thing)
         if type(initializer) is types.FunctionType:
             function = initializer
-            skip = 1
+            is_first_bound = True
     elif type(thing) is types.MethodType:
         function = thing.__func__
-        skip = 1
+        is_first_bound = True
     if type(function) is classmethod:
-        return function.__func__, 1
+        return function.__func__, True
     if type(function) is staticmethod:
-        return function.__func__, 0
-    return function, skip
+        return function.__func__, False
+    return function, is_first_bound
 
 
 def list_parameter_names(parameters: list[str]) -> list[str]:
