@@ -684,6 +684,37 @@ def test_error_shown_by_a_magic_is_reported_despite_ok_reply(
     assert "fault" not in live.ok("a = 2").diagnosis_data
 
 
+def test_frames_in_a_deleted_working_directory(live: Lab, tmp_path: Path) -> None:
+    module = tmp_path / "failing.py"
+    module.write_text("def fail():\n    exec('1 / 0')\n")
+    live.ok(
+        f"import os, sys\nfolder = os.getcwd()\nsys.path.insert(0, {str(tmp_path)!r})\n"
+        "import failing\nos.mkdir('gone')\nos.chdir('gone')\nos.rmdir(os.getcwd())"
+    )
+    fault = run_failing(live, "failing.fail()").fault
+    live.ok("os.chdir(folder)")
+    assert fault
+    assert [(frame.file, frame.line) for frame in fault.frames] == [
+        ("", 1),
+        (str(module), 2),
+    ]
+
+
+def test_only_line_magics_need_no_percent_sign(live: Lab) -> None:
+    magics = live.names()["magics"]
+    assert "cd" in magics
+    assert "html" not in magics
+
+
+def test_names_are_unknown_if_tokens_are_transformed(live: Lab) -> None:
+    assert "kept" in live.names("kept = 1")["names"]
+    transformers = "get_ipython().input_transformer_manager.token_transformers"
+    live.ok(f"{transformers}.append({transformers}[0])")
+    assert live.names()["names"] == ()
+    live.ok(f"{transformers}.pop()")
+    assert "kept" in live.names()["names"]
+
+
 def test_frame_in_an_earlier_cell(live: Lab) -> None:
     definition = live.ok("\n\ndef scale(a):\n    b = a\n    return b * FACTOR")
     fault = run_failing(live, "y = 2\nscale(y)").fault

@@ -123,13 +123,20 @@ def has_custom_transforms() -> bool:
     return bool(transforms != DEFAULT_TRANSFORMS)
 
 
-def count_transforms(manager: Any) -> int:
-    """Return the number of input transforms of an IPython transformer manager."""
-    return len(manager.cleanup_transforms) + len(manager.line_transforms)
+def count_transforms(manager: Any) -> list[int]:
+    """Return the numbers of input transforms of an IPython transformer manager.
+
+    The numbers are those of the three kinds of transforms.
+    """
+    return [
+        len(manager.cleanup_transforms),
+        len(manager.line_transforms),
+        len(manager.token_transformers),
+    ]
 
 
-def count_default_transforms() -> int:
-    """Return the number of input transforms of a new transformer manager."""
+def count_default_transforms() -> list[int]:
+    """Return the numbers of input transforms of a new transformer manager."""
     return count_transforms(type(shell.input_transformer_manager)())
 
 
@@ -186,7 +193,11 @@ def format_environment(environment: Environment) -> dict[str, Any]:
 
 
 def list_versions(modules: set[str], local_versions: dict[str, str]) -> dict[str, str]:
-    """Return the versions of the modules that cells imported, and of Python."""
+    """Return the versions of the modules that cells imported, and of Python.
+
+    `modules` are the names of all loaded modules, and `local_versions` the versions of
+    the project's modules. Modules without a known version are left out.
+    """
     versions = {}
     for name in modules - INITIAL_MODULES:
         version = call_safely(find_version, name)
@@ -259,7 +270,5 @@ def list_automagics() -> list[str] | None:
         return None
     if not shell.automagic:
         return []
-    names = []
-    for magics in shell.magics_manager.lsmagic().values():
-        names.extend(magics)
-    return names
+    # A cell magic needs `%%`.
+    return list(shell.magics_manager.lsmagic()["line"])
