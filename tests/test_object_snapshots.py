@@ -23,6 +23,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stepper.kernels.in_kernel.undo import image_memory
 from stepper.kernels.in_kernel.undo.image_memory import Sizes
 from stepper.kernels.in_kernel.undo.object_snapshots import (
     MODULE_DICT,
@@ -455,6 +456,27 @@ def test_walk_stops_at_its_deadline_and_says_so() -> None:
 def test_contents_of_a_long_dict_have_a_size() -> None:
     value = {number: [bytes(100_000)] for number in range(1001)}
     assert Sizes([value]).total > 50 * 100_000
+
+
+def test_size_of_many_texts_is_estimated(monkeypatch: pytest.MonkeyPatch) -> None:
+    visited = []
+
+    def get_size(value: Any) -> int:
+        visited.append(value)
+        return int(value.__sizeof__())
+
+    monkeypatch.setattr(image_memory, "get_size", get_size)
+    texts = [[f"text {row} {column}" for column in range(300)] for row in range(300)]
+    size = sum(text.__sizeof__() for row in texts for text in row)
+    assert size < Sizes([texts]).total < 1.2 * size
+    assert len(visited) < 7000
+
+
+def test_big_objects_are_not_estimated() -> None:
+    values = [bytes(70_000) for _ in range(300)]
+    sizes = Sizes(values, max_objects=100)
+    assert len(sizes.big) == 300
+    assert sizes.small == 0
 
 
 def test_classes_are_not_kept_alive() -> None:

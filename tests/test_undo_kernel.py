@@ -137,6 +137,7 @@ CASES = {
     "object array": ("x = np.array([[1], 'a'], dtype=object)", "x[0].append(2); x[1] = None", "x.tolist()", "x"),
     "structured array": ("x = np.zeros(2, dtype=[('a', 'i4'), ('b', 'f8')])", "x['a'] = 5", "x.tolist()", "x"),
     "list in a field": ("x = np.array([([1], 2)], dtype=[('a', 'O'), ('b', 'i4')])", "x['a'][0].append(3)", "x.tolist()", "x"),
+    "number beside an object": ("x = np.zeros(1, dtype=[('a', 'O'), ('b', 'i4')])", "x['b'] = 5", "x.tolist()", "x"),
     "objects in a field": ("x = np.zeros(1, dtype=[('a', 'O', 2)]); x['a'][0, 1] = [1]", "x['a'][0, 1].append(2); x['a'][0, 0] = 5", "x['a'].tolist()", "x"),
     "masked array": ("x = np.ma.array([1, 2], mask=[0, 1])", "x[0] = np.ma.masked", "x.tolist()", "x"),
     "generator": ("rng = np.random.default_rng(0)", "rng.random()", "rng.bit_generator.state", "rng"),

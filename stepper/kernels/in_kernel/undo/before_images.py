@@ -272,7 +272,10 @@ def describe_changes(image: Image, bindings: Any) -> Any:
 
 
 def describe_images(size: int) -> list[int]:
-    """Return the oldest run with an image, the size of all images, and its limit."""
+    """Return the oldest run with an image, the size of all images, and its limit.
+
+    The run is 0 if no run has an image. The sizes are in bytes.
+    """
     oldest = next((image.run for image in log.images if image.run), 0)
     return [oldest, size, log.memory]
 

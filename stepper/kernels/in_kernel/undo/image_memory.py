@@ -20,13 +20,18 @@ BIG = 65_536  # bytes of an object that is looked up among the user's objects
 SKIPPED = (type, types.ModuleType, types.FunctionType, types.FrameType, types.CodeType)
 PLAIN = (int, float, complex, bool, type(None))
 CONTAINERS = (list, tuple, dict, set, frozenset)
+# The ids of classes: a lookup of a class would call the metaclass.
+PLAIN_IDS = set(map(id, PLAIN))
+SIZED_TYPES = (*CONTAINERS, str, bytes)
+SIZED_IDS = set(map(id, SIZED_TYPES))
 
 
 class Sizes:
     """The sizes of values and of the objects in them, in bytes.
 
-    `big` contains the size of each big object by id, and `small` the sum of the others.
-    At most `max_objects` objects are visited.
+    `big` contains the size of each big object by id, and `small` the sum of the others,
+    which may be an estimate. No objects are visited after `max_objects` objects, except
+    objects with the same distance from the values.
     """
 
     def __init__(self, values: Iterable[Any], max_objects: int = MAX_OBJECTS) -> None:
@@ -40,18 +45,42 @@ class Sizes:
         return self.small + sum(self.big.values())
 
     def _visit(self, level: list[Any], max_objects: int) -> None:
-        """Visit objects in the order of their distance from the first ones."""
+        """Visit objects in the order of their distance from the first ones.
+
+        If there are many small objects at a distance, only some of them are visited.
+        """
         seen = set[int]()
         while level and len(seen) < max_objects:
             next_level: list[Any] = []
-            for value in level:
-                kind = type(value)
-                key = id(value)
-                if key in seen or kind in PLAIN or issubclass(kind, SKIPPED):
-                    continue
-                seen.add(key)
-                self._add(key, value, next_level)
+            others = level
+            if len(level) > max_objects:
+                small_values, others = separate_small(level)
+                step = 1 + len(small_values) // max_objects
+                sample = small_values[::step]
+                former_small = self.small
+                self._add_new(sample, seen, next_level)
+                sample_size = self.small - former_small
+                # The objects that are not visited probably have the same sizes.
+                self.small += sample_size * (step - 1)
+            self._add_new(others, seen, next_level)
             level = next_level
+
+    def _add_new(
+        self, values: list[Any], seen: set[int], next_level: list[Any]
+    ) -> None:
+        """Add the sizes of objects whose ids are not in `seen`, and add their ids.
+
+        The children of the objects are added to `next_level`.
+        """
+        for value in values:
+            kind = type(value)
+            if kind in PLAIN or issubclass(kind, SKIPPED):
+                continue
+            key = id(value)
+            if key in seen:
+                continue
+            seen.add(key)
+            self._add(key, value, next_level)
 
     def _add(self, key: int, value: Any, next_level: list[Any]) -> None:
         """Add the size of an object, and its children to `next_level`.
@@ -59,8 +88,11 @@ class Sizes:
         Of a long container, only the first items are added.
         """
         size = get_size(value)
-        if type(value) in CONTAINERS and len(value) > MAX_ITEMS:
-            items = value.values() if type(value) is dict else value
+        kind = type(value)
+        if kind in CONTAINERS and len(value) > MAX_ITEMS:
+            items = value
+            if kind is dict:
+                items = value.values()
             sample = list(islice(items, SAMPLE))
             size += estimate_items(sample, len(value))
             next_level += sample
@@ -71,6 +103,22 @@ class Sizes:
             self.big[key] = size
         else:
             self.small += size
+
+
+def separate_small(values: list[Any]) -> tuple[list[Any], list[Any]]:
+    """Separate short texts and containers with few items from other values.
+
+    Return both lists. Numbers are in neither list.
+    """
+    small_values = []
+    others = []
+    for value in values:
+        kind_id = id(type(value))
+        if kind_id in SIZED_IDS and len(value) <= MAX_ITEMS:
+            small_values.append(value)
+        elif kind_id not in PLAIN_IDS:
+            others.append(value)
+    return small_values, others
 
 
 def estimate_items(sample: list[Any], count: int) -> int:

@@ -159,7 +159,10 @@ class Restore:
         self.fail(name, reason)
 
     def restore_state(self, name: str) -> None:
-        """Restore a global state, and remove it from the images if this succeeds."""
+        """Restore a global state, and remove it from the images.
+
+        After an error, the state stays in the images.
+        """
         target = self.find_target(get_states, name)
         if target.problem:
             self.block(name, target.problem)
@@ -325,10 +328,11 @@ class Restore:
         """
         bound_later = set[str]()
         for image in reversed(log.images):
-            reasons = image.failed
             if image.run in self.runs:
                 entries = image.unprotected.items()
                 reasons = {name: reason for name, (reason, _, _) in entries}
+            else:
+                reasons = image.failed
             for name, reason in reasons.items():
                 if name in self.removed or name in bound_later:
                     continue
@@ -367,7 +371,8 @@ class Restore:
     def describe(self) -> Any:
         """Return the result, as a dict that JSON can encode.
 
-        A name that is not restored completely is only in `not_restored`.
+        A name that is not restored completely is only in `not_restored`. Names that are
+        removed successfully are first deleted from `self.not_restored`.
         """
         for name in self.removed:
             # The value of a name that did not exist before need not be restored.

@@ -128,12 +128,16 @@ def is_same_array(value: Any, state: ArrayState) -> bool:
 def has_content(view: Any, content: Any) -> bool:
     """Return whether an array has the same bytes, or the same objects, as a content.
 
-    `content` is the content of an ArrayState, and not None.
+    `content` is the content of an ArrayState, and not None. The fields of a structured
+    array that contains objects are compared one by one.
     """
     if type(content) is list:
         return are_identical(view.ravel().tolist(), content)
     if content.dtype.hasobject:
-        return are_identical(list_objects(view), list_objects(content))
+        names = content.dtype.names
+        if names is None:
+            return are_identical(list_objects(view), list_objects(content))
+        return all(has_content(view[name], content[name]) for name in names)
     order = "C"
     if view.flags.f_contiguous:
         order = "F"

@@ -348,8 +348,8 @@ def restore_function(value: Any, state: Any) -> None:
 def take_class(value: Any) -> Any:
     """Return the attributes, the bases and the subclasses of a class.
 
-    The last item says whether the class is the user's. A library's class has a state,
-    without subclasses, only if the cell may change it; else it is None.
+    The last item says whether the class is the user's. Return None for a library's
+    class, unless the cell may change the class: then its subclasses are left out.
     """
     attributes = get_class_dict(value)
     is_users = scope.is_local(attributes.get("__module__"))
@@ -427,27 +427,31 @@ def take_module(value: Any) -> Any:
 def list_module_children(state: Any) -> Any:
     """Return the values in the state of a module.
 
-    Of a library's module, only those that the cell may change through the module.
+    For a library's module, return only the values that the cell may change through the
+    module. The classes of these are added to `scope.changed_modules`, so that they have
+    snapshots.
     """
     items, is_users = state
     children = list(items.values())
     if is_users:
         return children
-    return [child for child in children if is_shallow_child(child)]
+    changeable = list(filter(can_change, children))
+    for child in changeable:
+        if issubclass(type(child), type):
+            scope.changed_modules.add(id(child))
+    return changeable
 
 
-def is_shallow_child(value: Any) -> bool:
-    """Return whether a cell may change an object through a library's module.
+def can_change(value: Any) -> bool:
+    """Return whether a cell may change a value of a library's module.
 
-    A class is added to `scope.changed_modules`, so that it has a snapshot.
+    Such values are classes, lists, dicts, sets and instances of Python classes.
     """
     kind = type(value)
-    if issubclass(kind, type):
-        scope.changed_modules.add(id(value))
-        return True
     if issubclass(kind, types.ModuleType):
         return False
-    return kind in (list, dict, set) or is_python_class(kind)
+    is_container = kind in (list, dict, set)
+    return is_container or issubclass(kind, type) or is_python_class(kind)
 
 
 def list_module_items(value: Any) -> Any:

@@ -71,7 +71,7 @@ def restore_runs(request: dict[str, Any]) -> dict[str, Any]:
     unknown = before_images.find_unknown_runs(request["runs"])
     result: Any = call_safely(image_restore.restore, request, shell.user_ns)
     if not result:
-        result = describe_failed_restore(request)
+        result = record_failed_restore(request)
     return {**result, "unknown": unknown}
 
 
@@ -83,7 +83,7 @@ def start_run(request: dict[str, Any], reloaded: list[str]) -> None:
     restore = request.get("restore")
     if restore and last_restore["result"] is None:
         # An interrupt came before the restore.
-        last_restore["result"] = describe_failed_restore(restore)
+        last_restore["result"] = record_failed_restore(restore)
     scope.namespace = shell.user_ns
     bindings = get_bindings()
     before_images.record_boundary(bindings)
@@ -92,7 +92,7 @@ def start_run(request: dict[str, Any], reloaded: list[str]) -> None:
     before_images.begin(request, bindings)
 
 
-def describe_failed_restore(restore: dict[str, Any]) -> dict[str, Any]:
+def record_failed_restore(restore: dict[str, Any]) -> dict[str, Any]:
     """Record that an undo failed, and return its result.
 
     All requested names count as not restored.
