@@ -50,7 +50,8 @@ def start_daemon(
     """Start the daemon, or wait for another process that is starting it.
 
     Return a socket that is connected to the daemon. Raise DaemonError if the daemon
-    exits or does not listen within START_SECONDS.
+    exits or does not listen within START_SECONDS, if the other process takes longer
+    than START_SECONDS, or if the lock or the log can't be opened.
     """
     paths = Paths(hook_paths.project)
     lock, log = open_lock_and_log(paths)

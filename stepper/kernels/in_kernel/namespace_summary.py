@@ -314,7 +314,7 @@ def list_labels() -> dict[str, frozenset[str]]:
 def summarize_values() -> dict[str, ValueSummary]:
     """Return summaries of up to MAX_NAMES of the user's variables, by name.
 
-    Modules, classes and functions are not included.
+    Modules, classes, and functions and methods in Python are not included.
     """
     summaries: dict[str, ValueSummary] = {}
     for name, value in list_user_variables():

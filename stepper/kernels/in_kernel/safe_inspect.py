@@ -199,7 +199,10 @@ def list_error_class_names(error: BaseException) -> list[str]:
 
 
 def get_own_attributes(thing: Any) -> dict[str, Any]:
-    """Return the `__dict__` of an object, or an empty dict if it has none."""
+    """Return the `__dict__` of an object, or an empty dict if it has none.
+
+    The result is also empty for a class, whose `__dict__` is not a dict.
+    """
     try:
         own = object.__getattribute__(thing, "__dict__")
     except AttributeError:

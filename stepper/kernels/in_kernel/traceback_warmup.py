@@ -78,7 +78,7 @@ def run_step() -> None:
 def iterate_steps(load_parts: Callable[[], Any]) -> Iterator[None]:
     """Run the warm-up in steps, and yield after each step.
 
-    Do nothing if a module of the user has the name of one of IPYTHON_DEPENDENCIES.
+    Do nothing unless all IPYTHON_DEPENDENCIES are loaded or installed next to IPython.
     """
     if not all(map(is_from_ipython, IPYTHON_DEPENDENCIES)):
         return
@@ -96,7 +96,7 @@ def iterate_steps(load_parts: Callable[[], Any]) -> Iterator[None]:
 
 
 def is_from_ipython(name: str) -> bool:
-    """Return whether a module is installed next to IPython.
+    """Return whether a module is loaded or installed next to IPython.
 
     A module with this name in the notebook's folder is the user's and must not be
     imported.
