@@ -125,6 +125,23 @@ def test_report_in_delivery_is_not_delivered_twice(accepted: bool) -> None:
 FINAL = {CallState.RETURNED, CallState.REPORTED, CallState.UNDELIVERED}
 
 
+def test_removal_of_a_replaced_call_keeps_the_new_call() -> None:
+    async def play() -> None:
+        work = asyncio.create_task(asyncio.sleep(0, None))
+        replaced = BackgroundCall("toolu_1", Caller(), work, CallState.BACKGROUND)
+        current = BackgroundCall("toolu_1", Caller(), work, CallState.BACKGROUND)
+        calls = BackgroundCalls()
+        calls.add(replaced)
+        calls.add(current)
+        calls.remove(replaced)
+        assert calls.find("toolu_1") is current
+        calls.remove(current)
+        calls.remove(current)
+        assert len(calls) == 0
+
+    asyncio.run(play())
+
+
 @pytest.mark.parametrize("state", CallState)
 @pytest.mark.parametrize("event", CallEvent)
 def test_each_event_in_each_state_follows_the_table_or_raises(

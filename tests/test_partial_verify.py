@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from stepper.policy.dataflow import partial_replay
 from stepper.policy.dataflow.partial_replay import find_cell, plan_replay
 from stepper.policy.model import Cell
+from stepper.session.verification import checkpoint_code
 from tests.conftest import Notebook, Project, code, reuse_project
 from tests.test_session import UNCLOSED, Quick
 from tests.test_session import project as project  # noqa: PLC0414  (a fixture)
@@ -22,6 +25,24 @@ SLOW = "import time; time.sleep(0.55)"
 def half_second(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make `SLOW` cells slow."""
     monkeypatch.setattr(partial_replay, "QUICK_SECONDS", 0.5)
+
+
+def test_values_are_saved_to_a_new_file(tmp_path: Path) -> None:
+    path = tmp_path / "values"
+    values = {"x": 1, "lock": threading.Lock(), "text": "x" * 100}
+    for name, message in {
+        "missing": "KeyError: 'missing'",
+        "lock": "TypeError: ",
+        "text": "TooLargeError: ",
+    }.items():
+        error = checkpoint_code.save(values, ["x", name], str(path), 50)
+        assert error.startswith(message) and not path.exists()
+    assert checkpoint_code.save(values, ["x"], str(path), 50) == ""
+    namespace = {"x": 2}
+    error = checkpoint_code.save(namespace, ["x"], str(path), 50)
+    assert error.startswith("FileExistsError: ")
+    checkpoint_code.load(namespace, str(path))  # the file is kept
+    assert namespace == {"x": 1}
 
 
 uses_slow_cells = pytest.mark.usefixtures("half_second")

@@ -93,9 +93,10 @@ async def run(
 ) -> responses.RunResponse:
     """Run the pending, all or stale cells, or restore the kernel's variables.
 
-    `which` is "pending", "all", "stale" or "restore". The run stops at the first
-    failure. The finished runs and the failure are stored in `result`, if it is given.
-    Raise StepperError if the agent requested the run and the notebook is stopped.
+    `which` is "pending", "all", "stale" or "restore". For "all", the kernel is shut
+    down first, so the cells run in a new kernel. The run stops at the first failure.
+    The finished runs and the failure are stored in `result`, if it is given. Raise
+    StepperError if the agent requested the run and the notebook is stopped.
     """
     if which == "restore":
         return await restore(session, caller, progress, result)

@@ -59,6 +59,7 @@ async def get_status(
         if document.language in PYTHON_LANGUAGES:
             stale, hidden, indirect = stale_cells.collect_marks(session, document.cells)
         if session.can_run(document):
+            # The open cells include stale cells, which are known only now.
             session.journal.compare_with_notebook(document.cells)
         off_plan = _list_off_plan(session, document.cells)
         undo = find_undo_reach(session, document.cells)

@@ -8,6 +8,7 @@ changes the states of calls, which `session_state/background_call_states` define
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 import uuid
 from collections.abc import Coroutine, Iterable, Mapping
@@ -440,8 +441,8 @@ async def recover_calls(session: Session) -> None:
 
     Wait for at most RECOVERY_SECONDS, because a cell may still be running.
     """
-    long_ago = 0.0  # so that all calls are recovered at once
-    process_background_calls(session, long_ago)
+    # No grace period: all calls are recovered at once.
+    process_background_calls(session, since=-math.inf)
     tasks = [call.task for call in session.background_calls if call.is_recovered]
     if tasks:
         # A task that takes longer waits for a running cell.

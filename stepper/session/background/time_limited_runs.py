@@ -58,7 +58,8 @@ async def run_with_limit(
 
     `work` creates the coroutine that runs the cells. `owner` is the ID of the agent
     session that may wait for the background run. If the client disconnects, wait for
-    the result and record it as an undelivered report.
+    the result and record it as an undelivered report. Otherwise, the text of the result
+    begins with the undelivered reports, which then count as delivered.
     """
     call_id = caller.call_id or uuid.uuid4().hex
     caller.call_id = call_id

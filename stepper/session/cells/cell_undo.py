@@ -184,11 +184,11 @@ def complete_result(
     kernel_id: str,
     result: RestoreResult | None,
 ) -> RestoreResult:
-    """Return a kernel's result, with the names that it does not know about.
+    """Return a kernel's result, with more names that count as not restored.
 
-    These are the names that undone runs without a before-image may have changed. If the
-    kernel reported no result, these are all names that the undone runs may have
-    changed.
+    These are the names that undone runs without a before-image may have changed. If
+    `result` is None because the kernel reported no result, these are all names that the
+    undone runs may have changed.
     """
     unknown = request.runs
     reason = undo_report.NO_REPORT
@@ -342,9 +342,9 @@ def explain_removed_name(
     `removed` are the names that were removed before `cell` ran, with the undone runs.
     `cells` are all cells of the notebook.
     """
-    name = str(fault.attributes.get("name", ""))
     if fault.ename != "NameError":
         return fault
+    name = str(fault.attributes.get("name", ""))
     # Cells below are undone again before the next version of this cell runs.
     cells_above = [other for other in cells if other.index < cell.index]
     history = session.journal.run_history
@@ -354,23 +354,38 @@ def explain_removed_name(
             name, undone_numbers, session.state.commands
         )
         return replace(fault, suggestion=suggestion)
-    if name not in removed:
-        cells_below = [other for other in cells if other.index > cell.index]
-        numbers_below = history.find_undone_cells(name, cells_below)
-        if not numbers_below:
-            return fault
-        suggestion = undo_report.format_removed_below(name, numbers_below[0])
-        return replace(fault, suggestion=suggestion)
-    binding_run = session.state.find_run(min(removed[name]))
+    if name in removed:
+        first_run = min(removed[name])
+        return _explain_removal(session, fault, name, first_run, cell, cells)
+    cells_below = [other for other in cells if other.index > cell.index]
+    numbers_below = history.find_undone_cells(name, cells_below)
+    if not numbers_below:
+        return fault
+    suggestion = undo_report.format_removed_below(name, numbers_below[0])
+    return replace(fault, suggestion=suggestion)
+
+
+def _explain_removal(
+    session: Session,
+    fault: Fault,
+    name: str,
+    first_run: int,
+    cell: Cell,
+    cells: Sequence[Cell],
+) -> Fault:
+    """Return a fault with an explanation: its name was removed with undone runs.
+
+    `first_run` is the number of the first of these runs. Return the fault unchanged if
+    the journal does not contain this run.
+    """
+    binding_run = session.state.find_run(first_run)
     if binding_run is None:
         return fault
     if binding_run.cell_id == cell.id:
         sentences = [undo_report.format_removed_name(name), fault.suggestion]
         return replace(fault, suggestion="; ".join(filter(None, sentences)))
-    number = 0  # the cell was deleted
-    for other in cells:
-        if other.id == binding_run.cell_id:
-            number = other.number
+    numbers = {other.id: other.number for other in cells}
+    number = numbers.get(binding_run.cell_id, 0)  # 0 for a deleted cell
     suggestion = undo_report.format_removed_below(name, number)
     return replace(fault, suggestion=suggestion)
 
@@ -395,9 +410,9 @@ async def undo_deleted_cells(
     session.journal.update_run_history()
     sentences = []
     # A cell may use values of a cell above it, so the later cell is undone first.
-    for cell_id, own_runs in sorted(
-        deleted.items(), key=lambda item: item[1][0].run, reverse=True
-    ):
+    first_runs = {cell_id: own_runs[0].run for cell_id, own_runs in deleted.items()}
+    for cell_id in sorted(deleted, key=first_runs.__getitem__, reverse=True):
+        own_runs = deleted[cell_id]
         request = undone_runs.select_restore_after_deletion(
             cells,
             own_runs,
@@ -414,12 +429,11 @@ async def undo_deleted_cells(
         if restore is None:
             text = undo_report.format_lost_deletion(number, asks_again=not before_run)
             sentences.append(text)
-            if not before_run:
-                break
-        result = complete_result(session, request, kernel.id, restore)
-        _log_restore(
-            session, request, result, session.state.next_run, kernel.id, cell_id
-        )
+        if restore is not None or before_run:
+            result = complete_result(session, request, kernel.id, restore)
+            _log_restore(
+                session, request, result, session.state.next_run, kernel.id, cell_id
+            )
         if restore is None:
             break
         sentences.append(undo_report.format_deletion(number, result))

@@ -33,8 +33,9 @@ async def undo(
 
     `cell_name` is the number or the ID of the cell, or None for the last run. The
     response lists the restored values. Raise StepperError, before anything is undone,
-    if undo is off, no kernel or a cell is running, or the kernel does not keep the
-    state. Also raise StepperError if the kernel does not report a result.
+    if the undo is impossible, for example because undo is off, no kernel or a cell is
+    running, or the kernel does not keep the state. Also raise StepperError if the
+    kernel does not report a result.
     """
     _check_ready(session, caller)
     next_run = session.state.next_run

@@ -221,8 +221,8 @@ class BackgroundCall:
         if waker in self.wakers:
             self.wakers.remove(waker)
 
-    def take_wakers(self, other: BackgroundCall) -> None:
-        """Share the waiting clients of another call with the same ID."""
+    def share_wakers(self, other: BackgroundCall) -> None:
+        """Use the list of waiting clients of another call with the same ID."""
         self.wakers = other.wakers
 
     def release_wakers(self) -> None:

@@ -52,17 +52,17 @@ class BackgroundCalls:
         """
         replaced = self._calls.get(call.id)
         if replaced is not None:
-            call.take_wakers(replaced)
+            call.share_wakers(replaced)
         self._calls[call.id] = call
 
     def remove(self, call: BackgroundCall) -> None:
-        """Remove a call after its result was delivered."""
-        self._calls.pop(call.id, None)
+        """Remove a call, unless it was already removed or replaced."""
+        if self.is_current(call):
+            del self._calls[call.id]
 
     def finish(self, call: BackgroundCall) -> None:
         """Remove a call that finished while its client waited, and remember its ID."""
-        if self.is_current(call):
-            self.remove(call)
+        self.remove(call)
         self._finished_ids.append(call.id)
 
     def has_finished(self, call_id: str) -> bool:

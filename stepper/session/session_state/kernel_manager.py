@@ -278,8 +278,8 @@ class KernelManager:
     async def _wait_until_reachable(self, kernel: Kernel) -> None:
         """Wait up to RECONNECT_SECONDS until the kernel can be reached.
 
-        Raise KernelError if the kernel stays unreachable. Raise it without waiting if
-        the kernel needs a takeover or has an unfinished run.
+        Raise KernelError if the kernel stays unreachable. Raise KernelError without
+        waiting if the kernel needs a takeover or has an unfinished run.
         """
         deadline = time.monotonic() + RECONNECT_SECONDS
         while True:
@@ -424,7 +424,7 @@ class KernelManager:
         If there is no kernel, cancel a pending request for a kernel. stepper only
         disconnects from a kernel that it did not start. If the variables are lost,
         record `reason` as the reason. Raise KernelError if the kernel may still be
-        running.
+        running, or if the request cannot be cancelled.
         """
         kernel = self.kernel
         self.kernel = None
@@ -488,9 +488,9 @@ class KernelManager:
         )
 
     def _explain_backend_change(self) -> str:
-        """Return a text if the next kernel cannot start or runs on this machine.
+        """Return a text if the next kernel cannot start or will run on this machine.
 
-        This is for a kernel that runs on another machine. Return an empty string if the
+        The current kernel runs on another machine. Return an empty string if the
         configuration still selects a backend.
         """
         try:

@@ -338,13 +338,14 @@ class OutputWriter:
                 pending_outputs,
             )
         except NotebookError as error:
-            size = len(str(message["content"].get("text", "")))
+            character_count = len(str(message["content"].get("text", "")))
+            shown_count = 0 if character_count else 1  # 1 for an output without text
             self.journal.log(
                 journal_events.LateOutput(
                     at=format_now(),
                     **vars(target),
-                    characters=size,
-                    shows=int(not size),
+                    characters=character_count,
+                    shows=shown_count,
                     updates=0,
                     left_out=displayed.left_out,
                     displays=displayed.displays,

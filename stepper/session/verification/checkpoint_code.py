@@ -44,11 +44,15 @@ def save(
 ) -> str:
     """Save the values of names to a new file.
 
-    Return an error message if this fails, or else an empty string.
+    Return an error message if this fails, or else an empty string. If values cannot be
+    saved, remove the file; a file that existed before is kept.
     """
     try:
         values = {name: namespace[name] for name in names}
         file = LimitedFile(path, max_bytes)
+    except (KeyError, OSError) as error:
+        return f"{type(error).__name__}: {error}"
+    try:
         try:
             pickle.Pickler(file, protocol=5).dump(values)
         finally:

@@ -99,9 +99,10 @@ class ReplayFindings:
         return [cell for cell in self.cells if cell.index not in skipped]
 
     def select_differing(self) -> list[Cell]:
-        """Return the cells that differ from the recording.
+        """Return the cells that differ from the recording for an unknown reason.
 
-        If only times differ, a further replay is not needed to find the reason.
+        A further replay may show that their outputs are nondeterministic. Cells that
+        are already known to be nondeterministic are left out.
         """
         final_verdicts = (*REPRODUCING, ReplayVerdict.UNSTABLE)
         return [
@@ -171,9 +172,10 @@ def update_differences(
     compare_pixels: PixelComparison,
     cells: Sequence[Cell],
 ) -> None:
-    """Compare the outputs of the replays with the recorded outputs.
+    """Compare outputs of the replays with the recorded outputs.
 
-    Cells that failed, did not run or have no recorded outputs are not compared.
+    This sets the differences of the compared cells in `findings`. Cells that failed,
+    did not run or have no recorded outputs are not compared.
     """
     packages = find_changed_packages(session, findings)
     is_redrawn = any(

@@ -103,7 +103,8 @@ class PartialReplayPlanner:
         """Save values of the live kernel in a folder, and return the plan.
 
         A cell whose values cannot be saved is replayed: this is reported to `progress`,
-        and a new plan is made. Raise StepperError if there is no live kernel.
+        and a new plan is made. Raise StepperError if there is no live kernel, or if the
+        code that saves the values fails.
         """
         kernel = await checkpoints.get_live_kernel(self.session)
         self.is_live = self.session.journal.run_history.kernel == kernel.id
