@@ -31,6 +31,7 @@ from stepper.policy.dataflow.run_history import History
 from stepper.policy.dataflow.statement_flow import (
     find_affected_names,
     list_statements,
+    list_texts,
 )
 from stepper.policy.journal_events import RunEnded, RunsUndone
 from stepper.policy.model import Cell, Outcome, Verdict
@@ -159,6 +160,22 @@ def test_names_read_bound_and_changed_by_a_source(
         {*binds.split()},
         {*changes.split()},
     )
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "x" + " + x" * 400,
+        "if x:\n    y = 1\n" + 400 * "elif x:\n    y = 1\n",
+        "y = x" + ".strip()" * 600,
+    ],
+)
+def test_deeply_nested_source(source: str) -> None:
+    usage = name_analysis.analyze_source(source)
+    texts = list_texts(usage)
+    assert find_affected_names(usage, BindingTable().resolve_usage, ["x"]) >= {"x"}
+    assert list_texts(name_analysis.analyze_source(source)) == texts
+    assert texts and texts.isdisjoint(list_texts(name_analysis.analyze_source("x")))
 
 
 def test_import_of_a_module_that_the_cell_has_written() -> None:

@@ -125,7 +125,10 @@ class Diagnosis(Protocol):
         return False
 
     def list_saved_figures(self, run: int) -> list[str]:
-        """Return the paths of the saved figures of the run with a number, in order."""
+        """Return the paths of the saved figures of a run, in order.
+
+        `run` is the number of the run.
+        """
         return []
 
     def list_figure_lines(

@@ -95,8 +95,8 @@ def analyze_tree(
     result is False.
     """
     visitor = _NameVisitor(source, transform)
-    _record_results(visitor.usage, tree.body, has_last=has_last)
     try:
+        _record_results(visitor.usage, tree.body, has_last=has_last)
         visitor.visit_all(tree.body)
     except RecursionError:
         visitor.usage.python = False

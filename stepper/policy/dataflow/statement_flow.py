@@ -45,8 +45,8 @@ DYNAMIC_FUNCTIONS = frozenset(("exec", "globals", "locals", "vars"))
 class Statement(NamedTuple):
     """A top-level statement of a cell.
 
-    `text` is the same for statements that differ only in formatting. `certain_binds`
-    are names that the statement binds each time it runs. `required_names` are names
+    `text` is the text of `_format_node`, for comparing statements. `certain_binds` are
+    names that the statement binds each time it runs. `required_names` are names
     that must be bound before the cell runs, because no earlier statement mentions them.
     """
 
@@ -70,7 +70,9 @@ def list_statements(usage: NameUsage) -> list[Statement]:
 def _analyze_statements(usage: NameUsage) -> list[Statement]:
     """Parse the source of a usage, and analyze each top-level statement."""
     source_tree = parse_source(usage.source, usage.transform)
-    nodes = source_tree.tree.body if source_tree else []
+    if source_tree is None:
+        return []
+    nodes = source_tree.tree.body
     statements = []
     mentioned = set[str]()
     binds_any = False
@@ -93,11 +95,21 @@ def _analyze_statements(usage: NameUsage) -> list[Statement]:
         binds_any |= statement_usage.star
         binds_any |= not DYNAMIC_FUNCTIONS.isdisjoint(statement_usage.reads)
         statement_usage.mentions.clear()
-        statement = Statement(
-            ast.dump(node), statement_usage, certain_binds, required_names
-        )
+        text = _format_node(node, source_tree.text)
+        statement = Statement(text, statement_usage, certain_binds, required_names)
         statements.append(statement)
     return statements
+
+
+def _format_node(node: ast.stmt, source: str) -> str:
+    """Return a text that is the same for statements that differ only in formatting.
+
+    If the statement is nested too deeply, return its part of `source`.
+    """
+    try:
+        return ast.dump(node)
+    except RecursionError:
+        return ast.get_source_segment(source, node) or ""
 
 
 def _list_certain_binds(node: ast.stmt, usage: NameUsage) -> frozenset[str]:

@@ -198,8 +198,9 @@ class KernelManager:
     ) -> Kernel:
         """Return the running kernel, or start one with the environment `environ`.
 
-        Raise KernelError if the kernel cannot start or cannot be reached, and
-        RequestInterruptedError if the wait is interrupted or `disconnected` is set.
+        Raise KernelError if the kernel cannot start or cannot be reached. Raise
+        RequestInterruptedError if the start is interrupted, or if a wait in a queue or
+        for another client is interrupted or `disconnected` is set during this wait.
         """
         while self.kernel is not None:
             kernel = self.kernel
@@ -218,8 +219,9 @@ class KernelManager:
     ) -> Kernel:
         """Start a kernel, log its start and add notices for the next report.
 
-        Raise KernelError if the kernel cannot start, and RequestInterruptedError if the
-        start is interrupted or `disconnected` is set.
+        Raise KernelError if the kernel cannot start. Raise RequestInterruptedError if
+        the start is interrupted, or `disconnected` is set while the kernel is queued. A
+        kernel that started nevertheless is kept.
         """
         self.is_starting = True
         self._start_cancelled = False
