@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from stepper import __version__
-from stepper.common import wire_format
+from stepper.common import hook_paths, wire_format
 from stepper.common.errors import StepperError
 from stepper.common.paths import (
     Paths,
@@ -556,6 +556,23 @@ def test_uninstall_leaves_an_empty_folder_empty(tmp_path, kernel):
         assert snapshot(repo) == before
         uninstall_from(repo)
         assert snapshot(repo) == before
+
+
+def test_uninstall_removes_the_socket_folder_in_the_project(
+    tmp_path, kernel, monkeypatch
+):
+    """The folder is in the project if no other folder is usable."""
+    repo = tmp_path / "repo"
+    repo.mkdir()
+    setup(repo, kernel=kernel)
+    occupied = tmp_path / f"stepper-{os.getuid()}"
+    occupied.write_text("")
+    monkeypatch.setattr(hook_paths, "RUNTIME_ROOTS", (str(tmp_path),))
+    paths = Paths(str(repo))
+    Path(paths.runtime).mkdir(parents=True)
+    assert Path(paths.runtime) == repo / ".stepper/run/s"
+    uninstall_from(repo)
+    assert list(repo.iterdir()) == []
 
 
 def test_later_user_edits_survive_uninstall(repo, kernel):

@@ -120,20 +120,18 @@ def _get_paths() -> Paths | None:
 def _find_notebook(paths: Paths, name: str | None) -> str | None:
     """Return the path of a notebook by its name, or None if it does not exist.
 
-    The name may also be a path. Without a name, return the path of the current
-    notebook.
+    The name may also be a path from the current folder. Without a name, return the path
+    of the current notebook.
     """
     if not name:
         return _find_current_notebook(paths)
-    path_in_folder = os.path.join(get_current_folder(), name)
-    if os.path.isfile(path_in_folder):
-        return path_in_folder
     stem = name.removesuffix(SUFFIX)
     for notebook_name, path in _list_notebooks(paths).items():
         # The name may leave out folders: `c` or `b/c` for `a/b/c`.
         if f"/{notebook_name}".endswith(f"/{stem}"):
             return path
-    return None
+    path_in_folder = os.path.join(get_current_folder(), stem + SUFFIX)
+    return path_in_folder if os.path.isfile(path_in_folder) else None
 
 
 def _find_current_notebook(paths: Paths) -> str | None:

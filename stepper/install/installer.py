@@ -252,8 +252,8 @@ def _link_command(paths: Paths, options: argparse.Namespace) -> None:
 def _use_environment(paths: Paths, options: argparse.Namespace) -> None:
     """Complete the environment.
 
-    If the environment was replaced, also compile the hook's client, and stop the
-    daemons of the former environment.
+    If the environment was replaced, also compile the hook's client (not for an editable
+    installation), and stop the daemons of the former environment.
     """
     change = "created" if options.remade else "unchanged"
     print_line("environment", f"{change}: .stepper/env (stepper {__version__})")

@@ -79,7 +79,9 @@ def configure_client(
 def add_entry(paths: Paths, name: str) -> str:
     """Add stepper's entry to a client's file.
 
-    Return "created", "updated" or "unchanged".
+    Also write the scripts that an entry starts. Before the file changes, record its
+    original text, and copy a user's file that contains no entry of stepper yet. Return
+    "created", "updated" or "unchanged".
 
     Raises:
         StepperError: The user did not set up stepper in this project, or the file

@@ -324,6 +324,7 @@ def _remove_home(paths: Paths, record: Record) -> None:
     if not ((home / "journal").exists() or (home / "figures").exists()):
         remove(home / "renamed.json")  # names the journals and figures
     _remove_runtime_folder(Path(paths.runtime))
+    remove_empty(home / "run")  # contains the sockets if no other folder is usable
     if not home.is_dir():
         return
     if remove_empty(home):

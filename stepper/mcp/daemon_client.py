@@ -23,7 +23,7 @@ from stepper.hook import daemon_client
 from stepper.mcp.mcp_wording import translate
 
 MAX_THREADS = 250  # of each limiter
-LONG_COMMANDS = ("cell run", "cell add", "run", "eval", "new")
+LONG_COMMANDS = ("cell run", "cell add", "run", "eval", "new", "verify")
 
 
 class Limiters(NamedTuple):

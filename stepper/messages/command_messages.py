@@ -92,7 +92,10 @@ class ResumeCommand:
 
 
 def list_resume_commands(state: State) -> list[ResumeCommand]:
-    """Return the commands that resume a notebook, as they are typed in a terminal."""
+    """Return the commands that resume a notebook, as they are typed in a terminal.
+
+    `restore` is only listed if variables were lost.
+    """
     commands = []
     for name, template in RESUME_EFFECTS.items():
         if name == "restore" and not state.lost_reason:

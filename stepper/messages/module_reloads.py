@@ -43,8 +43,14 @@ def format_module_changes(changes: ModuleChanges, notebook: str) -> list[str]:
         modules = format_count(hidden_count, "more changed module")
         verb = "was" if hidden_count == 1 else "were"
         lines.append(f"Warning: {modules} {verb} not reloaded.")
+    return lines + _format_lost_names(changes)
+
+
+def _format_lost_names(changes: ModuleChanges) -> list[str]:
+    """Return the warnings on names that reloaded modules no longer define."""
     # The kernel sent these lists, which may be invalid.
     lost_names = [pair for pair in changes.lost if len(pair) == 2]
+    lines = []
     for name, module_name in lost_names[:MAX_MODULES]:
         shown = one_line(name, 60)
         lines.append(

@@ -103,7 +103,10 @@ def format_system_prompt(
 
 
 def _join_names(descriptions: Mapping[str, str], labels: Mapping[str, str]) -> str:
-    """Return names with their descriptions; at most MAX_NAMES are named."""
+    """Return names with their descriptions; at most MAX_NAMES are named.
+
+    If there are no names, return the label `nothing`.
+    """
     shown = [
         f"{one_line(name, 60)} ({one_line(description, 60)})"
         for name, description in [*descriptions.items()][:MAX_NAMES]
