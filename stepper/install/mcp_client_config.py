@@ -57,15 +57,7 @@ def configure_client(
             "stepper mcp --http PORT",
         )
     if not install:
-        lines = _format_entry(client, paths.project)
-        file = client.display_path
-        if not client.for_user:
-            file = f"{client.file} of {paths.project}"
-        install_hint = " To add them, use `--install`."
-        if client.is_on_windows:
-            install_hint = ""
-        text = f"{lines}\n\nThese lines belong in {file}.{install_hint} {client.note}"
-        return {"text": text.rstrip()}
+        return {"text": _format_instructions(client, paths.project)}
     if client.is_on_windows:
         raise StepperError(
             f"{client.file} is a file on Windows, which this command does not change",
@@ -74,6 +66,19 @@ def configure_client(
     change = add_entry(paths, name)
     text = f"{client.display_path}: {change}. {client.note}"
     return {"text": text.rstrip()}
+
+
+def _format_instructions(client: Client, project: str) -> str:
+    """Return the lines for a client's file, and sentences on how to add them."""
+    lines = _format_entry(client, project)
+    file = client.display_path
+    if not client.for_user:
+        file = f"{client.file} of {project}"
+    install_hint = " To add them, use `--install`."
+    if client.is_on_windows:
+        install_hint = ""
+    text = f"{lines}\n\nThese lines belong in {file}.{install_hint} {client.note}"
+    return text.rstrip()
 
 
 def add_entry(paths: Paths, name: str) -> str:

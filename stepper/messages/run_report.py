@@ -627,6 +627,21 @@ def format_error(error: StepperError) -> Report:
     return format_not_run(error.message, error.hint)
 
 
+def _format_earlier_run(summary: RunSummary, output_limit: int) -> list[str]:
+    """Return the paragraphs on a run before the last one, with shortened output.
+
+    `output_limit` is the maximum length of the output.
+    """
+    parts = [_format_headline(summary)]
+    parts += _format_notes(summary)
+    parts += summary.modules
+    parts += _format_unmet(summary)
+    parts += format_outputs(
+        summary.outputs, output_limit, completeness=summary.completeness
+    )
+    return parts
+
+
 def format_runs(
     runs: Sequence[RunSummary],
     planned_count: int,
@@ -653,15 +668,7 @@ def format_runs(
         f" top{unknown_result}."
     ]
     for summary in runs[:-1]:
-        parts.append(_format_headline(summary))
-        parts += _format_notes(summary)
-        parts += summary.modules
-        parts += _format_unmet(summary)
-        parts += format_outputs(
-            summary.outputs,
-            TEXT_LIMIT // len(runs),
-            completeness=summary.completeness,
-        )
+        parts += _format_earlier_run(summary, TEXT_LIMIT // len(runs))
     parts.append(last.text)
     not_run_count = planned_count - len(runs) - unknown_count
     if not_run_count > 0:

@@ -37,13 +37,6 @@ def format_next_start(
     restored. `comment` starts a comment. The list is empty if the run changed nothing
     but files.
     """
-    restorable_names: list[str] = []
-    removable_names: list[str] = []
-    for name, change in facts.changes.items():
-        if name in facts.unprotected:
-            continue
-        names = removable_names if change == NEW else restorable_names
-        names.append(name)
     exceptions = [
         _format_unprotected(name, value) for name, value in facts.unprotected.items()
     ]
@@ -51,6 +44,33 @@ def format_next_start(
     if has_files:
         unrestored_names.append("files")
     unrestored_text = ", ".join(unrestored_names)
+    actions = _describe_actions(facts, seconds, comment)
+    if actions:
+        text = "the next version starts from the state before this cell ran: "
+        text += ", ".join(actions)
+        if unrestored_names:
+            text += f"; not restored: {unrestored_text}"
+        return [text]
+    if exceptions:
+        return [
+            f"not restored before the next version of this cell runs: {unrestored_text}"
+        ]
+    return []
+
+
+def _describe_actions(facts: UndoFacts, seconds: float, comment: str) -> list[str]:
+    """Return clauses on the names that will be restored and removed.
+
+    After a run of at least LONG_SECONDS, the clause on removed names says how to keep
+    them. The arguments are those of `format_next_start`.
+    """
+    restorable_names: list[str] = []
+    removable_names: list[str] = []
+    for name, change in facts.changes.items():
+        if name in facts.unprotected:
+            continue
+        names = removable_names if change == NEW else restorable_names
+        names.append(name)
     actions = []
     if restorable_names:
         actions.append(f"{_join_names(restorable_names)} will be restored")
@@ -63,17 +83,7 @@ def format_next_start(
                 f" `{comment} stepper: keep`)"
             )
         actions.append(removal)
-    if actions:
-        text = "the next version starts from the state before this cell ran: "
-        text += ", ".join(actions)
-        if unrestored_names:
-            text += f"; not restored: {unrestored_text}"
-        return [text]
-    if exceptions:
-        return [
-            f"not restored before the next version of this cell runs: {unrestored_text}"
-        ]
-    return []
+    return actions
 
 
 def _format_unprotected(name: str, value: Unprotected) -> str:
