@@ -43,7 +43,10 @@ class NotebookFile(pytest.File):
     verdicts: dict[str, CellVerdict] | None = None  # by the name of the test
 
     def collect(self) -> Iterator[CellTest]:
-        """Yield a test for each code cell that runs."""
+        """Yield a test for each code cell that runs.
+
+        Raise CollectError if the notebook can't be read.
+        """
         from stepper.common.errors import StepperError
         from stepper.notebooks.notebook_file import IpynbFile
         from stepper.policy.changed_cells import select_runnable

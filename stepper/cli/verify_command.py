@@ -287,7 +287,10 @@ def _run_with_daemon(call: VerifyCall, project: str) -> None:
     interrupt_handler = InterruptHandler(runs_code=True)
 
     def send(notebook: str | None) -> VerifyResult:
-        """Let the daemon replay a notebook, or the current one, and wait for it."""
+        """Let the daemon replay a notebook, or the current one; return the result.
+
+        Raise StepperError if the replay fails, or after Ctrl-C.
+        """
         if interrupt_handler.interrupted:
             raise StepperError(NOT_STARTED)
         payload = json.dumps({**call.options, "notebook": notebook})

@@ -220,7 +220,10 @@ def is_daemon_listening(paths: Paths) -> bool:
 
 
 def _check_config(paths: Paths) -> str:
-    """Check that the configuration is valid; return the path of its file, if any."""
+    """Return the path of the configuration file, or a text if there is none.
+
+    Raise StepperError if the configuration is invalid.
+    """
     try:
         load_limits(paths)
     except UsageError as error:
@@ -232,7 +235,11 @@ def _check_config(paths: Paths) -> str:
 
 
 def _check_interpreter(paths: Paths) -> str:
-    """Check that the kernel's interpreter runs; return its path and version."""
+    """Return the path and version of the kernel's interpreter.
+
+    Raise StepperError if the user has not accepted the interpreter, or if it does not
+    run or is too old.
+    """
     python = find_kernel_python(paths)
     if is_untrusted_python(paths, python):
         raise StepperError(
@@ -245,9 +252,9 @@ def _check_interpreter(paths: Paths) -> str:
 
 
 def _check_ipykernel(paths: Paths) -> str:
-    """Check that the kernel's interpreter can import ipykernel.
+    """Return a text on the ipykernel that kernels use: the project's or stepper's own.
 
-    stepper's own copy is sufficient.
+    Raise StepperError if there is neither, or if the interpreter can't be checked.
     """
     python = find_kernel_python(paths)
     if is_untrusted_python(paths, python):
@@ -275,7 +282,11 @@ def _check_ipykernel(paths: Paths) -> str:
 
 
 def _check_hook_script(paths: Paths) -> str:
-    """Check the hook script and the environment that the script uses."""
+    """Return a description of the hook script.
+
+    Raise StepperError if the script, or the environment that it uses, is missing,
+    outdated or not accepted.
+    """
     description = _check_script_file(paths)
     env = paths.active_env
     # `.stepper/env`, which should lead to the environment in the user's state folder.
@@ -308,9 +319,10 @@ def _check_hook_script(paths: Paths) -> str:
 
 
 def _check_script_file(paths: Paths) -> str:
-    """Check the file of the hook script, and return its description.
+    """Return a description of the hook script's file.
 
-    In an MCP-only installation, check the script that the clients start.
+    In an MCP-only installation, this is the script that the clients start. Raise
+    StepperError if the file is missing, not executable or from another version.
     """
     if is_plugin_installation(paths):
         return "from the plugin"
@@ -336,7 +348,11 @@ def _check_script_file(paths: Paths) -> str:
 
 
 def _check_hooks(paths: Paths) -> str:
-    """Check that hooks are enabled and that stepper's hooks are installed."""
+    """Return a text on stepper's hooks, which the project or the plugin provides.
+
+    Raise StepperError if hooks are disabled, or if stepper's hooks are missing or
+    outdated.
+    """
     if is_mcp_only(paths):
         return f"{NOT_INSTALLED}: cells run only through MCP"
     uses_plugin = is_plugin_installation(paths)
@@ -422,7 +438,10 @@ def _check_mode(paths: Paths) -> str:
 
 
 def _check_skills(paths: Paths) -> str:
-    """Check that all skills are installed and from this version of stepper."""
+    """Return a text on the installed skills.
+
+    Raise StepperError if a skill is missing or from another version of stepper.
+    """
     if is_mcp_only(paths):
         return NOT_INSTALLED
     if is_plugin_installation(paths):
@@ -458,7 +477,10 @@ def _check_skills(paths: Paths) -> str:
 
 
 def _check_personal_skills(paths: Paths) -> str:
-    """Check that no personal skill of the user overrides a skill of stepper."""
+    """Return a text on the user's personal skills.
+
+    Raise StepperError if one of them overrides a skill of stepper.
+    """
     if is_mcp_only(paths):
         return "not relevant (--mcp-only installs no skills)"
     folder = permission_mode_check.get_config_folder() / "skills"
@@ -477,7 +499,10 @@ def _check_personal_skills(paths: Paths) -> str:
 
 
 def _check_mcp(paths: Paths) -> str:
-    """Check the package of the MCP server; return a text on the configured clients."""
+    """Return a text on the configured MCP clients.
+
+    Raise StepperError if MCP support was installed, but the package `mcp` is missing.
+    """
     record = read_install_record(paths.environment_checkout)
     if not record.get("mcp"):
         command = format_install_command(paths, options=" --mcp")
@@ -497,7 +522,10 @@ def _check_mcp(paths: Paths) -> str:
 
 
 def _check_socket(paths: Paths) -> str:
-    """Check that only the user can access the socket; return the daemon's state."""
+    """Return the path of the socket and the state of the daemon.
+
+    Raise StepperError if other users could access the socket, or if it can't be used.
+    """
     for folder in (os.path.dirname(paths.runtime), paths.runtime):
         try:
             status = os.lstat(folder)
@@ -526,7 +554,10 @@ def _check_socket(paths: Paths) -> str:
 
 
 def _check_command(paths: Paths) -> str:
-    """Check the command `stepper` of the user's shell, which --link installs."""
+    """Return a text on the command `stepper` of the user's shell (`--link`).
+
+    Raise StepperError if stepper's script is from another version or not executable.
+    """
     state = user_script.get_script_state()
     path = user_script.get_script_path()
     command = format_install_command(paths, options=" --link")
@@ -544,7 +575,10 @@ def _check_command(paths: Paths) -> str:
 
 
 def _check_jupyter(paths: Paths) -> str:
-    """Check that all running Jupyter servers reload changed notebooks."""
+    """Return a text on the running Jupyter servers that serve the project.
+
+    Raise StepperError if one of these servers does not reload changed notebooks.
+    """
     try:
         from stepper.messages import attached_clients
         from stepper.notebooks import jupyter_saves
@@ -566,7 +600,7 @@ def _check_jupyter(paths: Paths) -> str:
 
 
 def _check_kernel_backends(paths: Paths) -> list[Check]:
-    """Check the configured kernel backends.
+    """Return the results of the checks of the configured kernel backends.
 
     Only backends that the user accepted are contacted.
     """

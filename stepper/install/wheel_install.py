@@ -66,7 +66,12 @@ def main() -> int:
 
 
 def install(arguments: list[str]) -> int:
-    """Run install.sh with arguments; return the exit code."""
+    """Run install.sh with arguments; return the exit code.
+
+    Raises:
+        UsageError: The arguments contain `--editable`, but there is no checkout.
+        StepperError: The installed files can't be packed as a wheel.
+    """
     # An editable installation uses its checkout.
     if not (PACKAGE / "assets").is_dir():
         command = [SHELL, str(PACKAGE.parent / "install.sh"), *arguments]

@@ -136,6 +136,9 @@ class ProjectServer:
 
         Over standard I/O, this also subscribes a client with a protocol version until
         2025 to changes of the list.
+
+        Raises:
+            MCPError: The daemon can't list the notebooks.
         """
         try:
             result = await resources.list_resources(self.get_daemon(ctx))
@@ -184,7 +187,12 @@ class ProjectServer:
     async def get_prompt(
         self, ctx: Context, params: GetPromptRequestParams
     ) -> GetPromptResult:
-        """Return the text of a prompt as a message of the user."""
+        """Return the text of a prompt as a message of the user.
+
+        Raises:
+            MCPError: The name or an argument is wrong, or the daemon can't return the
+                status.
+        """
         daemon = self.get_daemon(ctx)
         try:
             return await prompts.get_prompt(daemon, params.name, params.arguments or {})

@@ -264,7 +264,11 @@ async def _execute_code(tool_call: ToolCall) -> CallToolResult:
 
 
 async def _list_notebooks(tool_call: ToolCall) -> CallToolResult:
-    """Return a page of the notebooks that match the filter."""
+    """Return a page of the notebooks that match the filter.
+
+    Raises:
+        UsageError: The page does not exist.
+    """
     request = DaemonRequest()
     notebooks = await tool_call.send_arguments(request)
     text_filter = tool_call.arguments.get("filter", "")
@@ -397,6 +401,9 @@ async def _control_kernel(tool_call: ToolCall) -> CallToolResult:
     """Start, interrupt, undo, restart or shut down the kernel of a notebook.
 
     If the call has a `place`, first select this kernel backend for the notebook.
+
+    Raises:
+        UsageError: An argument does not apply to the action, or there is no notebook.
     """
     _check_action_arguments(tool_call)
     status = await tool_call.daemon.ask(
