@@ -80,7 +80,7 @@ class EarlierRun:
     error: dict[str, Any] | None = None
 
     def add_message(self, message: dict[str, Any]) -> None:
-        """Add a message of the execution."""
+        """Add a message of the execution, and update `is_finished` and `error`."""
         if self.lost is not None:
             self.lost.handle_message(message)
             self.is_finished = self.is_finished or self.lost.is_idle
@@ -251,6 +251,7 @@ class RunningExecution:
         loss_note = f"{lost_output} could not be recovered: {reason}"
         messages = helper_loader.iterate_recorded_messages(facts)
         for position, message in enumerate(messages):
+            # The messages after the head were recorded after those that were lost.
             if lost_bytes and position == record.get("head"):
                 content = {"name": "stderr", "text": f"… {loss_note} …\n"}
                 self.handle_message(_build_message("stream", content))

@@ -81,8 +81,9 @@ class NotebookLauncher:
     async def attach(self) -> Kernel | Death | None:
         """Return the kernel that an earlier daemon started.
 
-        Return how the kernel died if it is dead or cannot be reconnected, or None if
-        there was no kernel. No request is sent to the kernel.
+        Return how the kernel died if it is dead, a Death with the reason if stepper
+        cannot reconnect to it, or None if there was no kernel. No request is sent to
+        the kernel.
         """
         kind = self._get_recorded_kind()
         if not kind:

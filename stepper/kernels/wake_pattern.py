@@ -49,6 +49,29 @@ class WakeWatcher:
             return
         elapsed = time.monotonic() - self.started_at
         budget = ADVANCE_SECONDS + TIME_SHARE * elapsed - self.search_seconds
+        searched_text = self._join_lines(stream, text)
+        # The time until the first candidate is short and does not count.
+        first_candidate_at = None
+        for begin, line in self._find_candidates(searched_text):
+            now = time.monotonic()
+            if first_candidate_at is None:
+                first_candidate_at = now
+            if now - first_candidate_at > budget:
+                self.skipped_characters += len(searched_text) - begin
+                break
+            if self._has_required_texts(line) and self.pattern.regex.search(line):
+                self.matched_line = line
+                break
+        if first_candidate_at is not None:
+            self.search_seconds += time.monotonic() - first_candidate_at
+
+    def _join_lines(self, stream: str, text: str) -> str:
+        """Return the text to search, and store the incomplete last line of a stream.
+
+        `text` continues the stored line of the last call. Escape sequences are removed,
+        and a carriage return ends a line. The incomplete line is also searched, unless
+        the text that follows it could prevent a match.
+        """
         text = self.incomplete_lines.get(stream, "") + text
         if "\x1b" in text:
             text = ESCAPES.sub("", text)
@@ -57,20 +80,7 @@ class WakeWatcher:
         self.incomplete_lines[stream] = text[end : end + MAX_LINE]
         if self.pattern.matches_longer_lines:
             end += MAX_LINE
-        # The time until the first candidate is short and does not count.
-        first_candidate_at = None
-        for begin, line in self._find_candidates(text[:end]):
-            now = time.monotonic()
-            if first_candidate_at is None:
-                first_candidate_at = now
-            if now - first_candidate_at > budget:
-                self.skipped_characters += min(end, len(text)) - begin
-                break
-            if self._has_required_texts(line) and self.pattern.regex.search(line):
-                self.matched_line = line
-                break
-        if first_candidate_at is not None:
-            self.search_seconds += time.monotonic() - first_candidate_at
+        return text[:end]
 
     def _find_candidates(self, text: str) -> Iterator[tuple[int, str]]:
         """Yield the lines that may match, each with its position in the text."""
