@@ -234,6 +234,15 @@ def test_size_of_an_omitted_display_is_in_bytes() -> None:
     assert "text/plain of 4,000 bytes" in note["text"]
 
 
+def test_long_name_of_an_error_is_shortened() -> None:
+    area = OutputArea(10_000)
+    content = {"ename": "E" * 100_000, "evalue": "x", "traceback": ["x"]}
+    area.add_message({"msg_type": "error", "header": {}, "content": content})
+    rendered = area.render()
+    assert len(json.dumps(rendered.outputs)) < 10_000
+    assert rendered.omitted.characters == 100_000 - 200
+
+
 def stream(text: str) -> dict:
     return {"output_type": "stream", "name": "stdout", "text": text}
 

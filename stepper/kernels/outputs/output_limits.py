@@ -28,6 +28,7 @@ LINE_BYTES = 9  # of a line without its text
 # the daemon for too long.
 MAX_ENCODED = 8 << 20
 MAX_CHARACTER_BYTES = 6  # of an escaped character
+NAME_CHARACTERS = 200  # of the name of an error that is too large
 Output = dict[str, Any]  # as in nbformat
 
 
@@ -131,19 +132,24 @@ class Entry:
         return Entry(note, measure_output(note), None, self.image, omission)
 
     def _shorten_error(self, limit: int) -> Entry:
-        """Return the entry of an error with a shortened message and traceback."""
+        """Return the entry of an error with a shortened name, message and traceback."""
         texts = get_error_texts(self.output)
         max_characters = limit // MAX_CHARACTER_BYTES
+        name = BoundedText(NAME_CHARACTERS)
+        name.add(join_content(self.output.get("ename")))
         message = BoundedText(max_characters // 4)
         message.add(texts[0])
         traceback = BoundedText(max_characters // 2)
         traceback.add(texts[1])
         output = {
             **self.output,
+            "ename": name.render(),
             "evalue": message.render(),
             "traceback": traceback.render().split("\n"),
         }
-        removed_count = message.omitted_characters + traceback.omitted_characters
+        removed_count = sum(
+            text.omitted_characters for text in (name, message, traceback)
+        )
         size = measure_output(output)
         return Entry(output, size, removed=OmittedOutput(removed_count))
 
@@ -164,6 +170,7 @@ def measure_output(output: Output) -> int:
     """Return the approximate size of an output in the notebook file, in bytes."""
     contents = [
         output.get("text"),
+        output.get("ename"),
         output.get("evalue"),
         output.get("traceback"),
     ]
