@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from stepper.common.errors import KernelError
 from stepper.kernels.backends.kernelspec import provisioner_process
+from stepper.kernels.backends.slurm import batch_job
 from stepper.kernels.backends.ssh.ssh_connection import SshConnection
 from stepper.kernels.backends.ssh.ssh_process import SshProcess
 from stepper.kernels.backends.ssh.ssh_settings import SshSettings
@@ -98,3 +100,11 @@ def test_second_failed_attempt_to_kill_a_remote_kernel(
         await kill_twice(SshProcess(data, link, str(record)), record)
 
     asyncio.run(kill())
+
+
+def test_job_without_files_leaves_no_files(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    os.mkfifo(tmp_path / "job.stack")
+    with pytest.raises(KernelError, match="could not be written"):
+        batch_job.write_files(tmp_path / "job.connection", "")
+    assert list(tmp_path.iterdir()) == []

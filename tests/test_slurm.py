@@ -199,6 +199,9 @@ def test_parse_squeue_output() -> None:
         parse_left_seconds(squeue_time)
         for squeue_time in ("UNLIMITED", "INVALID", "", "NOT_SET")
     ] == [None] * 4
+    rows = "7|a|b|RUNNING|None|n1|1:00|N/A|gpu\nslurm_load_jobs error|\n"
+    (named_job,) = slurm_job.parse_jobs(rows)
+    assert (named_job.name, named_job.node, named_job.partition) == ("a|b", "n1", "gpu")
     job, state = (
         slurm_job.Job(
             1,

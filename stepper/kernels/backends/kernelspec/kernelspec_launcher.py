@@ -94,8 +94,9 @@ class KernelspecLauncher:
     async def attach(self) -> Kernel | Death | None:
         """Return the kernel that a provisioner of an earlier daemon started.
 
-        Return how the kernel died if it is dead, or None if there is no recorded
-        kernel. No request is sent to the kernel.
+        Return how the kernel died if it is dead, a Death with the reason if stepper
+        cannot reconnect to it, or None if there is no started kernel. No request is
+        sent to the kernel.
         """
         return await self._get_provisioner_launcher().attach()
 

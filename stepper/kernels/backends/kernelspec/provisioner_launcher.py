@@ -223,8 +223,9 @@ class ProvisionerLauncher:
     async def attach(self) -> KernelClient | Death | None:
         """Return the kernel that an earlier daemon started.
 
-        Return how the kernel died if it is dead or cannot be reconnected, or None if
-        there is no started kernel. No request is sent to the kernel.
+        Return how the kernel died if it is dead, a Death with the reason if stepper
+        cannot reconnect to it, or None if there is no started kernel. No request is
+        sent to the kernel.
         """
         try:
             data = self._read_record()

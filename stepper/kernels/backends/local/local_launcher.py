@@ -100,9 +100,11 @@ class LocalLauncher:
                 kernel = self._create_client(data, identity, child)
             except OSError as error:
                 await self._kill_and_remove_files(kernel_id)
-                program = error.filename or config.python
+                reason = error.strerror
+                if error.filename:  # for example, the interpreter or the working folder
+                    reason = f"{error.filename}: {reason}"
                 raise KernelError(
-                    f"the kernel could not be started: {program}: {error.strerror}",
+                    f"the kernel could not be started: {reason}",
                     getattr(error, "hint", ""),
                 ) from error
             except BaseException:
@@ -145,12 +147,12 @@ class LocalLauncher:
         """
         try:
             self.files.write_record({"kernel": kernel_id})
+            stack_flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+            os.close(secure_files.open_private(str(self.files.stack), stack_flags))
             # The kernel must append, because the daemon truncates a large file.
             path = self.files.stderr
             stderr = open(path, "ab", opener=secure_files.open_private)  # noqa: SIM115
             stderr.truncate(0)
-            stack_flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-            os.close(secure_files.open_private(str(self.files.stack), stack_flags))
         except OSError as error:
             raise KernelError(
                 f"the kernel's files could not be written: {error.strerror}",

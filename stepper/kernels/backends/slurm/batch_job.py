@@ -64,7 +64,8 @@ def write_files(file: Path, script: str) -> None:
     """Write the files that a job reads: keys, launcher and batch script.
 
     Also create empty files for the job's output and for stack samples. `file` is the
-    path of the future connection file. Raise KernelError if a file cannot be written.
+    path of the future connection file. If a file cannot be written, remove the others
+    and raise KernelError.
     """
     public_key, secret_key = zmq.curve_keypair()
     keys = {
@@ -84,6 +85,7 @@ def write_files(file: Path, script: str) -> None:
             path = str(file.with_suffix(suffix))
             os.close(secure_files.open_private(path, os.O_WRONLY | os.O_CREAT))
     except OSError as error:
+        remove_files(file)
         raise KernelError(
             f"the job's files could not be written to {file.parent}: {error.strerror}",
             "set `folder:` to a folder on the shared file system",

@@ -118,7 +118,10 @@ def parse_jobs(output: str) -> list[Job]:
     """Return the jobs in the output of squeue in JOB_FORMAT."""
     jobs = []
     for row in output.splitlines():
-        fields = row.split("|")
-        if len(fields) == 8 and fields[0].isdecimal():
-            jobs.append(Job(int(fields[0]), *fields[1:]))
+        job_id, *fields = row.split("|")
+        if len(fields) < 7 or not job_id.isdecimal():
+            continue
+        # The name may contain the separator.
+        name = "|".join(fields[:-6])
+        jobs.append(Job(int(job_id), name, *fields[-6:]))
     return jobs

@@ -152,7 +152,8 @@ class SlurmLauncher:
     ) -> bool:
         """Return whether the recorded job can be used for a kernel of a backend.
 
-        A step in the user's job is never taken over.
+        A step in the user's job is never used. A job is used even if SLURM does not
+        answer, because the job may still be waiting.
         """
         if data.get("definition") != backend.definition or data["step"]:
             return False
@@ -352,7 +353,8 @@ class SlurmLauncher:
     ) -> KernelClient:
         """Wait for the kernel of a submitted job and return a client connected to it.
 
-        Raise KernelError if the kernel does not start.
+        Also add the node and the connection to the record. Raise KernelError if the
+        kernel does not start.
         """
         file = Path(data["file"])
         job = await self._wait_for_connection_file(data, settings, file)
@@ -482,9 +484,9 @@ class SlurmLauncher:
     async def attach(self) -> KernelClient | Death | None:
         """Return the kernel that an earlier daemon started.
 
-        Return how the kernel died if it is dead, or None if no kernel was started.
-        A job whose submission or cancellation was interrupted is cancelled. No request
-        is sent to the kernel.
+        Return how the kernel died if it is dead, a Death with the reason if the record
+        contains wrong values, or None if no kernel was started. A job whose submission
+        or cancellation was interrupted is cancelled. No request is sent to the kernel.
         """
         data = self._read_record()
         if not data:
