@@ -343,6 +343,8 @@ def test_plotly_labels_of_the_x_axis_are_few_and_distinct() -> None:
         [{"type": "surface", "z": [[1]]}],
         [{"type": "bar", "orientation": "h", "y": [1]}],
         [{"y": []}],
+        [{"x": ["2026-01-01", 1e300], "y": [1, 2]}],
+        [{"x": ["2026-01-01", 1e18], "y": [1, 2]}],
         [{"x": {"dtype": "unknown", "bdata": "AAAA"}, "y": [1, 2]}],
     ],
 )

@@ -33,7 +33,8 @@ async def handle_cell_command(
     """Execute a command on cells and return its response.
 
     A command that edits cells makes the notebook the current one, unless the command
-    is refused or fails before a cell runs.
+    is refused or fails before a cell runs. If the notebook is stopped, the cells that
+    the agent wrote are recorded.
     """
     if not isinstance(arguments, mcp_cell_commands.CellEditArguments):
         return await _dispatch(request, session, arguments)

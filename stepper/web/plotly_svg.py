@@ -11,7 +11,7 @@ import base64
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import Any, NamedTuple
 from xml.sax.saxutils import escape
 
@@ -57,6 +57,7 @@ LEGEND_SQUARE = 10
 LEGEND_TEXT_SHIFT = 14
 LEGEND_PADDING = 26
 CHARACTER_WIDTH = 7
+EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 ISO_CHARACTERS = len("2026-01-31T12:00:00.000000")
 COLORS = (
     "#636efa",
@@ -430,7 +431,8 @@ def _format_time(timestamp: float, limits: Range) -> str:
 
     `limits` are those of the axis.
     """
-    time = datetime.fromtimestamp(timestamp, timezone.utc)
+    # Unlike `datetime.fromtimestamp`, this raises only OverflowError.
+    time = EPOCH + timedelta(seconds=timestamp)
     seconds = limits.high - limits.low
     if seconds < TICK_COUNT * SECONDS_PER_MINUTE:
         return f"{time:%H:%M:%S}"
