@@ -155,6 +155,7 @@ async def read_parts(reader: asyncio.StreamReader) -> list[bytes]:
     asyncio.IncompleteReadError if the client disconnects, and FrameError if the frame
     is not valid.
     """
+    # Cheaper than `asyncio.wait_for`, which starts a task.
     timer = asyncio.get_running_loop().call_later(
         REQUEST_SECONDS, reader.set_exception, asyncio.TimeoutError()
     )

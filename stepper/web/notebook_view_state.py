@@ -446,10 +446,11 @@ class NotebookView:
 
     def _find_cell(self, cell_id: str) -> tuple[Cell | None, Mapping[str, Any]]:
         """Return a cell in the file and its JSON, or None and an empty object."""
-        if self.document is not None:
-            for cell in self.document.cells:
+        document = self.document  # `refresh` may replace it in another thread
+        if document is not None:
+            for cell in document.cells:
                 if cell.id == cell_id:
-                    return cell, self.document.raw["cells"][cell.index]
+                    return cell, document.raw["cells"][cell.index]
         return None, {}
 
 

@@ -309,8 +309,7 @@ def _format_traceback(output: Mapping[str, Any]) -> str:
 def get_full_output(outputs: Sequence[Any], index: int) -> FullOutput | None:
     """Return the complete output at an index, or None if it does not exist.
 
-    Of a MIME bundle that the page shows in part, this is the type that `render_outputs`
-    describes.
+    Of a MIME bundle, only one type is returned: an image, or else HTML, or else text.
     """
     if not 0 <= index < len(outputs):
         return None

@@ -71,7 +71,8 @@ class ExternalChanges:
         # The patterns whose notebooks are all in `reported`.
         self.patterns: list[str] = []
         self.last_check_ns = time.time_ns()
-        # Whether a scan since the last check left folders out.
+        # Whether a scan since the last check, or the scan of that check, left folders
+        # out.
         self.is_incomplete = False
 
     def start(self) -> None:
@@ -104,7 +105,8 @@ class ExternalChanges:
         lines: list[str] = []
         with contextlib.suppress(StepperError, OSError):
             notebooks = self._scan()
-            was_incomplete = self._add_newly_covered(notebooks)
+            was_incomplete = self.is_incomplete
+            self._add_newly_covered(notebooks, was_incomplete)
             postponed = self._report(notebooks, used_shell, lines)
             still_reported = {}
             for path, state in self.reported.items():
@@ -119,18 +121,16 @@ class ExternalChanges:
             self._write_marker(notebooks)
         return _shorten_report(lines)
 
-    def _add_newly_covered(self, notebooks: FileStates) -> bool:
+    def _add_newly_covered(self, notebooks: FileStates, was_incomplete: bool) -> None:
         """Mark notebooks as reported that earlier scans could not find.
 
-        These are notebooks that match new patterns, or that earlier incomplete scans
-        left out. Return whether a scan since the last check was incomplete, including
-        the scan of this check.
+        These are notebooks that match new patterns or, if `was_incomplete` is true,
+        notebooks that have not changed since the last check.
         """
         patterns = self.notebook_paths.list_patterns()
         if self.patterns != patterns:
             self.reported = {**notebooks, **self.reported}
             self.patterns = patterns
-        was_incomplete = self.is_incomplete
         self.is_incomplete = self.notebook_paths.is_incomplete
         if was_incomplete:
             # In a project that is too large for one scan, each scan finds notebooks
@@ -138,7 +138,6 @@ class ExternalChanges:
             older = _select_older(notebooks, self.last_check_ns - 1)
             self.reported = {**older, **self.reported}
         self.last_check_ns = time.time_ns()
-        return was_incomplete
 
     def _report(
         self, notebooks: FileStates, used_shell: bool, lines: list[str]

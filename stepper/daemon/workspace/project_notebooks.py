@@ -159,6 +159,7 @@ class Workspace:
             session = self._open(name, path)
         if follow:
             self.renames.update_session(session)
+        # A rename may have moved another session to this name, or `session` to another.
         if name in self.sessions:
             return self.sessions[name]
         if session.name == name:

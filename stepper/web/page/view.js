@@ -215,7 +215,7 @@ const OTHER_ESCAPES = new RegExp(
   [
     /\x1b\[[\d;?]*[A-Za-z]/.source,
     /\x1b\][^\x07\x1b]*(\x07|\x1b\\)?/.source,
-    /\x1b./.source,
+    /\x1b[ -/]*[0-~]/.source,
     /[\x00-\x08\x0b-\x1f\x7f]/.source,
   ].join("|"),
   "g",
