@@ -609,7 +609,8 @@ async def _resume(
     """Resume a stopped notebook, and return the text for the agent.
 
     A message that the user entered in a terminal is also stored as an undelivered
-    report, which the agent gets with its next response.
+    report, which the agent gets with its next response. A slash command also adds a
+    line for the user.
     """
     stop = session.state.stop
     if isinstance(arguments, cli_commands.Continue):

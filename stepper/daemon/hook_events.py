@@ -120,7 +120,8 @@ async def handle_edit(
     """Run the cells that NotebookEdit or Write changed, and return the report.
 
     If the run takes too long, it continues in the background, and the report is an
-    interim report. The output is empty if another hook handles the same edit.
+    interim report. The output is empty if another hook handles the same edit, or if
+    there is nothing to report.
     """
     change = event.change
     try:
@@ -163,7 +164,8 @@ async def handle_edit(
 def _finish_turn(workspace: Workspace, session: Session, client: str) -> None:
     """Record that the agent of a client session stopped, and touch the notebook.
 
-    The notebook's modification time becomes the current time.
+    The modification times of the notebook, and of large notebooks that the agent edited
+    in this turn, become the current time.
     """
     workspace.running_turns.pop(client, None)
     # The file may have been deleted, but the report must be delivered anyway.
@@ -387,7 +389,7 @@ async def handle_session_start(workspace: Workspace, event: Event) -> bytes:
 
     The context contains undelivered reports, running cells and the notebook's status.
     The reports are marked as delivered. Background runs without a client will notify
-    this agent session.
+    this agent session. The stops of replaced notebooks are cleared.
     """
     owner = event.session
     session = workspace.find_open_work(owner)
@@ -441,7 +443,8 @@ async def take_undelivered(session: Session) -> run_report.Report:
 async def handle_prompt(workspace: Workspace, event: Event) -> bytes:
     """Execute the command in a user's prompt, if any, and deliver undelivered reports.
 
-    Other prompts are ordinary messages to the agent.
+    Other prompts are ordinary messages to the agent. A prompt starts a turn, and the
+    stops of replaced notebooks are cleared.
     """
     owner = event.session
     delivered_lines = background_runs.mark_reports_in_prompt(

@@ -75,7 +75,10 @@ class DaemonClient:
         return None
 
     def _exchange(self, request: bytes) -> tuple[bytes, bytes] | None:
-        """Return the kind and body of the response, or None if no daemon is running."""
+        """Return the kind and body of the response, or None if no daemon is running.
+
+        Raise StepperError or OSError if the daemon does not respond.
+        """
         # The path of the socket may change if another user took its folder.
         paths = HookPaths(self.project)
         sock = daemon_client.connect(paths)
