@@ -631,6 +631,14 @@ def test_common_operations_give_no_warning(clean: Lab, code: str) -> None:
     assert list_warnings(clean, code) == []
 
 
+def test_repeated_merge_uses_the_latest_operands(clean: Lab) -> None:
+    clean.ok(
+        "a = pd.DataFrame({'k': [1]})\nb = pd.DataFrame({'k': [1, 2], 'w': [3, 4]})"
+    )
+    code = "m = a.merge(b)\na = pd.DataFrame({'k': [1] * 9})\nm = a.merge(b)"
+    assert list_warnings(clean, code) == []
+
+
 def test_empty_data_frame_is_reported_once(clean: Lab) -> None:
     assert len(facts(clean, "old = people[people.age > 400]")) == 1
     assert (

@@ -12,7 +12,6 @@ import importlib.util
 import os
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from types import ModuleType
 
 PACKAGES = ("IPython", "IPython.core", "IPython.utils")
@@ -45,8 +44,7 @@ def _import_alone() -> ModuleType | None:
     spec = importlib.util.find_spec("IPython")
     if spec is None or not spec.submodule_search_locations:
         return None
-    module = None
-    with suppress(ImportError, AttributeError):
+    try:
         for name in PACKAGES:
             package = ModuleType(name)
             sys.modules[name] = package
@@ -55,9 +53,11 @@ def _import_alone() -> ModuleType | None:
                 os.path.join(folder, *subfolders)
                 for folder in spec.submodule_search_locations
             ]
-        module = importlib.import_module(MODULE)
-    for name in list(sys.modules):
-        top_name, _, _ = name.partition(".")
-        if top_name == "IPython":
-            del sys.modules[name]
-    return module
+        return importlib.import_module(MODULE)
+    except (ImportError, AttributeError):
+        return None
+    finally:
+        for name in list(sys.modules):
+            top_name, _, _ = name.partition(".")
+            if top_name == "IPython":
+                del sys.modules[name]

@@ -411,8 +411,9 @@ class FrameComparison:
             return max(row_counts)
         if len(bindings) > 1:
             return None
-        index = self.assignments.index(assignment)
-        is_assigned_before = self.assignments.index(bindings[0]) < index
+        # The order by identity, because a cell may repeat an assignment.
+        order = list(map(id, self.assignments))
+        is_assigned_before = order.index(id(bindings[0])) < order.index(id(assignment))
         states_at_assignment = self.after if is_assigned_before else self.before
         state = states_at_assignment.get(operand)
         if state is None:

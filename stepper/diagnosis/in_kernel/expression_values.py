@@ -78,8 +78,9 @@ class Values(Evaluator):
         """Return the value of an expression.
 
         `get_attribute` and `get_item` look up what `Evaluator` does not: properties and
-        columns, and items of dicts and library objects. Raise CannotEval if the value
-        cannot be looked up without running the user's code.
+        columns, and items of dicts and library objects. Raise CannotEval for a call,
+        for an operator not in CHEAP_OPERATORS, and if the value cannot be looked up
+        without running the user's code.
         """
         if isinstance(node, ast.Call):
             raise CannotEval

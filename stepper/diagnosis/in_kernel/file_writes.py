@@ -170,7 +170,7 @@ def is_own() -> bool:
     if thread != state["thread"]:
         return thread not in state["threads"]
     task = get_running_task()
-    if task is None:
+    if task is None:  # for example a callback of the event loop
         return not state["task"]
     return id(task) not in state["tasks"]
 
@@ -246,7 +246,10 @@ def handle_mkdir(path: Any, mode: Any, folder: Any) -> None:
 
 
 def handle_utime(path: Any, times: Any, ns: Any, folder: Any) -> None:
-    """Record a file whose times are set, unless its path is relative to a folder."""
+    """Record a file whose times are set.
+
+    A path that is relative to an open folder, `folder`, is not recorded.
+    """
     if folder == NO_FOLDER:
         record_path(path)
 

@@ -221,6 +221,8 @@ def record_tree(tree: ast.Module) -> None:
     """Store the tree of a cell or magic, and add the calls that record errors."""
     run = active_runs[0]
     run.trees.append(tree)
+    # A cell magic may run a second tree, the rest of the cell. `%%timeit` measures this
+    # tree, so the tree must not be changed.
     is_cell_magic = run.raw.lstrip().startswith("%%")
     if len(run.trees) > 1 or not is_cell_magic or "timeit" in run.raw:
         remove_tree_recorder()
