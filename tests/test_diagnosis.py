@@ -529,6 +529,7 @@ def test_decoder_keeps_valid_items_and_skips_unknown_keys() -> None:
         ("from a.b import (\n  c as d,  # why\n  e,\n)", "a", ("a.b", ["c", "e"])),
         ("  from . import x; y = 1", r"\.+", (".", ["x"])),
         ("from ..io.readers import a", r"\.+", ("..io.readers", ["a"])),
+        ("from a import b, \\\n  c", "a", ("a", ["b", "c"])),
         ("from .", r"\.+", ("", [])),
         (
             "import os\nfrom google.cloud import bigquery",

@@ -129,6 +129,11 @@ def test_item_of_different_type(
             {"a": [1.0, float("nan"), None]},
             "['a'][1]` is nan (float), the first of 2 such items",
         ),
+        (
+            "cannot convert NaT to integer",
+            [1, type("NaTType", (), {"__module__": "pandas"})()],
+            "[1]` is of type NaTType",
+        ),
         ("no", [1, 2], ""),
     ],
 )
@@ -665,6 +670,8 @@ def find_bound_line(lab: Lab, code: str, name: str) -> tuple[str, str]:
         ("def f(v):\n    return sum(v + y for y in [1])\nf(None)", ""),
         # Lines below the call have not run.
         ("def f():\n    return v.a\nv = 3\nf()\nv = 4\nv.append(1)", "v = 3"),
+        # The first iterable of a comprehension is evaluated outside.
+        ("[v for v in v.items]", "v = 'the global value'"),
         # A failed assignment has assigned nothing.
         ("v = (\n    v.a\n)", "v = 'the global value'"),
     ],
@@ -709,6 +716,12 @@ def test_number_of_many_keys_is_a_lower_bound(lab: Lab) -> None:
     assert "`many` (dict) has at least 5,000 keys: 0, 1" in text
     assert " more" not in text
     assert findings(lab, "few[str(many[5999])]").startswith("`few` (dict) has 1 key")
+
+
+def test_key_with_apostrophes_is_compared_as_a_whole(lab: Lab) -> None:
+    lab.ok("""sizes = {"size of men's und women's shoes": 1}""")
+    text = findings(lab, """sizes["size of men's and women's shoes"]""")
+    assert "most similar: \"size of men's und women's shoes\"" in text
 
 
 def test_similar_attribute_of_a_large_module_is_found(lab: Lab) -> None:

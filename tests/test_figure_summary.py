@@ -1071,6 +1071,11 @@ def test_plotly_figure_is_summarized(
     assert line.partition(": ")[2] == message
 
 
+def test_image_without_known_shape_is_summarized() -> None:
+    figure = {"key": 1, "axes": [{"images": [{}]}]}
+    assert figure_summary.describe_figures([figure]) == {"1": "image"}
+
+
 def test_invalid_plotly_figure_is_tolerated() -> None:
     odds: list[Any] = [
         None,

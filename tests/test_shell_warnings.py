@@ -268,6 +268,7 @@ def kernel_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("conda install -n base six", None),  # only conda knows which environment it is
         ("uv pip install --python={other} six", ["six"]),
         ("uv pip install -p={other}/bin/python six", ["six"]),
+        ("pip install git+x#egg=y six  # don't", ["git+x#egg=y", "six"]),
         ("pip download six", None),
         ("pip install --target lib six", None),
         ("pip install --target=lib six", None),

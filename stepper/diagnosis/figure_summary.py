@@ -561,10 +561,10 @@ def _format_artists(group: ArtistGroup) -> str:
 
 
 def _format_axes_image(image: Image) -> str:
-    """Return the shape of an image on axes and the range of its values."""
+    """Return the shape of an image on axes and the range of its values, if known."""
     sides = [f"{side:,}" for side in image.shape]
     shape = " × ".join(sides)
-    text = f"image {shape}"
+    text = f"image {shape}".rstrip()
     limits = []
     for end in (image.min, image.max):
         limit = _format_end(end)

@@ -512,12 +512,13 @@ def parse_import(source: str, module: str) -> ImportedNames:
     `module` is the pattern. If there is no such import, the module is an empty string
     and the list of names is empty.
     """
-    match = re.search(IMPORT.format(module=module), source)
+    joined_lines = source.replace("\\\n", " ")
+    match = re.search(IMPORT.format(module=module), joined_lines)
     if match is None:
         return ImportedNames("", [])
     imported = match[2] or match[3] or ""
     without_comments = re.sub(r"#[^\n]*", "", imported)
-    parts = without_comments.strip("()\\ ").split(",")
+    parts = without_comments.strip("() ").split(",")
     names = []
     for part in parts:
         words = part.split()  # in `a as b`, the first word is the imported name

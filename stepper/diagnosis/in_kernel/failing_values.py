@@ -87,6 +87,7 @@ NEGATIVE_WORDS = re.compile(r"(?i)negative|positive|domain")
 DUPLICATE_WORDS = re.compile(r"(?i)duplicate|unique|truth value|multiple")
 NOT_JSON = re.compile(r"type (\w+) is not JSON")
 QUOTED = re.compile(r"'((?:[^'\\]|\\.)*)'|\"([^\"\n]*)\"")
+MISSING_CLASSES = ("NAType", "NaTType")  # of pandas
 CLASS_NAME = re.compile(r"[A-Za-z_][\w.]*")
 
 # Takes a value and returns a text on one of its items, or an empty string. The text
@@ -430,9 +431,11 @@ def is_named(item: Any, names: list[str]) -> bool:
 
 
 def is_missing(item: Any) -> bool:
-    """Return whether an item is None, NaN or infinite."""
-    if type(item) is float:
+    """Return whether an item is None, NaN, infinite, or a missing value of pandas."""
+    if is_a(item, float):  # includes NumPy's float64
         return not math.isfinite(item)
+    if get_qualname(type(item)) in MISSING_CLASSES:
+        return is_library_object(item)
     return item is None
 
 

@@ -124,16 +124,19 @@ def find_other_program(program: str, requirements: list[str]) -> str:
 def split_commands(command: str) -> list[list[str]]:
     """Split a command line into simple commands, and return the words of each command.
 
-    Variable assignments and programs such as `sudo` before a command are removed. A
-    command with unbalanced quotes is left out.
+    Comments are removed, and so are variable assignments and programs such as `sudo`
+    before a command. A command with unbalanced quotes is left out.
     """
     commands: list[list[str]] = [[]]
     joined_lines = command.replace("\\\n", " ")
     for line in joined_lines.split("\n"):
         lexer = shlex.shlex(line, posix=True, punctuation_chars="();|&")
         lexer.whitespace_split = True
+        lexer.commenters = ""  # shlex would also end a word such as `url#egg=x`
         try:
             for word in lexer:
+                if word.startswith("#"):
+                    break
                 if word.strip("();|&"):
                     commands[-1].append(word)
                 else:

@@ -75,7 +75,7 @@ NESTED_LIST_LIMIT = 60
 MAX_ATTRIBUTES = 5000  # that are compared with a name
 # Names of variables in library functions that may refer to the object without the key.
 HOLDERS = ("self", "obj", "frame", "df", "data", "left", "right", "mapping", "cls")
-QUOTED = re.compile(r"'([^']*)'")
+QUOTED = re.compile(r"(?<!\w)'([^']*)'(?!\w)")  # without apostrophes in words
 PLAIN_KEYS = (str, int, float, bool)
 PANDAS_ROWS = ("loc", "at")
 PANDAS_ROW_METHODS = ("drop", "xs")

@@ -143,6 +143,10 @@ def find_comprehension_loop(target: str, frame: UserFrame) -> Any:
     for scope in frame.list_enclosing(*COMPREHENSIONS, *FUNCTIONS):
         if isinstance(scope, FUNCTIONS):
             return None
+        # The first iterable is evaluated outside the comprehension.
+        first_iterable = scope.generators[0].iter
+        if frame.nodes[0] in ast.walk(first_iterable):
+            continue
         for loop in scope.generators:
             for node in ast.walk(loop.target):
                 if isinstance(node, ast.Name) and node.id == target:
