@@ -93,6 +93,11 @@ def test_cell_by_id_or_number() -> None:
     )
 
 
+def test_cell_id_takes_precedence_over_a_number() -> None:
+    cells = [Cell("2", 0, 1, "code", "x"), Cell("1", 1, 2, "code", "y")]
+    assert (find_cell(cells, "1"), find_cell(cells, "2")) == (cells[1], cells[0])
+
+
 def make_notebook(project: Quick, *sources: str) -> Notebook:
     cells = [code(source, chr(97 + index)) for index, source in enumerate(sources)]
     notebook = project.notebook("a.ipynb", cells)

@@ -99,6 +99,7 @@ class BindingTable:
         binds = resolved.binds
         if bound_before is not None:
             changes.intersection_update(bound_before)
+            # Names that only the run changed; their fingerprints are not known.
             other_names = {*bound_before} - binds.keys() - changes
             reported = dict.fromkeys(other_names, "")
         # Find the bindings that the cell reads before its own bindings are applied.
@@ -249,7 +250,11 @@ class BindingTable:
         return fingerprint
 
     def _find_providers(self, names: Names) -> dict[str, Binding]:
-        """Return the bindings of names; names without a binding are omitted."""
+        """Return the bindings of names, by name.
+
+        A name without a binding may come from the last star import, unless it is the
+        name of a builtin. If there was no star import, the name is omitted.
+        """
         providers = {}
         for name in names:
             binding = self.bindings.get(name)
@@ -267,8 +272,8 @@ class BindingTable:
     ) -> FunctionEffects | None:
         """Return the effects of a function or class that a cell binds to a name.
 
-        For another object, return the known methods of its class, or None if no method
-        is known.
+        For another object, return the methods of its class and its database, as far as
+        they are known, or None if nothing is known.
         """
         if kind == DEFINED:
             return usage.effects.get(name)

@@ -78,7 +78,7 @@ def ran_in_order(cells: Cells, last_cells: Cells, history: History) -> bool:
     for changing_run in history.module_changes.values():
         if changing_run >= first_run:
             return False
-    last_index = max(cell.index for cell in last_cells)
+    last_index = max((cell.index for cell in last_cells), default=-1)
     ordered = _list_last_runs(cells, last_index, history)
     if ordered is None:
         return False

@@ -28,8 +28,14 @@ CODE_MAGICS = (
 INSPECTION_MAGICS = ("pinfo", "pinfo2", "psource", "pdoc", "pfile")
 # Options in front of the code, such as `-q`, `-n 10` and `-f name`.
 OPTIONS = r"(?:-(?:[DTfms]\s*\S+|\w+(?:\s*\d+)?)\s+)*(?:--\s+)?"
-# `$name`, `${name}` or `{name}` in a shell command, which IPython replaces.
-EXPANSION = r"(?<!\$)\$\{?([A-Za-z_]\w*)|\{([A-Za-z_]\w*)"
+# `$name`, `${name}` or `{expression}` in a shell command, which IPython replaces. The
+# expression ends before a conversion or format, as in `{name!r}`.
+EXPANSION = re.compile(r"(?<!\$)\$\{?([^\W\d]\w*)|\{([^{}!:]+)")
+QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
+# A name in an expression, but no attribute.
+NAME = re.compile(r"(?<![.\w])[^\W\d]\w*")
+# An environment variable such as `$PATH`.
+SHELL_VARIABLE = re.compile(r"\$\{?[A-Z][A-Z\d_]*\b")
 # The methods of IPython's shell that run magics and shell commands.
 METHODS = ("run_line_magic", "run_cell_magic", "system", "getoutput")
 
@@ -108,11 +114,8 @@ def _analyze_env(line: str) -> MagicEffects:
     variable = name_part(ENVIRONMENT, key)
     if not values:
         return MagicEffects(outside_reads=[variable])
-    names = []
-    for dollar_name, brace_name in re.findall(EXPANSION, line):
-        # IPython keeps `$PATH` as text, because Python has most likely no such name.
-        if not dollar_name.isupper():
-            names.append(dollar_name or brace_name)
+    # IPython keeps `$PATH` as text, because Python has most likely no such name.
+    names = _find_expanded_names(SHELL_VARIABLE.sub("", line))
     code = "" if names else line  # empty, because the value depends on the names
     return MagicEffects(reads=names, outside_binds={variable: [code]})
 
@@ -144,6 +147,8 @@ def _analyze_store(words: Sequence[str]) -> MagicEffects:
 def _find_expanded_names(line: str) -> list[str]:
     """Return the Python names whose values IPython inserts into a shell command."""
     names = []
-    for dollar_name, brace_name in re.findall(EXPANSION, line):
-        names.append(dollar_name or brace_name)
+    for name, expression in EXPANSION.findall(line):
+        if name:
+            names.append(name)
+        names += NAME.findall(QUOTED.sub("", expression))
     return names

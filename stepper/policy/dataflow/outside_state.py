@@ -367,5 +367,5 @@ def find_text_reads(node: ast.Call) -> list[str]:
     if isinstance(node.func, ast.Attribute) and name in ("query", "eval"):
         return re.findall(r"@(\w+)", text)
     if name in ("eval", "exec"):
-        return re.findall(r"[A-Za-z_]\w*", text)
+        return re.findall(r"[^\W\d]\w*", text)
     return []

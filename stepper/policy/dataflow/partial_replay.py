@@ -186,10 +186,14 @@ def are_values_intact(history: History, records: Sequence[RunRecord]) -> bool:
 def find_cell(cells: Sequence[Cell], selection: str) -> Cell | None:
     """Return the runnable cell that `selection` names, or None.
 
-    `selection` is a cell id, or the number of a code cell.
+    `selection` is a cell id, or the number of a code cell. An id takes precedence.
     """
-    for cell in select_runnable(cells):
-        if selection in (cell.id, str(cell.number)):
+    runnable = select_runnable(cells)
+    for cell in runnable:
+        if cell.id == selection:
+            return cell
+    for cell in runnable:
+        if str(cell.number) == selection:
             return cell
     return None
 

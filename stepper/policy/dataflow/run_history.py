@@ -211,6 +211,7 @@ class History:
         other clients, and `undone` what the kernel undid.
         """
         if runs is not self.runs:
+            # Start again with an empty history.
             new_history = History(self.analyze, runs=runs)
             self.__dict__.update(new_history.__dict__)
         self.sources = sources
