@@ -95,8 +95,10 @@ async def wait_for_background(
 ) -> CellRunResponse | None:
     """Wait for a background run of the agent session `owner`; return its result.
 
-    Return an interim response after `seconds`, or if a line matches the wake pattern.
-    Return None if there is no background run, or if another client got the result.
+    The result then counts as reported. If the client has disconnected, the result
+    becomes an undelivered report. Return an interim response after `seconds`, or if a
+    line matches the wake pattern. Return None if there is no background run, or if
+    another client got the result.
     """
     # The clients of calls of an earlier daemon may still request the results.
     background_runs.process_background_calls(session, math.inf)

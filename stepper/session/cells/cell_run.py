@@ -263,18 +263,24 @@ async def _retry(
             if error.accepted:
                 raise
             work.repeat_count -= 1
-            position = work.notes.index(retry_note)
             if isinstance(error, KernelError) and error.stops_notebook:
-                work.notes[position] = failure
+                _replace_note(work, retry_note, [failure])
                 raise
-            work.notes[position] = f"{failure}; the retry did not run: {error.message}"
+            new_notes = [f"{failure}; the retry did not run: {error.message}"]
             if error.hint:
-                work.notes.insert(position + 1, format_hint(one_line(error.hint)))
+                new_notes.append(format_hint(one_line(error.hint)))
+            _replace_note(work, retry_note, new_notes)
             is_interrupt = isinstance(error, RequestInterruptedError)
             if is_interrupt or caller.disconnected.is_set():
                 return _mark_cancelled(result)
             return result
     return result
+
+
+def _replace_note(work: CellWork, note: str, new_notes: Sequence[str]) -> None:
+    """Replace a note for the report with other notes, at the same position."""
+    position = work.notes.index(note)
+    work.notes[position : position + 1] = new_notes
 
 
 def _mark_cancelled(result: RunResult) -> RunResult:

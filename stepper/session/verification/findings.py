@@ -24,7 +24,7 @@ from stepper.policy.comparison.output_comparison import (
     compare_outputs,
 )
 from stepper.policy.comparison.output_items import CellOutputs
-from stepper.policy.comparison.recorded_results import Recording
+from stepper.policy.comparison.recorded_results import Outputs, Recording
 from stepper.policy.comparison.rerun_comparison import remove_pager_text
 from stepper.policy.comparison.upstream_cells import find_upstream_cells
 from stepper.policy.comparison.verify_results import PackageChange
@@ -183,35 +183,57 @@ def update_differences(
     )
     figures = _collect_figure_descriptions(session)
     for cell in cells:
-        new_outputs = findings.first.shown.get(cell.index)
-        if new_outputs is None or not _is_comparable(findings, cell):
-            continue
-        recorded = findings.recording.outputs[cell.index]
-        may_have_run = recorded is None and findings.lacks_execution_counts
-        if may_have_run and not new_outputs.outputs:
-            recorded = []  # the cell has no outputs, as in the recording
-        if recorded is None:
-            continue
-        old, new, *further = _prepare_outputs(
-            findings, cell, CellOutputs(recorded, figures)
-        )
-        difference = compare_outputs(
-            old, new, further, compare_pixels, is_redrawn=is_redrawn
-        )
-        if difference.verdict is ReplayVerdict.UNSTABLE and further:
-            without_times = _compare_without_times(findings, cell, [old, new, *further])
-            if without_times.verdict is ReplayVerdict.CHANGED:
-                difference = without_times
-        if difference.verdict is ReplayVerdict.CHANGED:
-            reason = _find_volatile_reason(findings, cell, old, new)
-            if reason:
-                difference = replace(
-                    difference,
-                    verdict=ReplayVerdict.UNSTABLE,
-                    text=reason,
-                    is_doubtful=False,
-                )
-        findings.differences[cell.index] = difference
+        recorded = _get_comparable_outputs(findings, cell)
+        if recorded is not None:
+            findings.differences[cell.index] = _find_difference(
+                findings,
+                cell,
+                CellOutputs(recorded, figures),
+                compare_pixels,
+                is_redrawn=is_redrawn,
+            )
+
+
+def _get_comparable_outputs(findings: ReplayFindings, cell: Cell) -> Outputs | None:
+    """Return the recorded outputs of a cell, or None if they cannot be compared."""
+    new_outputs = findings.first.shown.get(cell.index)
+    if new_outputs is None or not _is_comparable(findings, cell):
+        return None
+    recorded = findings.recording.outputs[cell.index]
+    may_have_run = recorded is None and findings.lacks_execution_counts
+    if may_have_run and not new_outputs.outputs:
+        return []  # the cell has no outputs, as in the recording
+    return recorded
+
+
+def _find_difference(
+    findings: ReplayFindings,
+    cell: Cell,
+    recorded: CellOutputs,
+    compare_pixels: PixelComparison,
+    *,
+    is_redrawn: bool,
+) -> Difference:
+    """Return the difference between the recorded and the new outputs of a cell.
+
+    `is_redrawn` means that the version of a package that draws figures has changed.
+    """
+    old, new, *further = _prepare_outputs(findings, cell, recorded)
+    difference = compare_outputs(
+        old, new, further, compare_pixels, is_redrawn=is_redrawn
+    )
+    if difference.verdict is ReplayVerdict.UNSTABLE and further:
+        without_times = _compare_without_times(findings, cell, [old, new, *further])
+        if without_times.verdict is ReplayVerdict.CHANGED:
+            difference = without_times
+    if difference.verdict is not ReplayVerdict.CHANGED:
+        return difference
+    reason = _find_volatile_reason(findings, cell, old, new)
+    if not reason:
+        return difference
+    return replace(
+        difference, verdict=ReplayVerdict.UNSTABLE, text=reason, is_doubtful=False
+    )
 
 
 def _find_volatile_reason(
