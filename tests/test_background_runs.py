@@ -125,6 +125,25 @@ def test_report_in_delivery_is_not_delivered_twice(accepted: bool) -> None:
 FINAL = {CallState.RETURNED, CallState.REPORTED, CallState.UNDELIVERED}
 
 
+def test_cancelled_request_no_longer_waits_for_a_report() -> None:
+    async def play() -> None:
+        work = asyncio.create_task(asyncio.sleep(60, None))
+        call = BackgroundCall("toolu_1", Caller(), work)
+        session: Any = None  # the call is in the foreground: nothing is reported
+        request = asyncio.create_task(
+            background_runs.wait_for_report({call: session}, Caller())
+        )
+        await asyncio.sleep(0)
+        assert call.has_waker
+        request.cancel()
+        await asyncio.wait([request])
+        assert request.cancelled()
+        assert not call.has_waker
+        work.cancel()
+
+    asyncio.run(play())
+
+
 def test_removal_of_a_replaced_call_keeps_the_new_call() -> None:
     async def play() -> None:
         work = asyncio.create_task(asyncio.sleep(0, None))

@@ -61,16 +61,17 @@ async def take_snapshot(
     is_new = (run, change_count) != (request.run, request.changes)
     if running is not None and partial_output is not None and is_new:
         outputs = [_truncate(output) for output in partial_output.get_outputs()]
+    running_cell = status_queries.get_running(session)
+    queue_status = session.kernel_manager.queue_status
+    queue_text = queue_status.text if queue_status else ""
     marks = _ViewMarks()
     if request.marks:
         marks = _collect_marks(session)
-    queue_status = session.kernel_manager.queue_status
+    # The cell may finish while the statuses of the kernels are determined.
     kernels = {}
     for other in others:
         if other.kernel_manager.kernel:
             kernels[other.name] = await other.kernel_manager.get_status()
-    running_cell = status_queries.get_running(session)
-    queue_text = queue_status.text if queue_status else ""
     kernel_status = await session.kernel_manager.get_status()
     return ViewSnapshot(
         run=run,

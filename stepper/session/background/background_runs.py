@@ -224,10 +224,14 @@ async def wait_for_report(
         _notify_waker(session, call)
     disconnected = asyncio.ensure_future(caller.disconnected.wait())
     futures: list[asyncio.Future[Any]] = [waker.result, disconnected]
-    await asyncio.wait(futures, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-    disconnected.cancel()
-    for call in sessions:
-        call.remove_waker(waker)
+    try:
+        await asyncio.wait(
+            futures, timeout=seconds, return_when=asyncio.FIRST_COMPLETED
+        )
+    finally:
+        disconnected.cancel()
+        for call in sessions:
+            call.remove_waker(waker)
     if waker.result.done():
         return waker.result.result()
     waker.result.cancel()
