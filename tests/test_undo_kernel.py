@@ -494,6 +494,9 @@ def test_older_run_is_undone_after_a_partial_undo(lab: UndoLab) -> None:
     assert set(facts.restore.not_restored) == {"rows"}
     lab.step("print('x' in globals(), 'rows' in globals())", [first + 2, first])
     assert lab.output == "False False\n"
+    lab.step("y = 1")
+    _, restored = lab.show("'y' in globals()", [lab.number])
+    assert restored.not_restored == {}
 
 
 def test_new_subclass_is_collected(lab: UndoLab) -> None:
@@ -547,6 +550,16 @@ def test_large_value_is_not_kept(lab: UndoLab) -> None:
         assert restored.not_restored["big"] == "too large"
     finally:
         lab.memory = 512 * MB
+
+
+def test_new_subclass_of_an_instance_is_removed(lab: UndoLab) -> None:
+    lab.step("class First: pass\nvalue = First()")
+    lab.step("class Second(First): pass\nvalue.__class__ = Second")
+    output, restored = lab.show(
+        "First.__subclasses__(), type(value).__name__", [lab.number]
+    )
+    assert output == "[] First\n"
+    assert restored.not_restored == {}
 
 
 def test_oldest_images_are_dropped(lab: UndoLab) -> None:

@@ -44,8 +44,10 @@ def drain() -> None:
             time.sleep(PAUSE_SECONDS)
             previous = state
             state = read_state(stream)
-            is_idle = state == previous and state[0] == 0
-            idle_checks = idle_checks + 1 if is_idle else 0
+            if state == previous and state[0] == 0:
+                idle_checks += 1
+            else:
+                idle_checks = 0
         idle_states[stream] = state
 
 

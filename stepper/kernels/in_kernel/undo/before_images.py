@@ -21,6 +21,7 @@ from stepper.kernels.in_kernel.undo.image_recording import (
     UNKNOWN,
     Change,
     Image,
+    Loss,
     Recording,
     add_unprotected,
     clock,
@@ -166,8 +167,9 @@ def begin(request: Any, bindings: Any) -> None:
 def add_lost_image(run: int, names: Iterable[str]) -> None:
     """Record that the state before a run is unknown, for the names that it uses."""
     image = Image(run)
+    loss = Loss(NOT_KEPT, 0, UNKNOWN)
     for name in names:
-        add_unprotected(image, name, NOT_KEPT, 0, UNKNOWN)
+        add_unprotected(image, name, loss)
     log.images.append(image)
 
 
@@ -195,12 +197,12 @@ def finish(bindings: Any, has_failed: bool) -> Any:
             gc.enable()
     log.memory = recording.memory
     seconds = recording.seconds + clock() - began
-    unprotected = dict(islice(image.unprotected.items(), MAX_CHANGES))
+    losses = islice(image.unprotected.items(), MAX_CHANGES)
     return {
         "run": recording.run,
         "seconds": round(seconds, 5),
         "changes": describe_changes(image, bindings),
-        "unprotected": unprotected,
+        "unprotected": {name: list(loss) for name, loss in losses},
         "reach": find_reach(),
         "images": describe_images(size),
     }
@@ -232,7 +234,7 @@ def drop_large_bindings(image: Image, memory: int) -> None:
         size = Sizes([value]).total
         if size > memory:
             image.bindings[name] = LOST
-            image.unprotected[name] = [TOO_LARGE, size, CHANGED]
+            image.unprotected[name] = Loss(TOO_LARGE, size, CHANGED)
 
 
 def limit_memory(memory: int, bindings: Any) -> int:
@@ -260,8 +262,8 @@ def describe_changes(image: Image, bindings: Any) -> Any:
     changes = dict.fromkeys(image.states, CHANGED)
     for change in image.objects.values():
         changes.update(dict.fromkeys(change.names, CHANGED))
-    for name, (_, _, state) in image.unprotected.items():
-        if state == CHANGED:
+    for name, loss in image.unprotected.items():
+        if loss.change == CHANGED:
             changes[name] = CHANGED
     for name, former in image.bindings.items():
         if former is MISSING:

@@ -37,13 +37,26 @@ CHANGED = "changed"
 UNKNOWN = "unknown"
 MISSING: Any = object()  # the binding of a name that does not exist
 LOST: Any = object()  # a former binding that was too large to be kept
-# A name whose value may contain other objects, because there were too many or the state
-# of one could not be read: its reason, size and change.
-NOT_VISITED = ("not searched completely", 0, UNKNOWN)
 KINDS = ("changes", "calls", "reads", "binds")
 IPYTHON_NAMES = re.compile(
     r"_{1,3}|_i{1,3}|_i?\d+|_[iod]h|__\w+__|_exit_code|In|Out|exit|quit|get_ipython"
 )
+
+
+class Loss(NamedTuple):
+    """Why a name or an object cannot be restored, and its size in bytes.
+
+    `change` is CHANGED or UNKNOWN: the run changed or may have changed the value.
+    """
+
+    reason: str
+    size: int
+    change: str
+
+
+# Of a name whose value may contain other objects, because there were too many or the
+# state of one could not be read.
+NOT_VISITED = Loss("not searched completely", 0, UNKNOWN)
 
 
 class Change:
@@ -81,9 +94,7 @@ class Image:
         self.bindings: dict[str, Any] = {}  # name → the former value
         self.objects: dict[int, Change] = {}  # by id
         self.states: dict[str, Any] = {}  # name of a global state → the former state
-        # Name that cannot be restored → the reason, the size in bytes, and the change
-        # of the value, which is CHANGED or UNKNOWN.
-        self.unprotected: dict[str, list[Any]] = {}
+        self.unprotected: dict[str, Loss] = {}  # by name
         # The names that were not restored when the run was undone, with the reasons.
         self.failed: dict[str, str] = {}
         self.sizes = Sizes([])
@@ -207,7 +218,7 @@ class Recording:
             image.objects[key] = Change(snapshot, names_by_id[key])
         reported = self.add_unprotected_objects(unprotected, names_by_id, image)
         for name in self.walk.incomplete:
-            add_unprotected(image, name, *NOT_VISITED)
+            add_unprotected(image, name, NOT_VISITED)
         self.add_other_names({**reported, **large}, image)
         new_modules = sys.modules.keys() - self.module_names
         mentioned = set(self.kinds)
@@ -215,7 +226,8 @@ class Recording:
         for name in image.states:
             label = get_label(name)
             if label:
-                add_unprotected(image, name, label, 0, CHANGED)
+                loss = Loss(label, 0, CHANGED)
+                add_unprotected(image, name, loss)
         return image
 
     def add_unprotected_objects(
@@ -227,22 +239,22 @@ class Recording:
         may have changed it. Return the entries of `unprotected` that have a name.
         """
         reported = {}
-        for key, (label, size, state) in unprotected.items():
+        for key, loss in unprotected.items():
             names = names_by_id[key]
-            if state != CHANGED:
+            if loss.change != CHANGED:
                 names = {name for name in names if self.may_change(name, key)}
             for name in names:
-                add_unprotected(image, name, label, size, state)
+                add_unprotected(image, name, loss)
             if names:
-                reported[key] = label, size, state
+                reported[key] = loss
         return reported
 
     def compare_bindings(self, bindings: Any, image: Image) -> Any:
         """Add the former values of the names that the run bound or deleted.
 
         The names of values that are too large to be kept are added as names that cannot
-        be restored. Return the reasons, sizes and changes of these values by id, if the
-        run may have changed the value in place.
+        be restored. Return the losses by id of the value, if the run may have changed
+        the value in place.
         """
         for name, former in self.bindings.items():
             if bindings.get(name, MISSING) is not former:
@@ -251,31 +263,32 @@ class Recording:
             is_known = name in self.bindings or name in self.large
             if not is_known:
                 image.bindings[name] = MISSING
-        changes = {}
+        losses = {}
         for name, large in self.large.items():
             value = bindings.get(name, MISSING)
             if not is_same_value(large, value):
                 image.bindings[name] = LOST
-                image.unprotected[name] = [TOO_LARGE, large.size, CHANGED]
+                image.unprotected[name] = Loss(TOO_LARGE, large.size, CHANGED)
             elif self.kinds.get(name, "binds") != "binds":
                 sample = large.take(value)
-                state = UNKNOWN if sample == large.sample else CHANGED
-                image.unprotected[name] = [TOO_LARGE, large.size, state]
-                changes[id(value)] = TOO_LARGE, large.size, state
-        return changes
+                change = UNKNOWN if sample == large.sample else CHANGED
+                loss = Loss(TOO_LARGE, large.size, change)
+                image.unprotected[name] = loss
+                losses[id(value)] = loss
+        return losses
 
     def compare_objects(self) -> Any:
         """Return the changed snapshots, and the objects that cannot be restored.
 
-        Both are dicts by id. An object that cannot be restored has a reason, a size
-        and a change. It is left out if it has certainly not changed.
+        Both are dicts by id: the first contains snapshots, the second losses. An object
+        that has certainly not changed is left out.
         """
-        changed: Any = {}
-        unprotected: Any = {}
+        changed: dict[int, Snapshot] = {}
+        unprotected: dict[int, Loss] = {}
         for key, snapshot in self.walk.snapshots.items():
             is_changed = has_changed(snapshot)
             if is_changed is None:
-                unprotected[key] = UNREADABLE.label, 0, UNKNOWN
+                unprotected[key] = Loss(UNREADABLE.label, 0, UNKNOWN)
             elif is_changed:
                 changed[key] = snapshot
         for key, snapshot in self.walk.unprotected.items():
@@ -285,7 +298,7 @@ class Recording:
                 continue
             change = CHANGED if is_changed else UNKNOWN
             size = row.measure(snapshot.target)[1] if row.measure else 0
-            unprotected[key] = row.label, size, change
+            unprotected[key] = Loss(row.label, size, change)
         return changed, unprotected
 
     def may_change(self, name: str, key: int) -> bool:
@@ -296,11 +309,10 @@ class Recording:
         the objects in the value.
         """
         is_used = self.kinds.get(name) in ("changes", "calls")
-        _, row, _ = self.walk.unprotected.get(key, (None, None, None))
-        is_direct = id(self.bindings.get(name, MISSING)) == key
-        if is_direct and not (row and row.is_quiet):
-            return True
-        return is_used
+        snapshot = self.walk.unprotected.get(key)
+        is_quiet = snapshot is not None and snapshot.row.is_quiet
+        is_value = id(self.bindings.get(name, MISSING)) == key
+        return is_used or (is_value and not is_quiet)
 
     def find_names(self, keys: set[int]) -> Any:
         """Return the names through which the cell could reach each object, by id."""
@@ -319,37 +331,37 @@ class Recording:
     def add_other_names(self, unprotected: Any, image: Image) -> None:
         """Add the names that the cell does not use, but whose values share objects.
 
-        `unprotected` contains the reasons, sizes and changes of objects by id. Those
-        that have certainly changed count, and objects that were too large or not
-        visited. A name whose value may contain one of them counts, too.
+        `unprotected` contains the losses of objects by id. Those that have certainly
+        changed count, and objects that were too large or not visited. A name whose
+        value may contain one of them counts, too.
         """
         not_visited = list(self.walk.frontier)
-        reasons = {}
-        for key, reason in unprotected.items():
-            label, _, state = reason
-            if state == CHANGED or label == TOO_LARGE:
-                reasons[key] = reason
-            if label == TOO_LARGE and key in self.walk.unprotected:
+        losses = {}
+        for key, loss in unprotected.items():
+            is_too_large = loss.reason == TOO_LARGE
+            if loss.change == CHANGED or is_too_large:
+                losses[key] = loss
+            if is_too_large and key in self.walk.unprotected:
                 snapshot = self.walk.unprotected[key]
                 items = list_items(snapshot.target)
                 add_visible(items, not_visited)
         for value in not_visited:
-            reasons.setdefault(id(value), NOT_VISITED)
-        if not reasons:
+            losses.setdefault(id(value), NOT_VISITED)
+        if not losses:
             return
         for name, large_value in self.large.items():
             key = large_value.identity
-            if key in reasons:
-                add_unprotected(image, name, *reasons[key])
+            if key in losses:
+                add_unprotected(image, name, losses[key])
         deadline = walk_clock() + OTHER_NAMES_SECONDS
         for name, value in self.bindings.items():
             if self.kinds.get(name, "binds") != "binds":
                 continue
-            search = search_in_half_time(value, reasons.keys(), deadline)
+            search = search_in_half_time(value, losses.keys(), deadline)
             for key in search.reached:
-                add_unprotected(image, name, *reasons[key])
+                add_unprotected(image, name, losses[key])
             if not search.is_complete:
-                add_unprotected(image, name, *NOT_VISITED)
+                add_unprotected(image, name, NOT_VISITED)
 
     def add_twins(self, keys: Any, names: Any, image: Image) -> None:
         """Add the names in `twins` whose values contain changed objects.
@@ -370,7 +382,7 @@ class Recording:
             for key in search.reached:
                 names[key].add(name)
             if not search.is_complete:
-                add_unprotected(image, name, *NOT_VISITED)
+                add_unprotected(image, name, NOT_VISITED)
 
     def find_formerly_reachable(self, roots: list[int], keys: set[int]) -> set[int]:
         """Return those of `keys` that could be reached from `roots` before the run.
@@ -466,8 +478,8 @@ def ignore_kernel_objects(walk: Walk) -> None:
     walk.ignore([getattr(matplotlib, "rcParams", None)])
 
 
-def add_unprotected(image: Image, name: str, label: str, size: int, state: str) -> None:
+def add_unprotected(image: Image, name: str, loss: Loss) -> None:
     """Add a name that cannot be restored. A known change has precedence."""
     former = image.unprotected.get(name)
-    if former is None or (former[2] == UNKNOWN and state == CHANGED):
-        image.unprotected[name] = [label, size, state]
+    if former is None or (former.change == UNKNOWN and loss.change == CHANGED):
+        image.unprotected[name] = loss

@@ -28,6 +28,7 @@ from stepper.kernels.in_kernel.undo.image_recording import (
     MISSING,
     NOT_VISITED,
     Image,
+    Loss,
     add_unprotected,
     clock,
     has_changed,
@@ -36,6 +37,7 @@ from stepper.kernels.in_kernel.undo.object_snapshots import RestoreError, Row
 from stepper.kernels.in_kernel.undo.object_walk import clock as walk_clock
 from stepper.kernels.in_kernel.undo.object_walk import (
     find_row,
+    forget_classes,
     list_current_children,
     search_in_half_time,
 )
@@ -95,21 +97,19 @@ class Restore:
         """
         images: list[Image] = []
         entry: Any = None
-        blocked_by: Image | None = None
+        kept_run: int | None = None  # the last run that is not undone
         for image in reversed(log.images):
             entries = get_entries(image)
             if key not in entries:
                 continue
-            if image.run in self.runs and blocked_by is None:
+            if image.run not in self.runs:
+                if kept_run is None:
+                    kept_run = image.run
+            elif kept_run is None:
                 images.append(image)
                 entry = entries[key]
-            elif blocked_by is None:
-                blocked_by = image
-            elif image.run in self.runs:
-                if blocked_by.run == 0:
-                    return Target(images, entry, OTHER_CODE)
-                run = blocked_by.run
-                return Target(images, entry, f"run {run} changed it and is not undone")
+            else:
+                return Target(images, entry, describe_later_change(kept_run))
         return Target(images, entry, "")
 
     def list_keys(self, get_entries: Any) -> Any:
@@ -284,7 +284,7 @@ class Restore:
             for key in search.reached:
                 selected[key].add(name)
             if not search.is_complete:
-                self.fail(name, NOT_VISITED[0])
+                self.fail(name, NOT_VISITED.reason)
 
     def verify(
         self,
@@ -317,22 +317,28 @@ class Restore:
         if self.kept:
             # A class has a new subclass until the subclass is collected.
             self.kept.clear()
+            forget_classes()
             gc.collect()
         return has_changed(snapshot) is False
 
     def add_unprotected(self) -> None:
         """Record the names that the undone runs changed and that no image can restore.
 
-        Names that an earlier undo has not restored, and that no run has bound since,
-        are recorded again.
+        Names that an earlier undo has not restored are recorded again if they still
+        exist and no run has bound them since.
         """
         bound_later = set[str]()
         for image in reversed(log.images):
             if image.run in self.runs:
-                entries = image.unprotected.items()
-                reasons = {name: reason for name, (reason, _, _) in entries}
+                losses = image.unprotected.items()
+                reasons = {name: loss.reason for name, loss in losses}
             else:
-                reasons = image.failed
+                # The undo of other runs may have removed a name.
+                reasons = {
+                    name: reason
+                    for name, reason in image.failed.items()
+                    if name in self.namespace
+                }
             for name, reason in reasons.items():
                 if name in self.removed or name in bound_later:
                     continue
@@ -427,7 +433,19 @@ def record_failures(
         if name in scope.namespace:
             oldest.failed[name] = reason
         if name not in blocked:
-            add_unprotected(oldest, name, reason, 0, CHANGED)
+            loss = Loss(reason, 0, CHANGED)
+            add_unprotected(oldest, name, loss)
+
+
+def describe_later_change(run: int) -> str:
+    """Return the reason why a state from before a run is not restored.
+
+    The run changed the state and is not undone. `run` is 0 for an execution by another
+    client.
+    """
+    if run == 0:
+        return OTHER_CODE
+    return f"run {run} changed it and is not undone"
 
 
 def describe_failure(error: Exception) -> str:
@@ -462,9 +480,13 @@ def restore(request: Any, namespace: Any) -> Any:
     names = request["names"]
     requested = None if names is None else set(names)
     undo = Restore(set(request["runs"]), requested, namespace)
-    result = undo.run_all()
-    undo.kept.clear()
-    containers = call_safely(undo.former.find_containers, log.images, namespace)
+    forget_classes()
+    try:
+        result = undo.run_all()
+        undo.kept.clear()
+        containers = call_safely(undo.former.find_containers, log.images, namespace)
+    finally:
+        forget_classes()
     values, classes = containers or ({}, {})
     for name, container_names in values.items():
         log.twins.update((name, *container_names))

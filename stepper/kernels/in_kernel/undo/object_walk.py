@@ -69,6 +69,19 @@ def find_row(kind: Any) -> Row | None:
     return row
 
 
+class BaseRow(NamedTuple):
+    """The row of the nearest base class that is in a table or written in C.
+
+    The row is None if there is no such class, or if its objects have no state.
+    `python_classes` are the Python classes before the base class. `is_complete` means
+    that the row also covers the attributes that these classes add.
+    """
+
+    row: Row | None
+    python_classes: list[Any]
+    is_complete: bool = False
+
+
 def make_row(kind: Any) -> Row | None:
     """Return the row for a type that is not in a table, or None if it has no state.
 
@@ -79,44 +92,53 @@ def make_row(kind: Any) -> Row | None:
         return CLASS
     if issubclass(kind, types.ModuleType):
         return MODULE
-    classes = []  # the Python classes before the base class with a row
-    base_row = None
+    base_row, python_classes, is_complete = find_base_row(kind)
+    if is_complete:
+        return base_row
+    if get_package(kind) in KERNEL_PACKAGES:
+        return IGNORED
+    if base_row is not None and base_row.label:
+        return base_row
+    if not python_classes:
+        return base_row
+    instance_row = make_instance_row(kind, python_classes)
+    if instance_row is None or base_row is None:
+        return instance_row or base_row
+    return combine_rows(base_row, instance_row)
+
+
+def find_base_row(kind: Any) -> BaseRow:
+    """Return the row of a class's nearest base class that is in a table or in C."""
+    python_classes: list[Any] = []
     for base in get_mro(kind):
         if base is object:
             break
         library_row = find_library_row(base)
         if library_row is not None:
-            if not library_row.is_complete:
-                base_row = library_row.row
-                break
-            return library_row.row
+            return BaseRow(library_row.row, python_classes, library_row.is_complete)
         if id(base) in plain_ids:
-            # A subclass in Python of a plain class in Python is plain, too, but the
-            # members of the user's enumerations may have attributes that change.
-            is_users_enum = base is enum.Enum and scope.is_local(get_module(kind))
-            if is_python_class(base) and not is_users_enum:
-                return None
-            break
-        base_row = static_rows.get(id(base))
-        if base_row is not None:
-            break
+            return BaseRow(None, python_classes, is_plain_subclass(kind, base))
+        static_row = static_rows.get(id(base))
+        if static_row is not None:
+            return BaseRow(static_row, python_classes)
         is_exception = issubclass(base, BaseException)
         if is_python_class(base):
-            classes.append(base)
+            python_classes.append(base)
         elif not is_exception:  # a type in C that is not in a table
             c_row = find_named_row(kind) or find_c_type_row(base, kind)
-            return c_row.row if c_row else make_opaque_row(base)
-    top_module = get_package(kind)
-    if top_module in KERNEL_PACKAGES:
-        return IGNORED
-    if base_row is not None and base_row.label:
-        return base_row
-    if not classes:
-        return base_row
-    instance_row = make_instance_row(kind, classes)
-    if instance_row is None or base_row is None:
-        return instance_row or base_row
-    return combine_rows(base_row, instance_row)
+            row = c_row.row if c_row else make_opaque_row(base)
+            return BaseRow(row, python_classes, is_complete=True)
+    return BaseRow(None, python_classes)
+
+
+def is_plain_subclass(kind: Any, base: Any) -> bool:
+    """Return whether the objects of a class derived from a plain class have no state.
+
+    This is true if the plain class is written in Python. The members of the user's
+    enumerations are an exception, because they may have attributes that change.
+    """
+    is_users_enum = base is enum.Enum and scope.is_local(get_module(kind))
+    return is_python_class(base) and not is_users_enum
 
 
 def find_named_row(kind: Any) -> LibraryRow | None:
