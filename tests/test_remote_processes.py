@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from stepper.common.errors import KernelError
+from stepper.kernels.backends.jupyter.websocket_channels import WebsocketChannels
 from stepper.kernels.backends.kernelspec import provisioner_process
 from stepper.kernels.backends.slurm import batch_job
 from stepper.kernels.backends.ssh.ssh_connection import SshConnection
@@ -108,3 +109,16 @@ def test_job_without_files_leaves_no_files(tmp_path: Path) -> None:
     with pytest.raises(KernelError, match="could not be written"):
         batch_job.write_files(tmp_path / "job.connection", "")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_invalid_request_id_does_not_end_a_websocket() -> None:
+    server: Any = None  # no request is sent
+    channels = WebsocketChannels(server, "0" * 32, "session")
+    message = {
+        "header": {"session": "kernel"},
+        "msg_type": "stream",
+        "parent_header": {"session": "session", "msg_id": ["m"]},
+        "content": {},
+    }
+    channels._receive("iopub", message)
+    assert list(channels.iopub.take_messages()) == [message]

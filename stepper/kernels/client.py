@@ -379,8 +379,10 @@ class KernelClient(Connection):
         # not be reached.
         pending_interrupt = self.pending_interrupt
         self.pending_interrupt = ""
-        seconds = 0.0 if pending_interrupt else max(0.0, seconds)
-        running = RunningExecution(self, seconds, limits)
+        remaining_seconds = max(0.0, seconds)
+        if pending_interrupt:
+            remaining_seconds = 0.0
+        running = RunningExecution(self, remaining_seconds, limits)
         if lost is not None:
             area = lost.area
             is_finished = lost.is_idle

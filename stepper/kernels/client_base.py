@@ -122,9 +122,11 @@ class Connection:
                 self.widgets.handle_comm(message)
             elif message_type in OUTPUT_TYPES:
                 self.update_displays(message, area)
-                request_id = message["parent_header"].get("msg_id")
-                is_update = message_type == UPDATE
-                if is_update or not self.widgets.capture(request_id, message):
+                is_captured = False
+                if message_type != UPDATE:
+                    request_id = message["parent_header"].get("msg_id")
+                    is_captured = self.widgets.capture(request_id, message)
+                if not is_captured:
                     return is_external or self.on_late_output(message)
         except MALFORMED_MESSAGE as error:
             self.record_malformed_message(error)

@@ -136,6 +136,7 @@ class OutputArea:
             shown_entries = [
                 entries[index] for index in indices if index < len(entries)
             ]
+            # A display that was too large was replaced by a note.
             display_entries = [
                 entry for entry in shown_entries if "data" in entry.output
             ]

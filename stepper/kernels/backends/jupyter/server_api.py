@@ -292,9 +292,9 @@ class Server:
     async def _check_hub(self, refusal: Response, token: str, hint: str) -> None:
         """Ask the hub about a refused request, and raise KernelError with the reason.
 
-        `refusal` is the response to the request. Return only if it is JSON, so that the
-        server itself responded, and the hub does not know the token's owner. `token`
-        and `hint` are the results of `_describe_token`.
+        `refusal` is the response to the request, and `token` and `hint` are the results
+        of `_describe_token`. Do nothing if `refusal` is from the server itself and the
+        hub does not know the token's owner.
         """
         hub, _, path = self.base.partition("/user/")
         if not path:
@@ -307,14 +307,14 @@ class Server:
         if response.code == 200 and isinstance(response.body, dict):
             user_model = response.body
         owner = one_line(str(user_model.get("name") or ""), 100)
-        if refusal.is_json and owner:
+        if refusal.is_json:  # the server itself has responded
+            if not owner:
+                return
             raise KernelError(
                 f"{self.name} does not permit {owner}, the owner of {token}, to do this"
                 f" ({refusal.code})",
                 hint,
             )
-        if refusal.is_json:
-            return
         user, _, server_name = unquote(path).partition("/")
         servers = user_model.get("servers")
         if owner == user and isinstance(servers, dict):

@@ -231,13 +231,7 @@ class WebsocketChannels:
         attempts = 0
         while self.is_open:
             try:
-                websocket = await self._connect()
-                self.websocket = websocket
-                attempts = 0
-                self.unreachable_reason = ""
-                self._flush()
-                self.has_kernel_message = False
-                await self._read(websocket)
+                await self._connect_and_read()
             except HTTPClientError as error:
                 await self._record_refusal(error)
             except KernelError as error:
@@ -245,6 +239,7 @@ class WebsocketChannels:
             except Exception as error:
                 self.unreachable_reason = self.server.explain_unreachable(error)
             if self.websocket is not None:
+                attempts = 0
                 self.disconnect_count += 1
                 self.websocket.close()
                 self.websocket = None
@@ -261,6 +256,18 @@ class WebsocketChannels:
             last = len(RETRY_SECONDS) - 1
             await asyncio.sleep(RETRY_SECONDS[min(attempts, last)])
             attempts += 1
+
+    async def _connect_and_read(self) -> None:
+        """Connect, send unsent messages, and read messages until the connection ends.
+
+        `websocket` remains set, so that the caller can count the lost connection.
+        """
+        websocket = await self._connect()
+        self.websocket = websocket
+        self.unreachable_reason = ""
+        self._flush()
+        self.has_kernel_message = False
+        await self._read(websocket)
 
     async def _connect(self) -> WebSocketClientConnection:
         """Return an open websocket to the kernel."""
@@ -387,7 +394,10 @@ class WebsocketChannels:
         """Count an iopub message of a request.
 
         If there are more than MAX_COUNTED_REQUESTS requests, drop the oldest count.
+        Ignore an id that is not a string, which a cell may send.
         """
+        if not isinstance(request_id, str):
+            return
         self.counts[request_id] = self.counts.pop(request_id, 0) + 1
         if len(self.counts) > MAX_COUNTED_REQUESTS:
             oldest = next(iter(self.counts))

@@ -160,7 +160,9 @@ class SlurmProcess(RemoteProcess):
             # The kernel may still be running on a node that SLURM cannot reach.
             await self._shut_down_directly()
         is_active = self.job is None or self.job.is_waiting or self.job.is_running
-        self.may_be_running = is_active and not await self._stop()
+        self.may_be_running = False
+        if is_active:
+            self.may_be_running = not await self._stop()
         if self.death is None:
             self.death = Death(
                 "stepper cancelled the kernel's job", self.read_log_tail()
