@@ -63,8 +63,8 @@ PYTHON = Cells(
     endless="import time\nprint('begun')\nwhile True: time.sleep(0.01)",
     slow="import time\nprint('begun')\ntime.sleep(0.8)\nprint('over')",
     slow_fails="import time\nprint('begun')\ntime.sleep(0.8)\n1 / 0",
-    epochs="import time\nfor n in (3, 2, 1, 'nan'):\n    print('loss', n)\n    time.sleep(0.3)",
-    dies="import os, signal, time\nprint('last', flush=True)\ntime.sleep(0.5)\nos.kill(os.getpid(), signal.SIGKILL)\ntime.sleep(60)",
+    epochs="import time\nfor n in (3, 2, 1, 'nan'):\n    print('loss', n)\n    time.sleep(0.8)",
+    dies="import os, signal, time\nprint('last', flush=True)\ntime.sleep(1.5)\nos.kill(os.getpid(), signal.SIGKILL)\ntime.sleep(60)",
     process="import os\nprint(os.getpid())",
     marks=lambda path: f"open({path!r}, 'a').write('ran\\n');\n",
     waits=lambda path: (
@@ -83,8 +83,8 @@ R = Cells(
     endless="cat('begun\\n'); flush.console()\nwhile (TRUE) Sys.sleep(0.05)",
     slow="cat('begun\\n'); flush.console()\nSys.sleep(0.8)\ncat('over\\n')",
     slow_fails="cat('begun\\n'); flush.console()\nSys.sleep(0.8)\nstop('no such thing')",
-    epochs="for (n in c('3', '2', '1', 'nan')) {\n  cat('loss ', n, '\\n', sep='')\n  flush.console()\n  Sys.sleep(0.3)\n}",
-    dies="cat('last\\n'); flush.console()\nSys.sleep(0.5)\ntools::pskill(Sys.getpid(), 9)\nSys.sleep(60)",
+    epochs="for (n in c('3', '2', '1', 'nan')) {\n  cat('loss ', n, '\\n', sep='')\n  flush.console()\n  Sys.sleep(0.8)\n}",
+    dies="cat('last\\n'); flush.console()\nSys.sleep(1.5)\ntools::pskill(Sys.getpid(), 9)\nSys.sleep(60)",
     process="cat(Sys.getpid(), '\\n')",
     marks=lambda path: f"cat('ran\\n', file={path!r}, append=TRUE)\n",
     waits=lambda path: (

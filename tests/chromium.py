@@ -25,7 +25,7 @@ from tornado.websocket import WebSocketClientConnection, websocket_connect
 from tests import apt_packages
 
 # the limit of every wait, so that no test hangs
-WAIT_SECONDS = float(os.environ.get("WAIT", "60"))
+WAIT_SECONDS = float(os.environ.get("WAIT", "120"))
 FLAGS = (
     "--headless=new",
     "--no-sandbox",

@@ -24,6 +24,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import hypothesis
 import psutil
 import pytest
 
@@ -46,6 +47,11 @@ atexit.register(shutil.rmtree, STATE, ignore_errors=True)
 # else each daemon and kernel compiles its imports
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 forked_kernels.fork_kernels()
+# On a slow machine, the first input of a test can take a minute.
+hypothesis.settings.register_profile(
+    "slow", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("slow")
 ROOT = Path(__file__).resolve().parent.parent
 CLIENTS = ("python", "compiled")
 NIGHTLY_MODULE = re.compile(

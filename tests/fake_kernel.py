@@ -35,7 +35,7 @@ from stepper.session.protocols import (
 )
 from tests.fake_undo import FakeUndo
 
-TICK_SECONDS, GRACE_SECONDS = 0.001, 0.5
+TICK_SECONDS, GRACE_SECONDS = 0.001, 2.0
 EXIT = "ended by exit() or quit()"
 INTERRUPTED = {"deadline": Outcome.TIMEOUT, "memory": Outcome.MEMORY}
 ATTRIBUTES = ("errno", "code", "status", "name", "filename", "lineno")

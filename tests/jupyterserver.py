@@ -84,7 +84,7 @@ def stop_process(process: subprocess.Popen[bytes]) -> None:
     """End a server; kill it if it does not exit."""
     process.terminate()
     try:
-        process.wait(20)
+        process.wait(60)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
@@ -163,7 +163,7 @@ class JupyterServer:
                 stderr=log,
                 stdin=subprocess.DEVNULL,
             )
-        end = time.monotonic() + 60
+        end = time.monotonic() + 300
         while time.monotonic() < end and self.process.poll() is None:
             with contextlib.suppress(OSError):
                 self.ask("kernels")
@@ -187,7 +187,7 @@ class JupyterServer:
             f"{self.url}api/{path}", data, headers, method=method
         )
         with urllib.request.urlopen(
-            request, timeout=60, context=self.context
+            request, timeout=120, context=self.context
         ) as response:
             text = response.read()
         return json.loads(text) if text else None
@@ -318,7 +318,7 @@ class ConnectionProxy:
                 near.close()
                 continue
             try:
-                far = socket.create_connection(("127.0.0.1", self.to), timeout=10)
+                far = socket.create_connection(("127.0.0.1", self.to), timeout=60)
             except OSError:
                 near.close()
                 continue

@@ -66,7 +66,7 @@ class OutputCounter:
 
         Earlier messages of a kernel are not received.
         """
-        until = time.monotonic() + 30
+        until = time.monotonic() + 120
         while len(self.clients) < kernels:
             assert time.monotonic() < until
             time.sleep(0.02)
@@ -140,7 +140,7 @@ class OutputCounter:
         Waits for late outputs, which are written some seconds later.
         """
         self.wait_until_quiet()
-        until = time.monotonic() + 60
+        until = time.monotonic() + 120
         while True:
             sent, saved, differences = self.compare(*notebooks)
             if sent == saved:

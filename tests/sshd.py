@@ -98,7 +98,7 @@ class Host:
                 [self.program, "-D", "-e", "-f", str(self.folder / "sshd_config")],
                 stderr=log,
             )
-        until = time.monotonic() + 20
+        until = time.monotonic() + 120
         while time.monotonic() < until and self.sshd.poll() is None:
             with socket.socket() as tried:
                 if not tried.connect_ex(("127.0.0.1", self.port)):

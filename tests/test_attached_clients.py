@@ -46,7 +46,7 @@ def connect_client(project: Project, file: str = "") -> Iterator[BlockingKernelC
     client.load_connection_file(file or project.json("attach")["file"])
     client.start_channels(stdin=False)
     try:
-        client.wait_for_ready(30)
+        client.wait_for_ready(120)
         yield client
     finally:
         client.stop_channels()
@@ -56,12 +56,12 @@ def run_externally(client: BlockingKernelClient, code: str, **options: bool) -> 
     """Run code with another client; return the status of the reply."""
     return str(
         client.execute_interactive(
-            code, timeout=60, output_hook=lambda _: None, **options
+            code, timeout=120, output_hook=lambda _: None, **options
         )["content"]["status"]
     )
 
 
-def wait_until_true(condition, seconds: float = 60) -> None:
+def wait_until_true(condition, seconds: float = 120) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end
@@ -178,7 +178,7 @@ class TerminalOutput:
 
     def until(self, text: str) -> None:
         """Read until the output contains a text."""
-        end = time.monotonic() + 60
+        end = time.monotonic() + 120
         while text not in self.text:
             assert time.monotonic() < end, self.text
             if select.select([self.terminal], [], [], 1)[0]:
@@ -224,8 +224,8 @@ def test_external_execution_is_reported_once_and_journaled(
         run_externally(client, "x = a + 1")
         run_externally(client, "print('not the notebook\\'s')\ny = [x]")
         assert run_externally(client, "1/0") == "error"
-        client.complete("prin", reply=True, timeout=30)
-        client.inspect("print", reply=True, timeout=30)
+        client.complete("prin", reply=True, timeout=120)
+        client.inspect("print", reply=True, timeout=120)
         run_externally(client, "x", store_history=False)  # like a variable viewer
         run_externally(client, "hidden = 1", silent=True)
         _, response = notebook.insert("z = x + y[0]\nprint(z)")
@@ -353,8 +353,8 @@ def test_cell_waits_for_external_execution(
         )
         time.sleep(1.5)  # longer than the timeout of the cell
         gate.touch()
-        work.join(60)
-        assert client.get_shell_msg(timeout=60)["parent_header"]["msg_id"] == request
+        work.join(120)
+        assert client.get_shell_msg(timeout=120)["parent_header"]["msg_id"] == request
         assert "ran ok" in responses[0]
         assert "| 1" in responses[0]
 
@@ -374,10 +374,10 @@ def test_cell_waits_for_external_execution(
             lambda: "another client's execution" in get_running_text(project)
         )
         project.stepper("interrupt")
-        work.join(60)
+        work.join(120)
         assert "nothing ran, and that execution continues" in responses[1]
         gate.touch()
-        reply = client.get_shell_msg(timeout=60)
+        reply = client.get_shell_msg(timeout=120)
         assert (reply["parent_header"]["msg_id"], reply["content"]["status"]) == (
             request,
             "ok",
@@ -398,7 +398,7 @@ def test_new_daemon_does_not_interrupt_external_execution(
         response = notebook.insert("print('not yet')")[1]
         report_text = response.text + response.stop
         gate.touch()
-        reply = client.get_shell_msg(timeout=60)
+        reply = client.get_shell_msg(timeout=120)
         assert (reply["parent_header"]["msg_id"], reply["content"]["status"]) == (
             request,
             "ok",
@@ -452,7 +452,7 @@ def test_lost_idle_of_external_execution_does_not_block_cells(tmp_path: Path) ->
         )
         try:
             kernel.external_executions.busy["lost"] = time.monotonic()
-            end = time.monotonic() + 30
+            end = time.monotonic() + 120
             while kernel.external_executions.running_since:
                 assert time.monotonic() < end
                 kernel.receive_pending()

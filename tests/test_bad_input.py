@@ -298,7 +298,7 @@ def test_daemon_start_failure_is_reported(project: Project) -> None:
     (project.folder / ".stepper" / "journal").write_text("in the way")
     start = time.monotonic()
     _, answer = notebook.insert("1")
-    assert time.monotonic() - start < 10
+    assert time.monotonic() - start < 60  # it does not try again and again
     assert "NOT run" in answer.text
     (project.folder / ".stepper" / "journal").unlink()
     os.rename(
@@ -318,7 +318,7 @@ def test_invalid_frames_are_rejected(project: Project) -> None:
         b"STP1\x00",
     ):
         with socket.socket(socket.AF_UNIX) as sock:
-            sock.settimeout(10)
+            sock.settimeout(120)
             sock.connect(project.paths.socket)
             sock.sendall(data)
             sock.shutdown(socket.SHUT_WR)

@@ -438,7 +438,7 @@ def test_ctrl_c_reports_the_cancelled_run(project: Project, verb: str) -> None:
                 lambda: project.json("status", name)["cells"][1]["status"] == "running"
             )
         command.send_signal(signal.SIGINT)
-        out, err = command.communicate(timeout=60)
+        out, err = command.communicate(timeout=120)
     assert command.returncode == 130 and "interrupting" in err
     assert re.search(r"was CANCELLED after [\d.]+ s", out)
     assert project.json("status", name)["kernel"]["state"] == "idle"
@@ -455,14 +455,14 @@ def test_ctrl_c_while_waiting_interrupts_no_other_cell(project: Project) -> None
         with start_command(project, "eval", "1", "--notebook", "busy") as second:
             assert second.stderr.readline()  # it reports that it is waiting
             second.send_signal(signal.SIGINT)
-            _, err = second.communicate(timeout=60)
+            _, err = second.communicate(timeout=120)
         assert second.returncode == 130 and "the code did not run" in err
         assert (
             first.poll() is None
             and project.json("status", "busy")["kernel"]["state"] == "busy"
         )
         project.stepper("interrupt", "busy")
-        first.communicate(timeout=60)
+        first.communicate(timeout=120)
     assert first.returncode == 1
 
 
@@ -479,7 +479,7 @@ def test_second_ctrl_c_exits_immediately(project: Project) -> None:
             and "Ctrl-C again" in command.stderr.readline()
         )
         command.send_signal(signal.SIGINT)
-        _, err = command.communicate(timeout=60)
+        _, err = command.communicate(timeout=120)
     assert (
         command.returncode == 130
         and "To see whether a cell is still running, run: stepper status deaf" in err
@@ -524,7 +524,7 @@ if os.path.exists('deaf'):
         assert "Ctrl-C again" in command.stderr.readline()
         started = time.monotonic()
         command.send_signal(signal.SIGINT)
-        command.communicate(timeout=60)
+        command.communicate(timeout=120)
     assert command.returncode == 130 and time.monotonic() - started < 3
 
 
@@ -715,7 +715,7 @@ def test_completion_in_real_shells(
         cwd=str(shell_project.folder),
         env=environ,
         encoding="utf-8",
-        timeout=30,
+        timeout=120,
     )
     if shell == "zsh":
         child.sendline("autoload -Uz compinit; compinit -u -D")

@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -472,8 +473,13 @@ def test_command_for_long_output_quotes_the_cell_id(
     run = threading.Thread(target=notebook.replace, args=("a b", source))
     run.start()
     wait_until(lambda: project.json("status", "a")["running"])
-    finish = threading.Timer(1.0, go.touch)
-    finish.start()
+    is_long = output_following._is_long
+
+    def release_cell(outputs: Any) -> bool:
+        go.touch()  # the request follows the cell
+        return is_long(outputs)
+
+    monkeypatch.setattr(output_following, "_is_long", release_cell)
     shown = project.stepper("output", "a b", "--notebook", "a", "--follow").stdout
     run.join()
     assert "to read the output, run: stepper output 'a b'" in shown

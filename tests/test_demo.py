@@ -25,7 +25,7 @@ from stepper.common.paths import Paths
 
 ROOT = Path(__file__).resolve().parent.parent
 # The packages may have to be downloaded over a slow line, without uv.
-pytestmark = pytest.mark.timeout(400)
+pytestmark = pytest.mark.timeout(900)
 
 
 class DemoRun(NamedTuple):

@@ -87,12 +87,12 @@ PRELUDE = """
 import asyncio, errno, http.client, json, os, socket, ssl, subprocess, sys, time, urllib.error, urllib.request
 import aiohttp, httpx, numpy as np, pandas as pd, requests, urllib3
 
-async def get(url, seconds=5, **given):
+async def get(url, seconds=60, **given):
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=seconds), raise_for_status=True) as session:
         async with session.get(url, **given) as answer:
             return await answer.json()
 
-def read(url, timeout=5):
+def read(url, timeout=60):
     return urllib.request.urlopen(url, timeout=timeout).read()
 
 def as_nobody(call):
@@ -109,8 +109,8 @@ def few_files(call):
     os.close(lowest)
     resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, limits[1]))
     held = []
-    for _ in range(4):  # what earlier cells had open is closed by a thread of the kernel's
-        time.sleep(0.05)
+    for _ in range(5):  # what earlier cells had open is closed by a thread of the kernel's
+        time.sleep(0.2)
         try:
             while True: held.append(os.dup(0))
         except OSError: pass
@@ -545,19 +545,20 @@ def test_kernel_death_is_unrecoverable(code: str) -> None:
 
 
 def test_interrupted_timeout_is_recoverable(lab: Lab) -> None:
-    result = lab.run("import time; time.sleep(20)", timeout=0.3)
+    result = lab.run("import time; time.sleep(300)", timeout=2)
     assert result.outcome is Outcome.TIMEOUT and result.death is None
     assert error_classification.classify_run(result.outcome, result.fault) is R
 
 
 def test_interrupt_by_stepper_is_cancelled(lab: Lab) -> None:
     async def interrupted() -> None:
+        begun = lab.folder / "begun"
+        source = f"import time; open({str(begun)!r}, 'w'); time.sleep(300)"
         running = asyncio.ensure_future(
-            lab.kernel.execute(
-                "import time; time.sleep(20)", 30, Limits(max_memory_percent=100)
-            )
+            lab.kernel.execute(source, 600, Limits(max_memory_percent=100))
         )
-        await asyncio.sleep(0.3)
+        while not begun.exists():
+            await asyncio.sleep(0.02)
         await lab.kernel.interrupt("the user")
         response = await running
         assert (

@@ -450,7 +450,7 @@ def test_report_separates_cell_writes_from_other_changes(
 
 
 def write_other_file(folder: Path) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while not (folder / "out.csv").exists() and time.monotonic() < deadline:
         time.sleep(0.01)
     (folder / "other.csv").write_text("xy")

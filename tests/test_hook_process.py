@@ -346,7 +346,7 @@ def test_payload_of_another_shape_is_unchanged(data: bytes) -> None:
     assert reduced == original
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+def wait_until(condition: Callable[[], bool], seconds: float = 120.0) -> None:
     """Wait for a condition; the timeout only prevents a hang."""
     deadline = time.monotonic() + seconds
     while not condition():
@@ -388,7 +388,7 @@ def test_hook_exits_when_its_output_is_closed(
         wait_until(lambda: project.json("status")["kernel"]["state"] == "busy")
         assert hook.poll() is None
         close(reading_end)
-        assert hook.wait(20) == 0
+        assert hook.wait(120) == 0
     assert_cancelled(project)
 
 
@@ -451,7 +451,7 @@ def test_hook_retries_once(project: Project) -> None:
     wait_until(lambda: count_daemons(project) == 2)
     assert answers == []
     project.kill_daemon()
-    thread.join(20)
+    thread.join(120)
     assert (
         "may or may not have run" in answers[0]
         and "the stepper daemon exited" in answers[0]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import socket
+import statistics
 import subprocess
 import sys
 import threading
@@ -71,7 +73,7 @@ def has(notebook: Notebook, name: str, suffix: str) -> bool:
 
 def is_responding(port: int) -> bool:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=5) as page:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=60) as page:
             return bool(page.status == 200)
     except OSError:
         return False
@@ -93,7 +95,7 @@ def interrupt_by_command(notebook: Notebook, source: str) -> None:
     thread.start()
     wait_until(lambda: has(notebook, "own", "ready"))
     assert "interrupted cell" in notebook.project.stepper("interrupt").stdout
-    thread.join(20)
+    thread.join(120)
     assert "CANCELLED" in texts[0]
 
 
@@ -174,7 +176,7 @@ def test_new_daemon_spares_children_of_earlier_cells(
     fresh_project.kill_daemon()
     wait_until(lambda: fresh_project.json("status")["running"])
     fresh_project.stepper("interrupt")
-    thread.join(30)
+    thread.join(120)
     wait_until(lambda: has(notebook, "own", "interrupted"))
     assert not has(notebook, "early", "interrupted")
     assert "| None" in notebook.insert("print(early.poll())")[1].text
@@ -218,8 +220,8 @@ def test_descendants_of_earlier_processes_are_spared(tmp_path: Path) -> None:
         restored_group = ProcessGroup(Identity.from_pid(leader.pid), file)
         assert restored_group.earlier == group.earlier
         asyncio.run(restored_group.interrupt())
-        assert child.wait(10) == -signal.SIGINT
-        assert leader.wait(10) == -signal.SIGINT
+        assert child.wait(120) == -signal.SIGINT
+        assert leader.wait(120) == -signal.SIGINT
         assert forks.poll() is None
         os.kill(forked, 0)
         restored_group.record_earlier_processes()
@@ -236,12 +238,24 @@ def test_descendants_of_earlier_processes_are_spared(tmp_path: Path) -> None:
         assert restored_group.earlier == [] and not file.exists()
 
 
-def test_listing_children_before_each_cell_is_cheap() -> None:
-    group = ProcessGroup(Identity.from_pid(os.getpid()), Path("/none/there"))
+def measure(function: Callable[[], None]) -> float:
+    """Return the median of the processor times of a function."""
     times = list[float]()
     for _ in range(50):
-        began = time.perf_counter()
-        group.record_earlier_processes()
-        times.append(time.perf_counter() - began)
-    count = len([name for name in os.listdir("/proc") if name.isdecimal()])
-    assert sorted(times)[25] < 0.002 + 0.00001 * count
+        began = time.thread_time()
+        function()
+        times.append(time.thread_time() - began)
+    return statistics.median(times)
+
+
+def test_listing_children_before_each_cell_is_cheap() -> None:
+    group = ProcessGroup(Identity.from_pid(os.getpid()), Path("/none/there"))
+
+    def read_all() -> None:
+        """Read a file of each process of the system."""
+        for pid in filter(str.isdecimal, os.listdir("/proc")):
+            with contextlib.suppress(OSError):  # the process has exited
+                Path("/proc", pid, "stat").read_bytes()
+
+    # a sixteenth when this test was written
+    assert measure(group.record_earlier_processes) < measure(read_all) / 3

@@ -134,7 +134,7 @@ def tmp_path(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def wait_until_true(
-    condition: Callable[[], Any], description: str, seconds: float = 30
+    condition: Callable[[], Any], description: str, seconds: float = 120
 ) -> None:
     deadline = time.monotonic() + seconds
     while not condition():

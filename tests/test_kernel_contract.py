@@ -39,7 +39,7 @@ from tests.fake_kernel import FakeKernelLauncher
 PRELUDE = """
 import os, signal, threading, time
 def die(how='SIGKILL'):
-    time.sleep(0.5)  # what was printed is on its way by then
+    time.sleep(1.5)  # what was printed is on its way by then
     os.kill(os.getpid(), getattr(signal, how))
     time.sleep(60)
 def late(text): threading.Timer(0.3, print, (text,), {'end': ''}).start()
@@ -106,7 +106,7 @@ class KernelHarness:
         return kernel
 
     def run(
-        self, code: str, timeout: float = 30, request: str = "", scratch: bool = False
+        self, code: str, timeout: float = 120, request: str = "", scratch: bool = False
     ) -> Execution:
         return self.wait(self.kernel.execute(code, timeout, LIMITS, request, scratch))
 
@@ -116,7 +116,7 @@ class KernelHarness:
         """Run a cell, and call `act` after its first output."""
 
         async def both() -> Execution:
-            running = asyncio.create_task(self.kernel.execute(code, 30, LIMITS))
+            running = asyncio.create_task(self.kernel.execute(code, 120, LIMITS))
             await self.wait_for_output()
             await act()
             return await running
@@ -124,7 +124,7 @@ class KernelHarness:
         return self.wait(both())
 
     async def wait_for_output(self) -> None:
-        end = time.monotonic() + 20
+        end = time.monotonic() + 120
         while (
             not (
                 self.kernel.partial_output and self.kernel.partial_output.get_outputs()
@@ -140,7 +140,7 @@ class KernelHarness:
 
         async def cancel_run() -> None:
             running = asyncio.create_task(
-                self.kernel.execute(code, 30, LIMITS, request)
+                self.kernel.execute(code, 120, LIMITS, request)
             )
             await self.wait_for_output()
             running.cancel()
@@ -189,7 +189,7 @@ def cells(backend: KernelHarness) -> Cells:
     return backend.cells
 
 
-def wait_until_ready(ready: Callable[[], Any], seconds: float = 20) -> Any:
+def wait_until_ready(ready: Callable[[], Any], seconds: float = 120) -> Any:
     end = time.monotonic() + seconds
     while not (value := ready()) and time.monotonic() < end:
         time.sleep(0.05)
@@ -388,7 +388,7 @@ def test_timeout_interrupts_and_keeps_the_state(
     harness: KernelHarness, cells: Cells
 ) -> None:
     harness.run(cells.assign)
-    result = harness.run(cells.endless, timeout=0.5)
+    result = harness.run(cells.endless, timeout=2)
     assert (
         result.outcome is Outcome.TIMEOUT
         and result.death is None
@@ -400,7 +400,7 @@ def test_timeout_interrupts_and_keeps_the_state(
 @contract("helper")
 def test_timeout_reports_the_running_line(harness: KernelHarness) -> None:
     result = harness.run(
-        "import time\nprint('begun')\nwhile True:\n    time.sleep(0.01)", timeout=0.3
+        "import time\nprint('begun')\nwhile True:\n    time.sleep(0.01)", timeout=2
     )
     assert (
         result.outcome is Outcome.TIMEOUT
@@ -430,7 +430,7 @@ CATCHES = "import time\ntry:\n    while True:\n        time.sleep(0.01)\nexcept 
 
 @contract("helper")
 def test_cell_can_catch_its_interrupt(harness: KernelHarness) -> None:
-    result = harness.run(CATCHES, timeout=0.3)
+    result = harness.run(CATCHES, timeout=2)
     assert (
         result.outcome is Outcome.TIMEOUT
         and text(result) == "caught\n"
@@ -442,7 +442,7 @@ def test_cell_can_catch_its_interrupt(harness: KernelHarness) -> None:
 def test_line_is_known_for_cell_that_catches_its_interrupt(
     harness: KernelHarness,
 ) -> None:
-    result = harness.run(CATCHES, timeout=0.3)
+    result = harness.run(CATCHES, timeout=2)
     assert (
         result.fault is not None
         and result.fault.ename == ""
@@ -524,10 +524,10 @@ def test_external_client_connects_by_connection_file(
     client.load_connection_file(file)
     client.start_channels(stdin=False)
     try:
-        client.wait_for_ready(30)
+        client.wait_for_ready(120)
         request = client.execute(cells.assign)
         wait_until_ready(lambda: harness.wait(listen()))
-        assert client.get_shell_msg(timeout=30)["parent_header"]["msg_id"] == request
+        assert client.get_shell_msg(timeout=120)["parent_header"]["msg_id"] == request
     finally:
         client.stop_channels()
     (execution,) = events
@@ -550,7 +550,7 @@ def test_output_and_matching_lines_are_reported_during_the_run(
 
     async def watched() -> Execution:
         running = asyncio.create_task(
-            harness.kernel.execute(cells.epochs, 30, LIMITS, wake="loss.*nan")
+            harness.kernel.execute(cells.epochs, 120, LIMITS, wake="loss.*nan")
         )
         while not running.done():
             if coming := harness.kernel.partial_output:
@@ -656,7 +656,7 @@ def test_new_daemon_finds_the_kernel_with_its_state(
 def test_new_daemon_gets_missed_messages(harness: KernelHarness) -> None:
     harness.run("late('nobody was there')", request="b" * 32)
     kernel = harness.reattach_alive()
-    time.sleep(0.6)
+    time.sleep(2)
     events: list[
         dict[str, Any]
     ] = []  # a Jupyter server repeats the message for the same session

@@ -66,7 +66,7 @@ class Lab:
             )
 
     def run(
-        self, code: str, timeout: float = 30, max_memory_percent: float = 100
+        self, code: str, timeout: float = 120, max_memory_percent: float = 100
     ) -> Execution:
         """Run a cell to its end."""
         limits = Limits(max_memory_percent=max_memory_percent)
@@ -186,7 +186,7 @@ def test_error_modules_are_preloaded_while_idle(lab: Lab) -> None:
             "(sys.modules.__setitem__('lazy', Lazy('lazy')), [name for name in globals() if name[:1] != '_'])[1]"
         )
         memory = fresh.value("int(open('/proc/self/statm').read().split()[1]) * 4096")
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while time.monotonic() < deadline and not fresh.value(
             "'pandas' in inspect._filesbymodname"
         ):
@@ -486,12 +486,12 @@ def test_module_without_name_is_listed_by_alias(clean: Lab) -> None:
 
 
 @pytest.mark.parametrize(
-    "act", ["raise RuntimeError", "raise SystemExit", "time.sleep(30)"]
+    "act", ["raise RuntimeError", "raise SystemExit", "time.sleep(300)"]
 )
 def test_hostile_objects(clean: Lab, act: str) -> None:
     began = time.monotonic()
     names = clean.names(HOSTILE.format(act=act))
-    assert time.monotonic() - began < 25  # each object would sleep for 30 s
+    assert time.monotonic() - began < 250  # each object would sleep for 300 s
     variables = names["variables"]
     assert variables["fine"]["type"] == "int"
     assert variables["hostile"] == {"type": "__main__.Hostile"}
@@ -790,7 +790,7 @@ def test_exception_facts(
         ("def __getattribute__(self, name): 1 / 0", None),
         ("__class__ = property(lambda self: 1 / 0)", None),
         (
-            "errno = filename = reason = response = property(lambda self: __import__('time').sleep(30))",
+            "errno = filename = reason = response = property(lambda self: __import__('time').sleep(300))",
             "a",
         ),
         ("__repr__ = None", "a"),
@@ -799,9 +799,9 @@ def test_exception_facts(
 def test_broken_exceptions(live: Lab, body: str, message: str | None) -> None:
     began = time.monotonic()
     result = live.run(
-        f"class Odd(Exception):\n    {body}\n\nraise Odd('a')", timeout=30
+        f"class Odd(Exception):\n    {body}\n\nraise Odd('a')", timeout=300
     )
-    assert time.monotonic() - began < 25  # one of them would sleep for 30 s
+    assert time.monotonic() - began < 250  # one of them would sleep for 300 s
     assert (
         result.outcome is Outcome.ERROR
         and result.fault is not None

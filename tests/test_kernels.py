@@ -521,7 +521,7 @@ def test_backends_are_checked_concurrently_with_timeout(
         listed = asyncio.run(
             looks.check_backends(project.paths, limits, dict(os.environ))
         )
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 60
     assert [(entry.name, entry.reachable) for entry in listed] == [
         ("a", False),
         ("b", False),

@@ -84,7 +84,7 @@ def project(
         patch.setenv("JUPYTER_PATH", str(folder))
         for project in scratch(tmp_path_factory.mktemp(language) / "repo"):
             project.config(
-                "kernels: {it: {kernelspec: theirs}}\ncell_timeout_seconds: 20\n"
+                "kernels: {it: {kernelspec: theirs}}\ncell_timeout_seconds: 120\n"
             )
             project.stepper("trust", "--yes")
             yield project
@@ -116,7 +116,7 @@ def test_reports_of_other_languages_have_no_python_facts(
         "new", "A look", "--kernel", "it", "--step", "x is bound | x > 100"
     )
     notebook = Notebook(project, project.folder / response["notebook"])
-    report = notebook.insert(f"{mark} stepper: step=1 timeout=9s\n{binds}")[1].text
+    report = notebook.insert(f"{mark} stepper: step=1 timeout=99s\n{binds}")[1].text
     assert (
         "ran ok" in report
         and "20" in report

@@ -98,7 +98,7 @@ def notebook(project: Project) -> Notebook:
     return project.new()
 
 
-def wait_until_true(check: Callable[[], Any], seconds: float = 20) -> Any:
+def wait_until_true(check: Callable[[], Any], seconds: float = 120) -> Any:
     """Wait until a value is true and return it."""
     end = time.monotonic() + seconds
     while not (value := check()):
@@ -159,9 +159,12 @@ def test_late_output_is_written_soon_and_reported_next(
     notebook: Notebook,
 ) -> None:
     cell, response = notebook.insert(
-        "import threading, time\nprint('in time')\nthreading.Timer(1, print, ['LATE']).start()"
+        "import os, threading, time\ndef late():\n"
+        "    while not os.path.exists('reported'): time.sleep(0.01)\n"
+        "    print('LATE')\nprint('in time')\nthreading.Thread(target=late).start()"
     )
     before = notebook.path.stat().st_mtime_ns
+    (notebook.path.parent / "reported").touch()
     wait_until_true(lambda: "LATE" in text_of(notebook.cell(cell)))
     assert (
         text_of(notebook.cell(cell)) == "in time\nLATE\n"

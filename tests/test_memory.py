@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -241,9 +240,7 @@ def test_cell_that_reaches_the_limit_is_stopped(lab: Lab, code: str) -> None:
     lab.ok("before = 1")
     memory = present()
     percent_points = 100 * 600_000_000 / memory.total
-    began = time.monotonic()
     result = lab.run(code, max_memory_percent=memory.percent + percent_points)
-    assert time.monotonic() - began < 15
     assert result.outcome is Outcome.MEMORY and result.memory.startswith(
         "memory use of "
     )

@@ -87,7 +87,7 @@ def inspect_plain_kernel(folder: Path) -> dict[str, Any]:
     )
     client = manager.client()
     client.start_channels()
-    client.wait_for_ready(timeout=60)
+    client.wait_for_ready(120)
     messages: list[str] = []
     # because a request also installs the helper
     client.execute_interactive("None", timeout=60, silent=True)

@@ -71,7 +71,7 @@ class Group:
         return int(dict(line.split() for line in text.splitlines())["oom_kill"])
 
     def remove(self) -> None:
-        limit = time.monotonic() + 10
+        limit = time.monotonic() + 120
         while True:  # it still contains processes that have just exited
             try:
                 self.folder.rmdir()

@@ -18,13 +18,7 @@ from tests.test_session import UNCLOSED, Quick
 from tests.test_session import project as project  # noqa: PLC0414  (a fixture)
 
 pytestmark = UNCLOSED
-SLOW = "import time; time.sleep(0.55)"
-
-
-@pytest.fixture
-def half_second(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make `SLOW` cells slow."""
-    monkeypatch.setattr(partial_replay, "QUICK_SECONDS", 0.5)
+SLOW = "import time; time.sleep(1.1)"
 
 
 def test_values_are_saved_to_a_new_file(tmp_path: Path) -> None:
@@ -45,7 +39,8 @@ def test_values_are_saved_to_a_new_file(tmp_path: Path) -> None:
     assert namespace == {"x": 1}
 
 
-uses_slow_cells = pytest.mark.usefixtures("half_second")
+def test_slow_cells_are_slow() -> None:
+    assert 1 <= partial_replay.QUICK_SECONDS < 1.1
 
 
 def make_cells(count: int) -> list[Cell]:
@@ -109,7 +104,6 @@ def list_verdicts(document: Any) -> str:
     return " ".join(cell["verdict"] for cell in document["cells"])
 
 
-@uses_slow_cells
 def test_partial_replay(project: Quick) -> None:
     sources = ("a = 1", f"{SLOW}\nslow = 5", "slow + 1", "print(a)", "print(a + 1)")
     notebook = make_notebook(project, *sources)
@@ -135,14 +129,12 @@ def test_partial_replay(project: Quick) -> None:
     assert xml.stdout.count('<skipped message="skipped (--from)"/>') == 2
 
 
-@uses_slow_cells
 def test_replay_is_not_partial_if_all_cells_are_needed(project: Quick) -> None:
     make_notebook(project, f"{SLOW}\nslow = 5", "print(slow)", "print(slow + 1)")
     text = project.stepper("verify", "a", "--from", "3").stdout
     assert "a.ipynb: REPRODUCES · 3 of 3 cells as recorded" in text
 
 
-@uses_slow_cells
 def test_partial_replay_accepts_all_names_of_python(project: Quick) -> None:
     cells = [code(f"{SLOW}\nslow = 5", "a"), code("print(1)", "b")]
     project.notebook("a.ipynb", cells, language_info={"name": "ipython"})
@@ -204,7 +196,6 @@ def test_loaded_values(
     assert plan.loads == {f"c{number}": names for number, names in loads.items()}
 
 
-@uses_slow_cells
 def test_values_of_the_live_kernel(project: Quick) -> None:
     sources = (
         "def grow(model):\n    model['weights'].append(3)",
@@ -234,7 +225,6 @@ def test_values_of_the_live_kernel(project: Quick) -> None:
     assert list_verdicts(document) == "same same same same" and not document["partial"]
 
 
-@uses_slow_cells
 @pytest.mark.nightly_after(1)
 @pytest.mark.parametrize(
     ("source", "is_partial"),
@@ -256,7 +246,6 @@ def test_values_that_share_objects(
 
 
 @pytest.mark.nightly
-@uses_slow_cells
 def test_values_that_cannot_be_pickled_are_computed(project: Quick) -> None:
     make_notebook(
         project,
@@ -272,7 +261,6 @@ def test_values_that_cannot_be_pickled_are_computed(project: Quick) -> None:
     assert document["cells"][1]["difference"] == "`data` loaded from the live kernel"
 
 
-@uses_slow_cells
 def test_live_kernel_could_not_save_values(project: Quick) -> None:
     make_notebook(
         project, f"{SLOW}\nletters = (x for x in 'ab')", "print(type(letters))"
@@ -285,7 +273,6 @@ def test_live_kernel_could_not_save_values(project: Quick) -> None:
 
 
 @pytest.mark.nightly
-@uses_slow_cells
 def test_values_of_changed_cells_are_computed(project: Quick) -> None:
     notebook = make_notebook(project, "a = 1", f"{SLOW}\nb = [a]", "print(b)")
     text = notebook.path.read_text()

@@ -49,7 +49,7 @@ subprocess.Popen(["sh", "-c", "while :; do sleep {seconds} & sleep 0.1; done"], 
 
 
 def wait_until_met(
-    condition: Callable[[], Any], message: str, seconds: float = 20
+    condition: Callable[[], Any], message: str, seconds: float = 120
 ) -> None:
     """Wait for a condition; the timeout only prevents a hang."""
     deadline = time.monotonic() + seconds

@@ -89,6 +89,8 @@ def test_walk_excludes_ignored_folders(make_files: FileMaker, root: Path) -> Non
 def test_walk_is_cached_for_a_second(
     make_files: FileMaker, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    now = time.monotonic()
+    monkeypatch.setattr(project_facts.time, "monotonic", lambda: now)
     around = make_files("a.csv")
     assert around.get_tree().files == ["a.csv"]
     make_files("b.csv")
@@ -96,8 +98,7 @@ def test_walk_is_cached_for_a_second(
     # files written by a cell are checked again
     assert [path for path, _ in around.list_written_since(0, [])] != ["a.csv"]
     make_files("c.csv")
-    later = time.monotonic() + 1.1
-    monkeypatch.setattr(project_facts.time, "monotonic", lambda: later)
+    now += 1.1
     assert len(around.get_tree().files) == 3
 
 

@@ -128,7 +128,7 @@ def test_hook_process_prints_the_digest(project: Project, client: str) -> None:
     notebook = project.notebook("a.ipynb", fill(3, 20))
     project.stepper("status")  # starts the daemon
     payload = notebook.payload("PostToolUse", "Read", {"file_path": str(notebook.path)})
-    deadline = time.monotonic() + 60  # the machine may be busy
+    deadline = time.monotonic() + 300  # the machine may be busy
     while not (answer := project.hook("AfterRead", payload)).stdout:
         assert time.monotonic() < deadline
     assert "| x = 1  # 2" in get_text(answer)
@@ -220,7 +220,7 @@ def test_read_that_never_follows(large: Notebook) -> None:
     """The user denied the read, or the client and its hooks were killed."""
     before = get_state(large.path)
     read_slim(large)
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 120
     while get_state(large.path) != before:
         assert time.monotonic() < deadline
         time.sleep(0.1)
@@ -233,7 +233,7 @@ def test_killed_daemon(large: Notebook) -> None:
     pid = large.project.json("status")["daemon"]["pid"]
     read_slim(large)
     os.kill(pid, 9)
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 120
     while (
         Path(f"/proc/{pid}/cmdline").exists()
         and Path(f"/proc/{pid}/cmdline").read_bytes()

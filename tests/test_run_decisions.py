@@ -39,6 +39,7 @@ from stepper.session.caller import Caller
 from stepper.session.session_state.notebook_journal import NotebookJournal
 from stepper.session.session_state.notices import Notices
 from stepper.session.session_state.request_queue import RequestQueue
+from tests.test_background_runs import run_pending_tasks
 
 AT = "2026-01-01T00:00:00Z"
 GIVEN, ASKED, WITHHELD = Consent.GIVEN, Consent.ASKED, Consent.WITHHELD
@@ -616,7 +617,7 @@ def test_cancelled_request_does_not_keep_the_turn() -> None:
         queue = RequestQueue()
         await queue.acquire()
         waiting = asyncio.create_task(queue.acquire(Caller()))
-        await asyncio.sleep(0.01)
+        await run_pending_tasks()
         queue.release()
         for _ in range(yields):
             await asyncio.sleep(0)
@@ -624,7 +625,7 @@ def test_cancelled_request_does_not_keep_the_turn() -> None:
         waiting.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await waiting
-        await asyncio.sleep(0.01)
+        await run_pending_tasks()
         assert queue.is_locked == was_done
 
     for yields in range(6):
@@ -645,12 +646,12 @@ def test_cancelled_request_leaves_the_queue() -> None:
         queue = RequestQueue()
         await queue.acquire()
         waiting = asyncio.create_task(queue.acquire(Caller()))
-        await asyncio.sleep(0.01)
+        await run_pending_tasks()
         waiting.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await waiting
         queue.release()
-        await asyncio.sleep(0.01)
+        await run_pending_tasks()
         assert not queue.is_locked
 
     asyncio.run(cancel_before_the_turn())

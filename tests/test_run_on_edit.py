@@ -37,6 +37,25 @@ def wait_until(condition, seconds: float = 120.0) -> None:
         time.sleep(0.05)
 
 
+def make_waiting_cell(notebook: Notebook) -> str:
+    """Return the source of a cell that runs until `release_cell` is called."""
+    path = str(notebook.path.with_suffix(".go"))
+    return (
+        "import os, time\nprint('begun', flush=True)\n"
+        f"while not os.path.exists({path!r}): time.sleep(0.02)\nprint('over')"
+    )
+
+
+def wait_for_output(project: Project) -> None:
+    """Wait until the daemon has received the first line of `make_waiting_cell`."""
+    wait_until(lambda: (project.json("status")["running"] or {}).get("line") == "begun")
+
+
+def release_cell(notebook: Notebook) -> None:
+    """Create the file that the cell of `make_waiting_cell` waits for."""
+    notebook.path.with_suffix(".go").touch()
+
+
 @pytest.fixture
 def project(module_project: Project) -> Iterator[Project]:
     """One daemon for all tests of this module; each test has its own notebook."""
@@ -349,7 +368,7 @@ def test_status_and_interrupt_respond_while_a_cell_runs(project: Project) -> Non
     output = project.stepper("interrupt").stdout
     assert ": interrupted cell 1; the kernel keeps its variables" in output
     assert ": no cell is running" in project.stepper("interrupt").stdout
-    thread.join(20)
+    thread.join(120)
     assert "CANCELLED" in responses[0].text
     assert project.json("history")[-1]["outcome"] == "cancelled"
     assert project.json("status")["steps"][0]["attempts"] == 0
@@ -369,7 +388,7 @@ def test_interrupt_that_kills_the_kernel_is_reported(project: Project) -> None:
     output = project.stepper("interrupt").stdout
     ended = "cell 1 was interrupted, and the kernel exited: its variables are lost"
     assert f": {ended}" in output
-    thread.join(20)
+    thread.join(120)
 
 
 @pytest.mark.parametrize(
@@ -427,7 +446,7 @@ def test_cells_run_in_order_and_notebooks_in_parallel(
         thread.start()
     assert "ran ok" in fast.insert("1 + 1")[1].text
     for thread in threads:
-        thread.join(30)
+        thread.join(120)
     runs = [
         run["cell_id"] for run in project.json("history", "notebooks/" + slow.path.name)
     ][1:]
@@ -444,9 +463,8 @@ def test_cells_run_in_order_and_notebooks_in_parallel(
 def test_edit_during_a_run_is_kept(project: Project) -> None:
     notebook = project.new()
     first, _ = notebook.insert("a = 1")
-    payload = notebook.edited(
-        "insert", "import time; time.sleep(1.5); print('slow')", first
-    )
+    source = make_waiting_cell(notebook)
+    payload = notebook.edited("insert", source, first)
     responses = []
     thread = threading.Thread(
         target=lambda: responses.append(project.hook("PostToolUse", payload))
@@ -457,8 +475,10 @@ def test_edit_during_a_run_is_kept(project: Project) -> None:
     raw["cells"][1]["source"] = "a = 2  # by the user"
     raw["cells"].append(code("b = 3", "person00"))
     notebook.path.write_text(json.dumps(raw, indent=1))
-    thread.join(30)
-    assert text_of(notebook.cell(payload["tool_response"]["cell_id"])) == "slow\n"
+    release_cell(notebook)
+    thread.join(120)
+    cell = notebook.cell(payload["tool_response"]["cell_id"])
+    assert text_of(cell) == "begun\nover\n"
     assert notebook.cell(first)["source"] == "a = 2  # by the user"
     assert notebook.cell("person00")["source"] == "b = 3"
 
@@ -466,7 +486,7 @@ def test_edit_during_a_run_is_kept(project: Project) -> None:
 @pytest.mark.nightly
 def test_cell_changed_while_it_ran_gets_no_foreign_outputs(project: Project) -> None:
     notebook = project.new()
-    payload = notebook.edited("insert", "import time; time.sleep(1); print('old')")
+    payload = notebook.edited("insert", make_waiting_cell(notebook))
     cell_id = payload["tool_response"]["cell_id"]
     responses = []
     thread = threading.Thread(
@@ -479,7 +499,8 @@ def test_cell_changed_while_it_ran_gets_no_foreign_outputs(project: Project) -> 
         "print('new')"
     )
     notebook.path.write_text(json.dumps(raw))
-    thread.join(30)
+    release_cell(notebook)
+    thread.join(120)
     assert "its outputs were not written" in responses[0].text
     assert notebook.cell(cell_id)["outputs"] == []
 
@@ -586,7 +607,7 @@ def test_concurrent_clients_start_one_daemon_and_one_kernel(
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(120)
     pids = {
         line.split()[-1]
         for text in responses
@@ -621,7 +642,7 @@ def test_idle_daemon_exits(fresh_project: Project) -> None:
         assert daemon.poll() is None  # a kernel lives
         fresh_project.stepper("interrupt")
         fresh_project.config("kernel_idle_hours: 0.0001")
-        assert daemon.wait(20) == 0
+        assert daemon.wait(120) == 0
     assert not os.path.exists(fresh_project.paths.socket)
     assert "idle for" in notebook.insert("1")[1].text
 

@@ -155,7 +155,7 @@ def test_daemon_rejects_another_user_even_in_an_open_folder(
 
     def talk() -> str:
         with contextlib.closing(socket.socket(socket.AF_UNIX)) as sock:
-            sock.settimeout(20)
+            sock.settimeout(120)
             sock.connect(str(socket_link))
             try:
                 sock.sendall(b"STP1\x01" + (4).to_bytes(8, "big") + b"what")

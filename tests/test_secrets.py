@@ -58,7 +58,7 @@ def test_environment_is_never_stored_or_reported(
     project: Project, canaries: None
 ) -> None:
     """Use failing cells, a timeout, a dying kernel and daemon, and every command."""
-    project.config("hide_env: [MY_TOKEN]\ncell_timeout_seconds: 1\nmax_retries: 50\n")
+    project.config("hide_env: [MY_TOKEN]\nmax_retries: 50\n")
     book = project.notebook("n.ipynb")
     messages: list[str] = []
     for source in (
@@ -69,7 +69,7 @@ def test_environment_is_never_stored_or_reported(
         "os.environ['NO_SUCH_NAME']",
         "import subprocess; subprocess.run(['no-such-program'])",
         "def f(): return os.environ_\nf()",
-        "import time\nwhile True: time.sleep(0.1)",
+        "# stepper: timeout=1s\nimport time\nwhile True: time.sleep(0.1)",
         "os.kill(os.getpid(), 11)",
     ):
         answer = book.insert(source)[1]

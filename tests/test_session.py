@@ -391,14 +391,12 @@ def test_running_cell_survives_its_daemon_and_hook_gets_the_report(
 ) -> None:
     notebook = project.new("Load", "Plot")
     answers = []
-    waits = threading.Thread(
-        target=lambda: answers.append(
-            notebook.insert("import time\ntime.sleep(0.6)\nprint('over')")
-        )
-    )
+    source = test_run_on_edit.make_waiting_cell(notebook)
+    waits = threading.Thread(target=lambda: answers.append(notebook.insert(source)))
     waits.start()
     wait_until(lambda: project.live_kernels and project.kernel().is_busy)
     project.kill_daemon()
+    test_run_on_edit.release_cell(notebook)
     waits.join()
     ((cell_id, answer),) = answers
     assert (
@@ -407,7 +405,7 @@ def test_running_cell_survives_its_daemon_and_hook_gets_the_report(
         and "continued after the daemon exited" in answer.text
     )
     assert (
-        text_of(notebook.cell(cell_id)) == "over\n"
+        text_of(notebook.cell(cell_id)) == "begun\nover\n"
         and len(project.json("history")) == 1
     )
 
@@ -419,12 +417,13 @@ def test_run_of_unreachable_kernel_is_reported_after_reconnecting(
 ) -> None:
     notebook = project.new("Load", "Plot")
     answers: list[Answer] = []
-    source = "import time\ntime.sleep(0.6)\nprint('over')"
+    source = test_run_on_edit.make_waiting_cell(notebook)
     waits = threading.Thread(target=lambda: answers.append(notebook.insert(source)[1]))
     waits.start()
     wait_until(lambda: project.live_kernels and project.kernel().is_busy)
     project.kernel().unreachable_reason = "the connection is down"
     project.kill_daemon()
+    test_run_on_edit.release_cell(notebook)
     wait_until(project.kernel().current_run.over.is_set)
     time.sleep(0.5)
     assert not answers and "NOT run" not in project.stepper("report", check=None).stdout

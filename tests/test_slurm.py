@@ -40,7 +40,12 @@ from stepper.session.protocols import LaunchConfig
 from tests import apt_packages, sshd
 from tests.conftest import Notebook, Project, scratch
 from tests.slurm.lab import Lab, start_cluster
-from tests.test_run_on_edit import wait_until
+from tests.test_run_on_edit import (
+    make_waiting_cell,
+    release_cell,
+    wait_for_output,
+    wait_until,
+)
 
 LIMITS = Limits(max_memory_percent=100)
 
@@ -111,10 +116,10 @@ class JobHarness:
     def wait(self, work: Any) -> Any:
         return self.loop.run_until_complete(work)
 
-    def run(self, code: str, timeout: float = 30) -> Execution:
+    def run(self, code: str, timeout: float = 120) -> Execution:
         return self.wait(self.kernel.execute(code, timeout, LIMITS))
 
-    def wait_until(self, results: Any, seconds: float = 20) -> Any:
+    def wait_until(self, results: Any, seconds: float = 120) -> Any:
         """Poll until a result is true, while the loop runs."""
 
         async def poll() -> Any:
@@ -170,7 +175,7 @@ def harness(cluster: Lab) -> Iterator[JobHarness]:
 @pytest.fixture(autouse=True)
 def short_heartbeat_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     """Detect a missing heartbeat sooner."""
-    monkeypatch.setattr(zmq_channels, "HEARTBEAT_TIMEOUT_SECONDS", 0.5)
+    monkeypatch.setattr(zmq_channels, "HEARTBEAT_TIMEOUT_SECONDS", 1.5)
     monkeypatch.setattr(jobs, "SILENT_POLL_SECONDS", 0.3)
 
 
@@ -878,15 +883,13 @@ def test_notebook_on_the_cluster(cluster: Lab, tmp_path: Path) -> None:
             and 0 < kernel["left_seconds"] <= 600
             and kernel["trouble"] == ""
         )
-        payload = notebook.edited(
-            "insert",
-            "import time\nprint('begun')\ntime.sleep(2)\nprint('over', x)",
-            cell,
-        )
+        source = make_waiting_cell(notebook).replace("('over')", "('over', x)")
+        payload = notebook.edited("insert", source, cell)
         running = threading.Thread(target=project.hook, args=("PostToolUse", payload))
         running.start()
-        time.sleep(1)
+        wait_for_output(project)
         project.kill_daemon()
+        release_cell(notebook)
         running.join()
         text = project.json("report")["text"]
         assert (

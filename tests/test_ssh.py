@@ -35,7 +35,12 @@ from tests import apt_packages
 from tests.conftest import Notebook, mark_nightly, scratch
 from tests.npm_packages import Unavailable, unavailable
 from tests.sshd import Host
-from tests.test_run_on_edit import wait_until
+from tests.test_run_on_edit import (
+    make_waiting_cell,
+    release_cell,
+    wait_for_output,
+    wait_until,
+)
 
 LIMITS = Limits(max_memory_percent=100)
 REQUEST = "c" * 32
@@ -73,7 +78,7 @@ class SshHarness:
     def wait(self, work: Any) -> Any:
         return self.loop.run_until_complete(work)
 
-    def run(self, code: str, timeout: float = 30, request: str = "") -> Execution:
+    def run(self, code: str, timeout: float = 120, request: str = "") -> Execution:
         return self.wait(self.kernel.execute(code, timeout, LIMITS, request))
 
     def run_with(
@@ -104,7 +109,7 @@ class SshHarness:
         )
         return kernel
 
-    def wait_until(self, condition: Callable[[], Any], seconds: float = 20) -> None:
+    def wait_until(self, condition: Callable[[], Any], seconds: float = 120) -> None:
         """Wait for a condition while checking the kernel like an idle daemon."""
 
         async def poll() -> None:
@@ -342,15 +347,13 @@ def test_remote_notebook_survives_a_killed_daemon(
             and kernel["pid"] is None
             and "box:" in kernel["python"]
         )
-        payload = notebook.edited(
-            "insert",
-            "import time\nprint('begun')\ntime.sleep(2.5)\nprint('over')",
-            cell,
-        )
+        source = make_waiting_cell(notebook)
+        payload = notebook.edited("insert", source, cell)
         running = threading.Thread(target=project.hook, args=("PostToolUse", payload))
         running.start()
-        time.sleep(1.5)
+        wait_for_output(project)
         project.kill_daemon()
+        release_cell(notebook)
         running.join()
         text = project.json("report")["text"]
         assert "| begun" in text and "| over" in text and "the daemon exited" in text, (

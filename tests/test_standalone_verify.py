@@ -291,12 +291,12 @@ def test_ctrl_c_ends_all_replays(tmp_path: Path) -> None:
         stderr=subprocess.PIPE,
         text=True,
     )
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while len([*tmp_path.glob("*.txt")]) < 2:
         assert time.monotonic() < deadline
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=120)
     assert process.returncode == 130, out + err
     assert out.count("NOT VERIFIED") == 3 and "0 of 3 notebooks reproduce" in out
     assert not [*tmp_path.glob("stepper-*")]
@@ -345,11 +345,11 @@ def test_outputs_after_the_last_cell(
 def test_no_wait_for_recorded_outputs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(late_outputs, "LATE_SECONDS", 60)
+    monkeypatch.setattr(late_outputs, "LATE_SECONDS", 900)
     cells = (("print(1)\nprint(2)", "1\n2\n"), ("!echo y", "y\n"))
     notebook = write_notebook(tmp_path / "a.ipynb", *cells)
     result = standalone.replay_once(str(notebook))
-    assert result.reproduces and result.duration_s < 40, result.text
+    assert result.reproduces and result.duration_s < 300, result.text
 
 
 def test_links_to_this_environment(tmp_path: Path) -> None:

@@ -201,7 +201,7 @@ def test_shell_script_prints_the_status_file(
     )
     assert 0 < int(expiry) - time.time() < 15
     gate.touch()
-    work.join(60)
+    work.join(120)
     wait_until_true(lambda: printed(project, tools)[0].startswith("✓ 2/2 complete · "))
     file_content = get_status_file(project).read_text()
     assert file_content.split("\n")[0].endswith(" 9999999999")

@@ -168,7 +168,7 @@ def test_cell_that_never_ran_is_reported(project: Project) -> None:
     insert_and_interrupt(notebook, "print('waits')", settled=False)
     wait_until(lambda: "WAS applied" in project.json("status")["unheard"])
     project.stepper("interrupt")  # the user's shell: its report counts as read
-    running.join(20)
+    running.join(120)
     message = responses[0].text
     assert (
         message.index("WAS applied")

@@ -216,7 +216,7 @@ def test_agents_cannot_reach_unaccepted_backends(
             assert wrong.is_error and "does not accept `place`" in wrong.content[0].text
             await client.call_tool("notebook_status", {})
 
-    asyncio.run(asyncio.wait_for(story(), 60))
+    asyncio.run(asyncio.wait_for(story(), 300))
     assert recorder.pop_calls() == ""
 
 

@@ -74,7 +74,9 @@ class View:
         """Send a request like the page, with other headers (None: without the header)."""
         data = {"Host": f"127.0.0.1:{self.port}", "Cookie": self.cookie}
         data |= {name.replace("_", "-"): value for name, value in headers.items()}
-        connection = http.client.HTTPConnection("127.0.0.1", int(self.port), timeout=20)
+        connection = http.client.HTTPConnection(
+            "127.0.0.1", int(self.port), timeout=120
+        )
         connection.putrequest(method, path, skip_host=True)
         for name, value in data.items():
             if value is not None:
@@ -91,7 +93,7 @@ class View:
 
     def close(self) -> None:
         self.process.send_signal(signal.SIGINT)
-        assert self.process.wait(20) == 0, self.text()
+        assert self.process.wait(120) == 0, self.text()
         self.output.close()
 
 

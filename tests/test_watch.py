@@ -32,7 +32,7 @@ def test_watch_job_on_a_terminal(project: Project) -> None:
         cwd=str(project.folder),
         env=environ,
         encoding="utf-8",
-        timeout=60,
+        timeout=120,
         dimensions=(40, 100),
     )
     child.expect("How wet is Seattle")

@@ -132,7 +132,7 @@ class ClaudeCode:
         prompt: str,
         *arguments: str,
         permissions: str = "bypassPermissions",
-        timeout: float = 60,
+        timeout: float = 200,
     ) -> Result:
         """Run one prompt to its end; `arguments` can be `--continue` or `--resume ID`."""
         command = [
@@ -243,7 +243,7 @@ class StreamClaude:
             if event["type"] == "result"
         ]
 
-    def wait_for(self, text: str, timeout: float = 40) -> None:
+    def wait_for(self, text: str, timeout: float = 200) -> None:
         """Wait for the end of a turn whose last message has this text."""
         deadline = time.monotonic() + timeout
         while text not in self.results:
@@ -255,7 +255,7 @@ class StreamClaude:
             )
             time.sleep(0.05)
 
-    def close(self, timeout: float = 10) -> None:
+    def close(self, timeout: float = 60) -> None:
         """Close the input and wait for the exit, which hooks can delay."""
         assert self.process.stdin is not None
         self.process.stdin.close()
@@ -329,7 +329,7 @@ class InteractiveClaude:
     def send(self, prompt: str) -> None:
         """Type a prompt and press Enter."""
         self.type(prompt)
-        self.wait_for(prompt.rsplit(maxsplit=1)[-1], timeout=5)
+        self.wait_for(prompt.rsplit(maxsplit=1)[-1], timeout=60)
         self.keys("Enter")
 
     def type(self, text: str) -> None:
@@ -344,12 +344,12 @@ class InteractiveClaude:
         """Return the screen's text; `-e` includes colors."""
         return self._tmux("capture-pane", "-p", *options)
 
-    def wait_for(self, substring: str, timeout: float = 20) -> str:
+    def wait_for(self, substring: str, timeout: float = 200) -> str:
         """Wait for a screen with this text and return it."""
         return self._wait_for_any((substring,), timeout)
 
     def approve_edits_until(
-        self, substring: str, key: str = "Enter", timeout: float = 40
+        self, substring: str, key: str = "Enter", timeout: float = 200
     ) -> list[str]:
         """Answer each question about an edit with a key until a text appears.
 
@@ -383,7 +383,7 @@ class InteractiveClaude:
 
     def _wait_until_ready(self) -> None:
         prompt, question = "❯", "Yes, I accept"
-        if question in self._wait_for_any((prompt, question), 20):
+        if question in self._wait_for_any((prompt, question), 120):
             self.keys("Down", "Enter")
 
     def _wait_for_any(self, substrings: tuple[str, ...], timeout: float) -> str:

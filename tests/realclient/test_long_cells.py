@@ -25,7 +25,7 @@ from .model import Block, Message, ScriptedModel, collect_text, text, tool
 from .test_run_on_edit import get_new_text, history, insert, read, stepper, wait_until
 
 Model = Callable[..., ScriptedModel]
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(600)
 LONG = """# stepper: timeout=2h
 import pathlib, time
 print("epoch 1/2: loss 0.5", flush=True)

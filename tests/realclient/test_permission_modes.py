@@ -23,7 +23,7 @@ from .model import Block, ScriptedModel, text, tool, tool_results
 from .repository import stepper
 
 Model = Callable[..., ScriptedModel]
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(600)
 END = "That was all."
 RUNS = "approving an edit of a code cell runs the cell immediately"
 RUNS_IN_AUTO_MODE = "approving a code cell runs it immediately"

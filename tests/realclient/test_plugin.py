@@ -33,7 +33,7 @@ from .test_run_on_edit import (
 )
 
 Model = Callable[..., ScriptedModel]
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(600)
 PARTS = (
     ".claude-plugin",
     ".mcp.json",

@@ -41,7 +41,7 @@ from .repository import stepper
 ROOT = Path(__file__).resolve().parent.parent.parent
 Model = Callable[..., ScriptedModel]
 # the first test installs stepper, perhaps over a slow network
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture(scope="module")
@@ -505,7 +505,7 @@ def test_user_sees_one_line_per_run_and_escape_cancels_the_cell(
     assert "| kept 1" in model.shown()
 
 
-def wait_until(received: Callable[[], bool], timeout: float = 20) -> None:
+def wait_until(received: Callable[[], bool], timeout: float = 120) -> None:
     deadline = time.monotonic() + timeout
     while not received():
         assert time.monotonic() < deadline, "it did not come"

@@ -26,7 +26,7 @@ from .test_run_on_edit import (
 )
 
 Model = Callable[..., ScriptedModel]
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(600)
 SLOW = "rows = rows + [4]\nprint('begun')\nimport time\ntime.sleep(600)"
 
 

@@ -65,7 +65,7 @@ class Lab:
     def ask(self, *command: str, check: bool = True) -> str:
         """Run a SLURM command; return its output."""
         result = subprocess.run(
-            ["timeout", "20", *command],
+            ["timeout", "60", *command],
             cwd=self.folder,
             env=self.environ,
             stdin=subprocess.DEVNULL,
@@ -83,7 +83,7 @@ class Lab:
         )
         return {int(job): state for job, state in rows}
 
-    def empty(self, seconds: float = 20) -> bool:
+    def empty(self, seconds: float = 120) -> bool:
         """Wait until no job is pending or running; return whether that was reached."""
         deadline = time.monotonic() + seconds
         while (jobs := self.jobs()) and time.monotonic() < deadline:
@@ -108,9 +108,9 @@ class Lab:
             ["/usr/sbin/slurmd", "-N", node, "-f", self.conf],
             env=self.environ,
             check=True,
-            timeout=20,
+            timeout=120,
         )
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while (
             self.ask("sinfo", "-h", "-n", node, "-o", "%t").strip()
             not in ("idle", "mix")
