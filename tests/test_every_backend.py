@@ -441,8 +441,8 @@ def test_edits_of_two_clients_run_sequentially(
     time.sleep(0.5)
     assert prepared_backend.times("ran") == 0
     Path(prepared_backend.file("ran-go")).touch()
-    first.join(60)
-    second.join(60)
+    first.join(120)
+    second.join(120)
     assert (
         "| over" in responses[0].text
         and "ran ok" in second_answers[0].text
