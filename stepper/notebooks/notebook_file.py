@@ -15,6 +15,7 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -319,11 +320,11 @@ class IpynbFile:
             }
 
         old_cells = self._change(get_changes).cells
-        if not new_ids:
-            return []
-        new_cells = self.read().cells
-        # A change of ids does not change the indices of the cells.
-        return [(old_cells[index].id, new_cells[index]) for index in new_ids]
+        return [
+            (cell.id, replace(cell, id=new_ids[cell.index]))
+            for cell in old_cells
+            if cell.index in new_ids
+        ]
 
     def _restore_dropped_executions(
         self,
