@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from stepper.policy.configuration import wake_regex
 
-FIRST_LINE = re.compile(r"\s*(#|//|--|;+|%+|/\*|\(\*)\s*stepper:\s*(.*?)(?:\s*\*[/)])?")
+FIRST_LINE = re.compile(r"\s*(#|//|--|;+|%+|/\*|\(\*)\s*stepper:(.*)")
 DEFAULT_COMMENT_MARKER = "#"
 COMMENT_MARKERS = {
     **dict.fromkeys(
@@ -97,7 +97,8 @@ def parse(source: str) -> Directive:
     match = FIRST_LINE.fullmatch(first_line)
     if not match:
         return Directive()
-    marker, option_list = match.groups()
+    marker = match[1]
+    option_list = match[2].removesuffix("*/").removesuffix("*)")
     values = dict[str, Any]()
     problems = list[str]()
     for option in _split_options(option_list):
