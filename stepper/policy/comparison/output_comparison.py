@@ -117,6 +117,10 @@ class Block(NamedTuple):
         """Return the items of the other list in this block."""
         return other_items[self.other_start : self.other_stop]
 
+    def swap(self) -> Block:
+        """Return the block with the two lists in the opposite order."""
+        return Block(self.other_start, self.other_stop, self.start, self.stop)
+
     def shift(self, offset: int) -> Block:
         """Return the block with an offset added to all positions."""
         return Block(
@@ -524,26 +528,23 @@ def _reorder_recorded(before: Items, after: Items, further: Items) -> Items:
     example if the elements of a set are printed on separate lines. Only items in the
     region with random order are moved.
     """
-    disagreements = [
-        Block(block.other_start, block.other_stop, block.start, block.stop)
-        for block in _find_blocks(after, further)
-    ]
-    between_runs = _find_moved_region(disagreements, further, after)
-    blocks = _find_blocks(before, after)
-    since_recorded = _find_moved_region(blocks, before, after)
-    if not between_runs:
+    disagreements = [block.swap() for block in _find_blocks(after, further)]
+    moved_between_runs = _find_moved_region(disagreements, further, after)
+    if not moved_between_runs:
         return before
+    blocks = _find_blocks(before, after)
+    moved_since_recording = _find_moved_region(blocks, before, after)
     are_separate = (
-        since_recorded.start > between_runs.stop
-        or between_runs.start > since_recorded.stop
+        moved_since_recording.start > moved_between_runs.stop
+        or moved_between_runs.start > moved_since_recording.stop
     )
     if are_separate:
         return before
-    start = min(between_runs.start, since_recorded.start)
-    stop = max(between_runs.stop, since_recorded.stop)
-    region = after[start:stop]
-    movable = Counter(region) & Counter(further) & Counter(before)
-    return _apply_order(before, region, movable)
+    start = min(moved_between_runs.start, moved_since_recording.start)
+    stop = max(moved_between_runs.stop, moved_since_recording.stop)
+    random_items = after[start:stop]
+    movable = Counter(random_items) & Counter(further) & Counter(before)
+    return _apply_order(before, random_items, movable)
 
 
 def _apply_order(items: Items, ordered: Items, movable: Counter[Item]) -> Items:

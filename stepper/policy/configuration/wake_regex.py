@@ -39,7 +39,8 @@ class WakePattern:
 
     regex: re.Pattern[str]
     # A matching line contains at least one text of each tuple, in this order. If the
-    # pattern ignores case, the texts are in lower case.
+    # pattern ignores case, the texts are in lower case, and only for lines of ASCII
+    # characters it is certain that they contain the texts.
     required_texts: tuple[tuple[str, ...], ...]
     # Whether a matching line still matches when text is appended to the line.
     matches_longer_lines: bool
@@ -171,24 +172,35 @@ def _find_required_texts(items: Iterable[Any]) -> list[tuple[str, ...]]:
     """
     required = list[tuple[str, ...]]()
     text = ""  # the literal characters since the last item of another kind
-    end = ("END", None)  # after it, `text` is complete
-    for kind, argument in (*items, end):
+    for kind, argument in items:
         name = str(kind)
         if name == "LITERAL":
             text += chr(argument)
-        elif name != "AT":  # an anchor does not separate characters
-            if text:
-                required.append((text,))
+            continue
+        if name == "AT":  # an anchor does not separate characters
+            continue
+        if text:
+            required.append((text,))
             text = ""
-        is_required_group = name == "SUBPATTERN" and not argument[1]  # no flags
-        is_required_repeat = name in REPEATS and argument[0]
-        if name == "BRANCH":
-            branch_texts = [_find_longest_text(branch) for branch in argument[1]]
-            if all(branch_texts):
-                required.append(tuple(branch_texts))
-        elif is_required_group or is_required_repeat:
-            required += _find_required_texts(argument[-1])
+        required += _find_texts_of_item(name, argument)
+    if text:
+        required.append((text,))
     return required
+
+
+def _find_texts_of_item(kind: str, argument: Any) -> list[tuple[str, ...]]:
+    """Return the texts that alternatives, a group or a repeat require.
+
+    The result has the form of `_find_required_texts`. It is empty for other items.
+    """
+    if kind == "BRANCH":
+        branch_texts = [_find_longest_text(branch) for branch in argument[1]]
+        return [tuple(branch_texts)] if all(branch_texts) else []
+    is_group_without_flags = kind == "SUBPATTERN" and not argument[1]
+    is_required_repeat = kind in REPEATS and argument[0] > 0
+    if is_group_without_flags or is_required_repeat:
+        return _find_required_texts(argument[-1])
+    return []
 
 
 def _find_longest_text(branch: Iterable[Any]) -> str:
