@@ -221,6 +221,10 @@ class IpynbFile:
         change = partial(apply_execution, execution=execution, step=step)
 
         def get_changes(document: Document) -> Changes:
+            """Return the changes of the cell, the widget state and the language.
+
+            Return no changes if the document does not contain the cell.
+            """
             index = document.find_index(target)
             if index is None:
                 return {}
@@ -254,6 +258,7 @@ class IpynbFile:
         all_outputs = {**outputs, **so_far}
 
         def get_changes(document: Document) -> Changes:
+            """Return the changes of the outputs and of the widget state."""
             changes: dict[int | str, Change] = {}
             for target, cell_outputs in all_outputs.items():
                 index = document.find_index(target)
@@ -308,6 +313,7 @@ class IpynbFile:
         new_ids: dict[int, str] = {}
 
         def get_changes(document: Document) -> Changes:
+            """Return the changes of duplicate ids, and store them in `new_ids`."""
             new_ids.clear()
             used_ids = set[str]()
             for cell in document.cells:
@@ -471,6 +477,7 @@ class IpynbFile:
         changed_indices: list[int] = []
 
         def rewrite(document: Document) -> bytes | None:
+            """Return the new bytes, and store the positions of changed cells."""
             cells = order(document.cells)
             changed_indices[:] = [
                 index for index, cell in enumerate(cells) if cell not in document.cells
@@ -489,6 +496,7 @@ class IpynbFile:
         """Apply changes to the file; return the document before the changes."""
 
         def rewrite(document: Document) -> bytes | None:
+            """Return the new bytes, or None if there are no changes."""
             changes = get_changes(document)
             if not changes:
                 return None

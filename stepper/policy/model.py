@@ -251,6 +251,7 @@ class OmittedOutput(NamedTuple):
     bytes: int = 0
 
     def __add__(self, other: OmittedOutput) -> OmittedOutput:  # type: ignore[override]
+        """Return the sums of the fields."""
         return OmittedOutput(
             self.characters + other.characters,
             self.outputs + other.outputs,
@@ -258,6 +259,7 @@ class OmittedOutput(NamedTuple):
         )
 
     def __bool__(self) -> bool:
+        """Return whether any text or other output is omitted."""
         return bool(self.characters or self.outputs)
 
 

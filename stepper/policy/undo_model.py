@@ -182,6 +182,7 @@ class UndoImages(NamedTuple):
     memory: int = 0
 
     def __bool__(self) -> bool:
+        """Return whether the kernel keeps an image."""
         return self.oldest > 0
 
 
