@@ -25,9 +25,10 @@ import pytest
 
 from stepper.cli.main import main
 from stepper.common.errors import KernelError, StepperError, UsageError
-from stepper.daemon import hook_events, mcp_handlers
+from stepper.daemon import command_handlers, hook_events, mcp_handlers
 from stepper.daemon.claude_code_json import Event
 from stepper.daemon.server import Daemon
+from stepper.daemon.workspace import notebook_discovery
 from stepper.daemon.workspace.owned_json_file import DaemonJsonFile
 from stepper.hook import daemon_client, hook_process
 from stepper.policy.commands import mcp_cell_commands
@@ -709,6 +710,19 @@ def test_report_that_is_added_during_a_delivery_remains_undelivered(
     asyncio.run_coroutine_threadsafe(end_turn(), project.daemon.loop).result()
     (remaining,) = session.state.undelivered
     assert "cell 2 ran" in remaining.text
+
+
+def test_incomplete_list_suggests_the_option_all_only_without_it(
+    project: Quick, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notebook_discovery, "MAX_FOLDERS", 0)
+    monkeypatch.setattr(command_handlers, "SEARCH_SECONDS", 0.0)
+    incomplete = "Not all folders of this project were searched."
+    listed = project.stepper("list")
+    assert f"{incomplete} To list every notebook" in listed.stdout + listed.stderr
+    listed = project.stepper("list", "--all")
+    assert incomplete in listed.stdout + listed.stderr
+    assert "To list every notebook" not in listed.stdout + listed.stderr
 
 
 @pytest.mark.parametrize("name", ["a\0b", "\ud800", "x" * 5000])

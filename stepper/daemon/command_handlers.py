@@ -282,10 +282,9 @@ async def _list_notebooks(
             workspace.renames.follow_missing(session)
     # Search the folders for notebooks.
     if not await _search_folders(request, search_all):
-        line = (
-            "Not all folders of this project were searched. To list every notebook,"
-            " run: stepper list --all"
-        )
+        line = "Not all folders of this project were searched."
+        if not search_all:
+            line += " To list every notebook, run: stepper list --all"
         request.progress(progress_events.Waiting(line=line))
     # List the notebooks that exist.
     current = workspace.currents.get(request.owner)
@@ -311,8 +310,9 @@ async def _list_notebooks(
 async def _search_folders(request: Request, search_all: bool) -> bool:
     """Search the project's folders for notebooks.
 
-    Return whether all folders were searched. Other requests are processed after each
-    slice of the search.
+    Return whether all folders were searched. Even with `search_all`, this is not the
+    case if the project has too many folders for the index. Other requests are processed
+    after each slice of the search.
     """
     notebook_paths = request.workspace.notebook_paths
     index = notebook_paths.index
