@@ -678,7 +678,7 @@ def _take_reminder(workspace: Workspace, event: Event) -> str:
     if not (open_steps or state.is_failing or state.open_cells):
         return ""
     done_count = len(state.plan.steps) - len(open_steps)
-    # While the last run has failed, each further run counts as progress.
+    # While a cell has failed, each further run counts as progress.
     next_run = state.next_run if state.is_failing else None
     progress = WorkProgress(session.name, done_count, next_run)
     if workspace.continuations.get(owner) == progress:

@@ -339,10 +339,12 @@ def get_full_output(outputs: Sequence[Any], index: int) -> FullOutput | None:
 
 
 def _make_text_output(text: str) -> FullOutput:
+    """Return a text as a complete output."""
     return FullOutput(TEXT_RESPONSE, _encode(text))
 
 
 def _encode(text: str) -> bytes:
+    """Return a text in UTF-8, with question marks for lone surrogates."""
     return text.encode("utf-8", "replace")
 
 

@@ -401,6 +401,7 @@ def _draw_axes(
 
 
 def _draw_horizontal_line(y: float, color: str) -> str:
+    """Return an SVG line across the plot."""
     return f'<path d="M{LEFT} {y:.1f}H{WIDTH - RIGHT}" stroke="{color}"/>'
 
 
@@ -427,9 +428,10 @@ def _list_x_labels(
 
 
 def _format_time(timestamp: float, limits: Range) -> str:
-    """Return the label of a time: its date or, if the axis is short, its time of day.
+    """Return the label of a time on an axis with these limits.
 
-    `limits` are those of the axis.
+    This is the date, the day and the time of day, or only the time of day, depending on
+    the length of the axis.
     """
     # Unlike `datetime.fromtimestamp`, this raises only OverflowError.
     time = EPOCH + timedelta(seconds=timestamp)

@@ -53,7 +53,7 @@ class WorkProgress(NamedTuple):
 
     notebook: str
     done_count: int  # the number of steps that are done or skipped
-    next_run: int | None  # the number of the next run while the last run has failed
+    next_run: int | None  # the number of the next run if `State.is_failing` is true
 
 
 class Workspace:
