@@ -320,6 +320,16 @@ def test_plotly_is_rendered_as_static_svg(
     assert EVIL not in svg and "script" not in svg
 
 
+def test_long_markdown_is_truncated_and_available_by_url() -> None:
+    text = "a line\n" * 5000
+    output = make_rich_output(text__markdown=text, text__plain="<Markdown object>")
+    rendered = render_one(output)
+    assert rendered["kind"] == "text" and rendered["left"] > 0
+    assert get_full_output([output], 0).data.decode() == text
+    short_output = make_rich_output(text__markdown="a line")
+    assert render_one(short_output) == {"kind": "markdown", "text": "a line"}
+
+
 def test_plotly_labels_of_the_x_axis_are_few_and_distinct() -> None:
     names = [f"name {number}" for number in range(19)]
     svg = render_svg(figure({"type": "bar", "x": names, "y": [*range(19)]}))

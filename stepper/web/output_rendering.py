@@ -230,12 +230,12 @@ def _render_plain(
 ) -> RenderedOutput:
     """Return the description of the text in a MIME bundle, preferably Markdown.
 
-    Return a note if the bundle contains none of TEXT_TYPES.
+    Long Markdown is described as a text. Return a note if the bundle contains none of
+    TEXT_TYPES.
     """
-    if MARKDOWN in data:
-        text = _join(data[MARKDOWN])
-        limit = HEAD_CHARACTERS + TAIL_CHARACTERS
-        return {"kind": "markdown", "text": text[:limit]}
+    markdown = _join(data.get(MARKDOWN))
+    if 0 < len(markdown) <= HEAD_CHARACTERS + TAIL_CHARACTERS:
+        return {"kind": "markdown", "text": markdown}
     if any(mime_type in data for mime_type in TEXT_TYPES):
         return _render_text(_get_text(data), index, "result", share)
     mime_types = ", ".join(map(str, data))[:MAX_TYPES_CHARACTERS]
@@ -245,13 +245,14 @@ def _render_plain(
 
 
 def _get_text(data: Data) -> str:
-    """Return the plain text of a MIME bundle, or else the first of TEXT_TYPES.
+    """Return the Markdown of a MIME bundle, or else its plain text.
 
-    Return an empty string if the bundle contains no text.
+    Without these, return the first of TEXT_TYPES, or an empty string if the bundle
+    contains no text.
     """
-    plain_text = _join(data.get(PLAIN))
-    if plain_text:
-        return plain_text
+    text = _join(data.get(MARKDOWN)) or _join(data.get(PLAIN))
+    if text:
+        return text
     for mime_type in TEXT_TYPES:
         if mime_type not in data:
             continue

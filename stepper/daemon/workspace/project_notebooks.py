@@ -228,11 +228,14 @@ class Workspace:
         in an agent's shell are ignored, because its PATH can differ from the user's.
         """
         is_agent = bool(environ.get("STEPPER_SESSION") or environ.get("CLAUDECODE"))
-        # Clients add a plugin's folder to the PATH of the processes that they start.
-        plugin_folder = os.path.join(environ.get("CLAUDE_PLUGIN_ROOT", ""), "bin")
-        folders = environ.get("PATH", os.defpath).split(os.pathsep)
-        user_folders = [folder for folder in folders if folder != plugin_folder]
-        search_path = os.pathsep.join(user_folders)
+        search_path = environ.get("PATH", os.defpath)
+        plugin = environ.get("CLAUDE_PLUGIN_ROOT")
+        if plugin:
+            # Clients add a plugin's folder to the PATH of the processes that they start.
+            plugin_folder = os.path.join(plugin, "bin")
+            folders = search_path.split(os.pathsep)
+            user_folders = [folder for folder in folders if folder != plugin_folder]
+            search_path = os.pathsep.join(user_folders)
         if search_path == self._searched_path:
             return
         if interface == "cli" and is_agent:
