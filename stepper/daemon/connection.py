@@ -56,8 +56,9 @@ class Connection:
     async def receive_request(self) -> ClientRequest:
         """Receive and return the client's request.
 
-        Raise FrameError if the request is invalid, and asyncio.TimeoutError if it does
-        not arrive within REQUEST_SECONDS.
+        Raise FrameError if the request is invalid, asyncio.TimeoutError if it does not
+        arrive within REQUEST_SECONDS, and asyncio.IncompleteReadError if the client
+        disconnects.
         """
         parts = await read_parts(self._reader)
         part_count = len(ClientRequest._fields)

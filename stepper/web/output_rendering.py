@@ -298,7 +298,7 @@ def _render_text(
 
 
 def _format_traceback(output: Mapping[str, Any]) -> str:
-    """Return the traceback of an error, or its class and message without one."""
+    """Return the traceback of an error; if it has none, its class and message."""
     lines = output.get("traceback")
     if isinstance(lines, list) and lines:
         traceback = "\n".join(map(str, lines))

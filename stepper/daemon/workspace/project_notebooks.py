@@ -231,7 +231,7 @@ class Workspace:
         search_path = environ.get("PATH", os.defpath)
         plugin = environ.get("CLAUDE_PLUGIN_ROOT")
         if plugin:
-            # Clients add a plugin's folder to the PATH of the processes that they start.
+            # Clients add this folder to the PATH of the processes that they start.
             plugin_folder = os.path.join(plugin, "bin")
             folders = search_path.split(os.pathsep)
             user_folders = [folder for folder in folders if folder != plugin_folder]
