@@ -624,6 +624,24 @@ def test_result_begins_on_a_new_line_after_printed_text() -> None:
     assert with_error == f"{quoted}\n| E: bad"
 
 
+def test_followed_lines_are_in_order() -> None:
+    """The last line of an earlier output can no longer change, unless it is a bar."""
+
+    def take(*texts: str, has_finished: bool = False) -> list[str]:
+        outputs = [{"output_type": "stream", "text": text} for text in texts]
+        return quoted_output.take_new_lines(outputs, counts, has_finished=has_finished)
+
+    counts: dict[int, int] = {}
+    assert take("a") == []
+    assert take("a b") == []
+    assert take("a b", "error\n") == ["| a b", "| error"]
+    assert take("a b", "error\nc") == []
+    assert take("a b", "error\nc", has_finished=True) == ["| c"]
+    counts.clear()
+    assert take("10 %\r20 %", "error\n") == ["| error"]
+    assert take("10 %\r20 %\r30 %\n", "error\n") == ["| 30 %"]
+
+
 def test_number_of_further_lost_names_is_reported() -> None:
     names = [(f"f{number}", "helpers") for number in range(7)]
     changes = ModuleChanges(reloaded=("helpers",), lost=tuple(names))

@@ -19,7 +19,7 @@ OPTION = "--stepper-verify"
 
 
 class DoesNotReproduceError(Exception):
-    """The outputs of a cell differ from the recorded ones."""
+    """A cell does not reproduce its recorded outputs."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -60,7 +60,8 @@ class VerifyCall:
     """A call of the command.
 
     `options` are the values of its options. `project` is None if stepper is not
-    installed in the current folder.
+    installed in the current folder. `outcomes` are the outcomes so far, by the index of
+    the notebook. `interrupted` means that Ctrl-C stopped the replays.
     """
 
     notebooks: Sequence[str | None]

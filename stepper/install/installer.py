@@ -164,7 +164,7 @@ def _merge_settings(
 
 
 def _print_hooks(uses_plugin: bool, is_changed: bool) -> None:
-    """Print whether hooks were added to Claude Code's settings."""
+    """Print the line on the hooks in Claude Code's settings, or on the plugin."""
     if uses_plugin:
         print_line(
             "plugin",
@@ -272,7 +272,7 @@ def _use_environment(paths: Paths, options: argparse.Namespace) -> None:
 def _print_next_steps(
     paths: Paths, limits: Limits, options: argparse.Namespace, uses_plugin: bool
 ) -> None:
-    """Print what the user can do after the installation."""
+    """Print the next steps for the user."""
     _print_notebooks(paths, limits)
     print_line("mode", permission_mode_check.describe_mode(Path(paths.project), limits))
     print_line(
@@ -309,7 +309,7 @@ def _print_notebooks(paths: Paths, limits: Limits) -> None:
 
 
 def _print_link_option(options: argparse.Namespace) -> None:
-    """Print how to install `stepper` for the user's shell, unless `--link` was used."""
+    """Print a line on the option `--link`, unless the option was used."""
     if options.link:
         return
     print_line(

@@ -304,7 +304,7 @@ def format_context(
 
 
 def format_rebuild(state: State) -> str:
-    """Return a clause on the origin of the lost variables and on how to restore them.
+    """Return a clause on the lost variables: their origin and the `restore` command.
 
     Return an empty string if no cell succeeded in this kernel.
     """
@@ -391,7 +391,7 @@ def _format_cell_name(run: Run) -> str:
 
 
 def format_stop(state: State, stop: Stopped) -> StopTexts:
-    """Return the texts on a stop: the cell, the error and how to resume."""
+    """Return the texts on a stop: the cell, the error and the commands to resume."""
     question = error_classification.extract_question(stop.error)
     run = _find_last_run(state, stop.key)
     position = ""

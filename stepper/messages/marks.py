@@ -75,7 +75,7 @@ def get_mark(status: str) -> str:
 
 
 def get_run_mark(outcome: str, is_fine: bool) -> str:
-    """Return the mark of a run, by its `Outcome` and by whether it succeeded."""
+    """Return the mark of a run with an `Outcome`; `is_fine` means that it succeeded."""
     if is_fine:
         return OK_MARK
     if outcome == "cancelled":

@@ -6,6 +6,7 @@ looks like a statement of stepper.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from itertools import groupby
@@ -37,6 +38,8 @@ RENDERED_SHARE = 4
 # A text with more than this many times `max_lines` lines is not quoted as a whole.
 LONG_TEXT_FACTOR = 4
 MAX_EQUAL_LINES = 4  # equal lines in a row that are shown
+# In the text of a progress bar: a return to the start of the line, or to a line above.
+REDRAW = re.compile(r"\r(?!\n)|\x1b\[\d*A")
 
 
 class Completeness(Enum):
@@ -380,19 +383,23 @@ def get_output_text(output: Mapping[str, Any]) -> str:
 def take_new_lines(
     outputs: Sequence[Mapping[str, Any]],
     line_counts: dict[int, int],
+    *,
     has_finished: bool,
 ) -> list[str]:
     """Return the quoted lines that were added since the last call.
 
     `line_counts` maps the index of each output to the number of lines returned so far,
-    and this function updates it. A last line without a line break may still change and
-    is returned only if the run has finished.
+    and this function updates it. The last line of the last output, and a progress bar,
+    may still change: without a line break, they are returned only if the run has
+    finished.
     """
     lines = []
+    last_index = len(outputs) - 1
     for index, output in enumerate(outputs):
-        text = _render_text(get_output_text(output))
-        *complete_lines, last_line = text.split("\n")
-        if has_finished and last_line:
+        output_text = get_output_text(output)
+        *complete_lines, last_line = _render_text(output_text).split("\n")
+        may_change = index == last_index or REDRAW.search(output_text)
+        if last_line and (has_finished or not may_change):
             complete_lines.append(last_line)
         start = line_counts.get(index, 0)
         if start > len(complete_lines):  # the output was cleared

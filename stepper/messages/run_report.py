@@ -617,7 +617,7 @@ def format_unknown(reason: str, hint: str = "") -> Report:
 
 
 def format_error(error: StepperError) -> Report:
-    """Return the report on a cell for which an error was raised.
+    """Return the report on an error that was raised for a cell.
 
     If the error's `accepted` attribute is true, the cell may have run. Otherwise the
     cell did not run.

@@ -305,7 +305,7 @@ def format_order(
     commands: CommandLines = UNNAMED,
     has_hidden_state: bool = False,
 ) -> str:
-    """Return the sentences on whether a run from top to bottom gives the same results.
+    """Return sentences on the expected results of a run from top to bottom.
 
     `unresolved_names` are names that a cell reads, but that are defined only elsewhere:
     below, in a deleted or inactive cell, or by another client. `stale_count` is the

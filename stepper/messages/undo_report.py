@@ -1,4 +1,4 @@
-"""Texts about undo: what the next version of a cell starts from, what was restored."""
+"""Texts about undo: the initial state of a cell's next version, and restored values."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OTHER_CODE = (
 def format_next_start(
     facts: UndoFacts, has_files: bool, seconds: float, comment: str = "#"
 ) -> list[str]:
-    """Return a list with the line on what the next version of a cell starts from.
+    """Return a list with the line on the initial state of a cell's next version.
 
     `facts` are the facts on a run that failed or was interrupted after `seconds`.
     `has_files` says that the report names files that the cell changed, which are not
@@ -96,7 +96,7 @@ def _format_unprotected(name: str, value: Unprotected) -> str:
 
 
 def format_restore(result: RestoreResult) -> list[str]:
-    """Return a list with the note on what was restored before a run.
+    """Return a list with the note on values that were restored before a run.
 
     The list is empty if nothing had to be restored.
     """
@@ -107,7 +107,7 @@ def format_restore(result: RestoreResult) -> list[str]:
 
 
 def format_deletion(number: int, result: RestoreResult) -> str:
-    """Return the sentence on what was restored because a cell was deleted.
+    """Return the sentence on values that were restored because a cell was deleted.
 
     The text is empty if nothing had to be restored. `number` is the number that the
     cell had.
@@ -179,7 +179,7 @@ def _is_failure(result: RestoreResult) -> bool:
 
 
 def _describe_result(result: RestoreResult) -> str:
-    """Return a clause on what was restored, removed and not restored.
+    """Return a clause on the names that were restored, removed and not restored.
 
     Return an empty string if nothing had to be restored.
     """
