@@ -148,15 +148,15 @@ def limit_lines(lines: list[str], noun: str, max_rows: int) -> list[str]:
     return [*lines[:max_rows], f"… and {hidden}"]
 
 
-def format_status(status: Document, max_rows: int = NO_LIMIT) -> str:
-    """Return the text of `stepper status`, with at most `max_rows` rows in a list.
+def format_status(status: Document) -> str:
+    """Return the text of `stepper status`.
 
     The text shows the progress, the stop, the last verification, Jupyter, a renamed
     file, the kernel, the reach of undo, the daemon and undelivered reports.
     """
     if status["notebook"] is None:
         return format_no_notebook()
-    lines = format_progress(status, max_rows)
+    lines = format_progress(status, NO_LIMIT)
     for details in (status["stop"], status["verified"]):
         if details:
             lines.append(details["text"])
@@ -171,7 +171,7 @@ def format_status(status: Document, max_rows: int = NO_LIMIT) -> str:
     return "\n".join(filter(None, lines))
 
 
-def format_progress(status: Document, max_rows: int = NO_LIMIT) -> list[str]:
+def format_progress(status: Document, max_rows: int) -> list[str]:
     """Return the lines on the notebook, its running cell, its steps and its cells.
 
     Each list has at most `max_rows` rows.
@@ -307,7 +307,8 @@ def format_undo(reach: Document | None) -> str:
 def describe_undo(reach: Document) -> str:
     """Return the reach of undo, with the number of runs and the memory.
 
-    A run is undone completely if all its values can be restored.
+    `reach` has the keys of `UndoReach`. A run is undone completely if all its values
+    can be restored.
     """
     count = reach["runs"]
     complete_count = reach["complete_runs"]
