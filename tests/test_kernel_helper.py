@@ -14,15 +14,17 @@ import shutil
 import sys
 import tempfile
 import time
+import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from IPython.core.inputtransformer2 import TransformerManager
 
 from stepper import diagnosis
 from stepper.kernels.backends.local.local_launcher import LocalLauncher
-from stepper.kernels.in_kernel import iopub_buffer
+from stepper.kernels.in_kernel import iopub_buffer, preflight_names
 from stepper.policy.execution_result import Execution
 from stepper.policy.model import Limits, Outcome
 from stepper.session.protocols import LaunchConfig
@@ -706,13 +708,21 @@ def test_only_line_magics_need_no_percent_sign(live: Lab) -> None:
     assert "html" not in magics
 
 
-def test_names_are_unknown_if_tokens_are_transformed(live: Lab) -> None:
-    assert "kept" in live.names("kept = 1")["names"]
-    transformers = "get_ipython().input_transformer_manager.token_transformers"
-    live.ok(f"{transformers}.append({transformers}[0])")
-    assert live.names()["names"] == ()
-    live.ok(f"{transformers}.pop()")
-    assert "kept" in live.names()["names"]
+def test_custom_token_transformers_are_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    manager = TransformerManager()
+    shell = types.SimpleNamespace(
+        ast_transformers=[],
+        input_transformers_post=[],
+        input_transformer_manager=manager,
+    )
+    monkeypatch.setattr(preflight_names, "shell", shell)
+    default = preflight_names.count_default_transforms()
+    monkeypatch.setattr(preflight_names, "DEFAULT_TRANSFORMS", default)
+    assert not preflight_names.has_custom_transforms()
+    manager.token_transformers.append(manager.token_transformers[0])
+    assert preflight_names.has_custom_transforms()
 
 
 def test_frame_in_an_earlier_cell(live: Lab) -> None:

@@ -159,7 +159,7 @@ def acquire_lock(file: int, seconds: float) -> bool:
 
 
 def wait_until_stopped(paths: HookPaths) -> None:
-    """Wait until a daemon of another version no longer listens.
+    """Wait until a daemon of another version has removed its socket.
 
     Return after START_SECONDS in any case.
     """

@@ -13,7 +13,7 @@ import struct
 import sys
 import termios
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 from stepper.kernels.in_kernel.safe_inspect import clock
 
@@ -36,35 +36,41 @@ def drain() -> None:
     deadline = clock() + MAX_SECONDS
     for stream in streams:
         state = read_state(stream)
-        unread, thread_time = state
-        if state == idle_states[stream] and unread == 0 and thread_time is not None:
+        is_known = state.thread_time is not None
+        if is_known and state.unread == 0 and state == idle_states[stream]:
             continue
         idle_checks = 0
         while idle_checks < IDLE_CHECKS and clock() < deadline:
             time.sleep(PAUSE_SECONDS)
             previous = state
             state = read_state(stream)
-            if state == previous and state[0] == 0:
+            if state.unread == 0 and state == previous:
                 idle_checks += 1
             else:
                 idle_checks = 0
         idle_states[stream] = state
 
 
-def read_state(stream: Any) -> tuple[int, int | None]:
-    """Return the number of unread bytes, and the CPU time of the reader thread in ns.
+class ReaderState(NamedTuple):
+    """The number of unread bytes, and the CPU time of the reader thread in ns.
 
-    The CPU time grows with each read. If the system does not report the CPU time, None
-    is returned for it.
+    The CPU time grows with each read. It is None if the system does not report it.
     """
+
+    unread: int
+    thread_time: int | None
+
+
+def read_state(stream: Any) -> ReaderState:
+    """Return the state of the thread that reads the output written to a stream."""
     result = fcntl.ioctl(stream._fid, termios.FIONREAD, bytes(INT_SIZE))
     unread: int = struct.unpack("i", result)[0]
     try:
         thread_clock = time.pthread_getcpuclockid(stream.watch_fd_thread.ident)
-        return unread, time.clock_gettime_ns(thread_clock)
+        return ReaderState(unread, time.clock_gettime_ns(thread_clock))
     except (AttributeError, OSError, TypeError):
-        return unread, None
+        return ReaderState(unread, None)
 
 
-# stream → its state when the reader was last idle
+# stream → the state when the reader was last idle
 idle_states = {stream: read_state(stream) for stream in streams}

@@ -212,6 +212,17 @@ def render_dtype(dtype: Any) -> str:
     return f"{text}{items}"
 
 
+def is_large_frame(value: Any) -> bool:
+    """Return whether a DataFrame or Series is too large for a fingerprint."""
+    row_count = value.shape[0]
+    column_count = 1
+    if len(value.shape) > 1:
+        column_count = value.shape[1]
+    if row_count > MAX_ITEMS or column_count > MAX_COLUMNS:
+        return True
+    return bool(row_count * column_count > MAX_CELLS)
+
+
 def render_frame(value: Any, kind: str) -> str:
     """Return the text of `render_value` for a DataFrame or Series.
 
@@ -220,12 +231,8 @@ def render_frame(value: Any, kind: str) -> str:
     unsupported dtype. Dates with time zones are unsupported, because `render_value`
     does not render the items.
     """
-    row_count, *column_counts = value.shape
-    if row_count > MAX_ITEMS:
+    if is_large_frame(value):
         return ""
-    for column_count in column_counts:
-        if column_count > MAX_COLUMNS or row_count * column_count > MAX_CELLS:
-            return ""
     if kind == "DataFrame":
         columns = list_columns(value)
         labels = [value.columns.tolist(), list(value.columns.names)]

@@ -34,9 +34,9 @@ from stepper.kernels.in_kernel.undo.object_snapshots import (
     RestoreError,
     Row,
     are_identical,
-    frozen,
-    is_equal,
-    unprotected,
+    make_immutable_row,
+    make_is_same,
+    make_unprotected_row,
 )
 
 
@@ -326,26 +326,26 @@ ITERATOR = Row(
 )
 STREAM = Row(
     take=take_stream,
-    is_same=is_equal(take_stream),
+    is_same=make_is_same(take_stream),
     restore=restore_stream,
     measure=measure_stream,
 )
-OPEN_FILE = unprotected("open file", take_file)
-LOCK = unprotected("lock", is_quiet=True)
+OPEN_FILE = make_unprotected_row("open file", take_file)
+LOCK = make_unprotected_row("lock", is_quiet=True)
 # A row for each builtin type. The rows also apply to subclasses of the types.
 ROWS: dict[Any, Row] = {
     **CONTAINERS,
-    tuple: frozen(list),
-    frozenset: frozen(list),
+    tuple: make_immutable_row(list),
+    frozenset: make_immutable_row(list),
     bytearray: Row(
         take=bytes,
-        is_same=is_equal(bytes),
+        is_same=make_is_same(bytes),
         restore=restore_bytearray,
         measure=measure_buffer,
     ),
     array.array: Row(
         take=array.array.tobytes,
-        is_same=is_equal(array.array.tobytes),
+        is_same=make_is_same(array.array.tobytes),
         restore=restore_array,
         measure=measure_buffer,
     ),
@@ -353,7 +353,7 @@ ROWS: dict[Any, Row] = {
     io.BytesIO: STREAM,
     generator_type: Row(
         take=take_random,
-        is_same=is_equal(take_random),
+        is_same=make_is_same(take_random),
         restore=restore_random,
     ),
     type(iter([])): ITERATOR,
@@ -365,35 +365,35 @@ ROWS: dict[Any, Row] = {
         is_same=is_same_cell,
         restore=restore_cell,
     ),
-    types.MethodType: frozen(take_method),
-    types.BuiltinMethodType: frozen(take_bound_object),
-    types.MethodWrapperType: frozen(take_bound_object),
+    types.MethodType: make_immutable_row(take_method),
+    types.BuiltinMethodType: make_immutable_row(take_bound_object),
+    types.MethodWrapperType: make_immutable_row(take_bound_object),
     contextvars.ContextVar: Row(
         take=take_variable,
         children=list,
         is_same=is_same_variable,
         restore=restore_variable,
     ),
-    functools.partial: frozen(take_partial),
-    property: frozen(take_property),
-    classmethod: frozen(take_wrapped),
-    staticmethod: frozen(take_wrapped),
-    weakref.ref: frozen(take_referent),
-    memoryview: frozen(take_viewed),
-    types.MappingProxyType: frozen(gc.get_referents),
-    type({}.keys()): frozen(gc.get_referents),
-    type({}.values()): frozen(gc.get_referents),
-    type({}.items()): frozen(gc.get_referents),
+    functools.partial: make_immutable_row(take_partial),
+    property: make_immutable_row(take_property),
+    classmethod: make_immutable_row(take_wrapped),
+    staticmethod: make_immutable_row(take_wrapped),
+    weakref.ref: make_immutable_row(take_referent),
+    memoryview: make_immutable_row(take_viewed),
+    types.MappingProxyType: make_immutable_row(gc.get_referents),
+    type({}.keys()): make_immutable_row(gc.get_referents),
+    type({}.values()): make_immutable_row(gc.get_referents),
+    type({}.items()): make_immutable_row(gc.get_referents),
     functools._lru_cache_wrapper: Row(
         take=take_cache,
         children=list_cache_children,
         is_same=is_same_cache,
         restore=restore_cache,
     ),
-    enumerate: unprotected("iterator", take_number),
-    types.GeneratorType: unprotected("generator", take_generator),
-    types.CoroutineType: unprotected("coroutine"),
-    types.AsyncGeneratorType: unprotected("asynchronous generator"),
+    enumerate: make_unprotected_row("iterator", take_number),
+    types.GeneratorType: make_unprotected_row("generator", take_generator),
+    types.CoroutineType: make_unprotected_row("coroutine"),
+    types.AsyncGeneratorType: make_unprotected_row("asynchronous generator"),
     io.TextIOWrapper: OPEN_FILE,
     io.BufferedReader: OPEN_FILE,
     io.BufferedWriter: OPEN_FILE,
@@ -401,24 +401,24 @@ ROWS: dict[Any, Row] = {
     io.FileIO: OPEN_FILE,
     type(threading.Lock()): LOCK,
     type(threading.RLock()): LOCK,
-    threading.Thread: unprotected("thread", is_quiet=True),
-    threading.local: unprotected("thread-local data"),
+    threading.Thread: make_unprotected_row("thread", is_quiet=True),
+    threading.local: make_unprotected_row("thread-local data"),
 }
 ITERABLES: tuple[Any, ...] = (
     *({}, {}.keys(), {}.values(), {}.items()),
     *(set(), range(0), "", b""),
 )
 for exhaustible in ITERABLES:
-    ROWS[type(iter(exhaustible))] = unprotected("iterator", take_length_hint)
+    ROWS[type(iter(exhaustible))] = make_unprotected_row("iterator", take_length_hint)
 # The text of a counter is its next number.
-ROWS[itertools.count] = unprotected("iterator", repr, is_conclusive=True)
+ROWS[itertools.count] = make_unprotected_row("iterator", repr, is_conclusive=True)
 for consumer in (reversed, itertools.chain, itertools.islice):
-    ROWS[consumer] = unprotected("iterator")
+    ROWS[consumer] = make_unprotected_row("iterator")
 for lazy_type in (map, filter, zip):
-    ROWS[lazy_type] = frozen(take_source)
+    ROWS[lazy_type] = make_immutable_row(take_source)
 if sys.version_info < (3, 12):  # later versions do not describe these iterators
-    ROWS[itertools.starmap] = frozen(take_source)
-    ROWS[itertools.filterfalse] = frozen(take_source)
+    ROWS[itertools.starmap] = make_immutable_row(take_source)
+    ROWS[itertools.filterfalse] = make_immutable_row(take_source)
     ROWS[type(itertools.tee(())[0])] = Row(
         take=take_tee,
         is_same=is_same_tee,

@@ -107,13 +107,7 @@ def restore_shell(module: Any, state: Any) -> None:
     for name, former in state["transformers"].items():
         functions = getattr(shell, name)
         functions[:] = replace_users(functions, former)
-    magics = state["magics"].list_user_magics()
-    for kind, table in shell.magics_manager.magics.items():
-        for name, function in list(table.items()):
-            if is_from_user(function) and (kind, name) not in magics:
-                del table[name]
-    for (kind, name), function in magics.items():
-        shell.magics_manager.magics[kind][name] = function
+    restore_magics(state["magics"])
     for name, option in zip(SHELL_OPTIONS, state["options"]):
         if getattr(shell, name) != option:
             setattr(shell, name, option)
@@ -122,6 +116,17 @@ def restore_shell(module: Any, state: Any) -> None:
         formatter.float_precision = state["precision"]
     for name in list_removable_extensions() - state["extensions"]:
         shell.extension_manager.unload_extension(name)
+
+
+def restore_magics(state: Magics) -> None:
+    """Remove magics that the user has registered since, and register former ones."""
+    tables = shell.magics_manager.magics
+    former_magics = state.list_user_magics()
+    for kind, name in Magics(tables).list_user_magics():
+        if (kind, name) not in former_magics:
+            del tables[kind][name]
+    for (kind, name), function in former_magics.items():
+        tables[kind][name] = function
 
 
 def replace_users(functions: list[Any], former: References) -> list[Any]:

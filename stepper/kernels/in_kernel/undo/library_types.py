@@ -19,9 +19,9 @@ from stepper.kernels.in_kernel.undo.object_snapshots import (
     BYTE_SECONDS,
     Row,
     are_identical,
-    is_equal,
-    measure_items,
-    unprotected,
+    make_is_same,
+    make_measure,
+    make_unprotected_row,
 )
 
 get_module: Callable[[type], Any] = type.__dict__["__module__"].__get__
@@ -91,19 +91,21 @@ ELEMENT = Row(
     children=list_element_children,
     is_same=is_same_element,
     restore=restore_element,
-    measure=measure_items(len),
+    measure=make_measure(len),
 )
 MEMORY = Row(
     take=bytes,
-    is_same=is_equal(bytes),
+    is_same=make_is_same(bytes),
     restore=restore_memory,
     measure=measure_memory,
 )
-DECISION_TREE = unprotected("decision tree", get_tree_state, is_conclusive=True)
-OPEN_FILE = unprotected("open file")
-QUIET = unprotected("object of a C library", is_quiet=True)
+DECISION_TREE = make_unprotected_row(
+    "decision tree", get_tree_state, is_conclusive=True
+)
+OPEN_FILE = make_unprotected_row("open file")
+QUIET = make_unprotected_row("object of a C library", is_quiet=True)
 PLAIN = LibraryRow(None)
-ITERATOR = LibraryRow(unprotected("iterator"))
+ITERATOR = LibraryRow(make_unprotected_row("iterator"))
 # Module → class → the row of the class.
 ROWS: dict[str, dict[str, LibraryRow]] = {
     "numpy": {

@@ -16,7 +16,7 @@ from stepper.kernels.in_kernel.undo.object_snapshots import (
     RestoreError,
     Row,
     are_identical,
-    frozen,
+    make_immutable_row,
 )
 
 SAMPLES = 1000
@@ -315,7 +315,7 @@ ARRAY = Row(
     sample=sample_array,
     list_current=list_current_children,
 )
-GENERATOR = frozen(lambda value: [value.bit_generator])
+GENERATOR = make_immutable_row(lambda value: [value.bit_generator])
 BIT_GENERATOR = Row(
     take=take_bits,
     children=list_bits_children,

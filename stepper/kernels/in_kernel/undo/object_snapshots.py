@@ -72,7 +72,7 @@ def are_identical(first: Iterable[Any], second: Iterable[Any]) -> bool:
     return all(map(is_identical, first, second))
 
 
-def measure_items(get_length: Callable[[Any], int]) -> Callable[[Any], Any]:
+def make_measure(get_length: Callable[[Any], int]) -> Callable[[Any], Any]:
     """Return a `measure` function for a container, from a function for its length."""
 
     def measure(value: Any) -> Any:
@@ -83,7 +83,7 @@ def measure_items(get_length: Callable[[Any], int]) -> Callable[[Any], Any]:
     return measure
 
 
-def is_equal(take: Callable[[Any], Any]) -> Callable[[Any, Any], bool]:
+def make_is_same(take: Callable[[Any], Any]) -> Callable[[Any, Any], bool]:
     """Return an `is_same` function for states that consist of plain values."""
 
     def is_same(value: Any, state: Any) -> bool:
@@ -93,7 +93,7 @@ def is_equal(take: Callable[[Any], Any]) -> Callable[[Any, Any], bool]:
     return is_same
 
 
-def unprotected(
+def make_unprotected_row(
     label: str, take: Callable[[Any], Any] = take_nothing, **options: Any
 ) -> Row:
     """Return the row of a type whose objects cannot be restored.
@@ -101,11 +101,11 @@ def unprotected(
     `label` is the kind of object, `take` returns a fingerprint, and `options` are
     further fields of the row.
     """
-    is_same = is_equal(take)
+    is_same = make_is_same(take)
     return Row(take=take, is_same=is_same, label=label, **options)
 
 
-def frozen(take: Callable[[Any], Iterable[Any]]) -> Row:
+def make_immutable_row(take: Callable[[Any], Iterable[Any]]) -> Row:
     """Return the row of an immutable type. `take` returns the objects in an object."""
     return Row(
         take=take,
@@ -218,12 +218,12 @@ def restore_ordered(value: Any, state: Any) -> None:
         collections.OrderedDict.__setitem__(value, key, item)
 
 
-get_factory: Any = collections.defaultdict.__dict__["default_factory"]
+FACTORY_DESCRIPTOR: Any = collections.defaultdict.__dict__["default_factory"]
 
 
 def take_default(value: Any) -> Any:
     """Return the items and the default factory of a defaultdict."""
-    return dict.copy(value), get_factory.__get__(value)
+    return dict.copy(value), FACTORY_DESCRIPTOR.__get__(value)
 
 
 def list_default_children(state: Any) -> Any:
@@ -235,14 +235,14 @@ def list_default_children(state: Any) -> Any:
 def is_same_default(value: Any, state: Any) -> bool:
     """Return whether a defaultdict has the items and the factory of a state."""
     items, factory = state
-    return get_factory.__get__(value) is factory and is_same_dict(value, items)
+    return FACTORY_DESCRIPTOR.__get__(value) is factory and is_same_dict(value, items)
 
 
 def restore_default(value: Any, state: Any) -> None:
     """Restore the items and the factory of a defaultdict."""
     items, factory = state
     restore_dict(value, items)
-    get_factory.__set__(value, factory)
+    FACTORY_DESCRIPTOR.__set__(value, factory)
 
 
 def take_set(value: Any) -> Any:
@@ -296,7 +296,7 @@ LIST = Row(
     children=list,
     is_same=is_same_list,
     restore=restore_list,
-    measure=measure_items(list.__len__),
+    measure=make_measure(list.__len__),
     sample=sample_list,
 )
 DICT = Row(
@@ -304,7 +304,7 @@ DICT = Row(
     children=list_dict_children,
     is_same=is_same_dict,
     restore=restore_dict,
-    measure=measure_items(dict.__len__),
+    measure=make_measure(dict.__len__),
     sample=sample_dict,
 )
 MODULE_DICT = DICT._replace(restore=restore_module, is_same=is_same_module)
@@ -316,7 +316,7 @@ CONTAINERS: dict[Any, Row] = {
         children=list_ordered_children,
         is_same=is_same_ordered,
         restore=restore_ordered,
-        measure=measure_items(dict.__len__),
+        measure=make_measure(dict.__len__),
         sample=sample_dict,
     ),
     collections.defaultdict: Row(
@@ -324,7 +324,7 @@ CONTAINERS: dict[Any, Row] = {
         children=list_default_children,
         is_same=is_same_default,
         restore=restore_default,
-        measure=measure_items(dict.__len__),
+        measure=make_measure(dict.__len__),
         sample=sample_dict,
     ),
     set: Row(
@@ -332,13 +332,13 @@ CONTAINERS: dict[Any, Row] = {
         children=list_set_children,
         is_same=is_same_set,
         restore=restore_set,
-        measure=measure_items(set.__len__),
+        measure=make_measure(set.__len__),
     ),
     collections.deque: Row(
         take=list,
         children=list,
         is_same=is_same_deque,
         restore=restore_deque,
-        measure=measure_items(collections.deque.__len__),
+        measure=make_measure(collections.deque.__len__),
     ),
 }

@@ -19,8 +19,8 @@ from stepper.kernels.in_kernel.undo.object_snapshots import (
     Row,
     UnprotectedError,
     get_mro,
+    make_unprotected_row,
     take_nothing,
-    unprotected,
 )
 from stepper.kernels.in_kernel.undo.python_objects import (
     CLASS,
@@ -40,8 +40,8 @@ MIN_SLOW_SECONDS = 1e-4  # a shorter copy is made even if it ends after the dead
 MIN_LONG = 20  # children whose types are compared together
 get_module: Callable[[type], Any] = type.__dict__["__module__"].__get__
 get_qualname: Callable[[type], str] = type.__dict__["__qualname__"].__get__
-UNREADABLE = unprotected("object whose state cannot be read")
-IGNORED = unprotected("object of the kernel", is_quiet=True)
+UNREADABLE = make_unprotected_row("object whose state cannot be read")
+IGNORED = make_unprotected_row("object of the kernel", is_quiet=True)
 # Ids of types. These types exist as long as the process.
 static_rows: dict[int, Row] = {id(kind): row for kind, row in ROWS.items()}
 plain_ids: set[int] = set(map(id, PLAIN_TYPES))
@@ -153,7 +153,7 @@ def find_named_row(kind: Any) -> LibraryRow | None:
 def make_opaque_row(kind: Any) -> Row:
     """Return the row of a type in C whose state cannot be read."""
     name = f"{get_module(kind)}.{get_qualname(kind)}"
-    return unprotected(name, is_quiet=get_package(kind) in KERNEL_PACKAGES)
+    return make_unprotected_row(name, is_quiet=get_package(kind) in KERNEL_PACKAGES)
 
 
 class Snapshot(NamedTuple):
@@ -198,7 +198,8 @@ class Walk:
         root_id = id(value)
         queue = [value]
         count = 0
-        shared = []
+        shared: list[int] = []
+        self.shared[name] = shared
         while queue:
             found_children: list[Any] = []
             remaining = iter(queue)
@@ -218,8 +219,6 @@ class Walk:
                 if count % CHECK_INTERVAL == 0 and clock() > self.deadline:
                     self.incomplete.append(name)
                     self.frontier += [item, *remaining, *found_children]
-                    if shared:
-                        self.shared[name] = shared
                     return
                 visited[key] = item
                 if row.label and row.is_quiet and key != root_id:
@@ -232,8 +231,6 @@ class Walk:
                 if children:
                     add_visible(children, found_children)
             queue = found_children
-        if shared:
-            self.shared[name] = shared
 
     def take(self, key: int, value: Any, row: Row) -> Any:
         """Store a snapshot of an object, and return its state.
@@ -290,11 +287,11 @@ class Walk:
 
         `label` is the reason, and `size` the size in bytes.
         """
-        sample_row = unprotected(label, row.sample or take_nothing)
+        sample_row = make_unprotected_row(label, row.sample or take_nothing)
         try:
             state = sample_row.take(value)
         except Exception:  # for example, a sparse tensor has no address
-            sample_row = unprotected(label)
+            sample_row = make_unprotected_row(label)
             state = sample_row.take(value)
         sample_row = sample_row._replace(measure=lambda _: (0.0, size))
         self.unprotected[key] = Snapshot(value, sample_row, state)

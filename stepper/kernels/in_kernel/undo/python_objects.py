@@ -19,21 +19,21 @@ from stepper.kernels.in_kernel.undo.object_snapshots import (
     MODULE_DICT,
     Row,
     are_identical,
-    frozen,
     get_mro,
     is_same_dict,
+    make_immutable_row,
+    make_unprotected_row,
     restore_dict,
-    unprotected,
 )
 
 HEAP_TYPE = 1 << 9  # a flag of classes that are not static C types
 POINTER = 8  # bytes
 get_class_dict: Callable[[Any], Any] = type.__dict__["__dict__"].__get__
-get_bases: Any = type.__dict__["__bases__"]
+BASES_DESCRIPTOR: Any = type.__dict__["__bases__"]
 get_basic_size: Callable[[Any], int] = type.__dict__["__basicsize__"].__get__
 get_flags: Callable[[Any], int] = type.__dict__["__flags__"].__get__
-set_class: Any = object.__dict__["__class__"]
-get_arguments: Any = BaseException.__dict__["args"]
+CLASS_DESCRIPTOR: Any = object.__dict__["__class__"]
+ARGUMENTS_DESCRIPTOR: Any = BaseException.__dict__["args"]
 # Objects of these packages belong to the kernel.
 KERNEL_PACKAGES = {
     "IPython",
@@ -178,7 +178,7 @@ def make_instance_row(kind: Any, classes: list[Any]) -> Row | None:
         """Restore the class and the attributes of an instance."""
         _, attributes, items, slot_values = state
         if type(value) is not kind:
-            set_class.__set__(value, kind)
+            CLASS_DESCRIPTOR.__set__(value, kind)
         if get_dict:
             if get_dict(value) is not attributes:
                 descriptor.__set__(value, attributes)
@@ -282,7 +282,12 @@ FUNCTION_PARTS = (
     "__name__",
     "__qualname__",
 )
-get_parts = [types.FunctionType.__dict__[name] for name in FUNCTION_PARTS]
+FUNCTION_DESCRIPTORS = [types.FunctionType.__dict__[name] for name in FUNCTION_PARTS]
+
+
+def list_function_parts(function: Any) -> list[Any]:
+    """Return the values of the attributes of a function in FUNCTION_PARTS."""
+    return [descriptor.__get__(function) for descriptor in FUNCTION_DESCRIPTORS]
 
 
 def take_function(value: Any) -> Any:
@@ -302,7 +307,7 @@ def take_function(value: Any) -> Any:
     closure = value.__closure__ or ()
     if not is_users:
         return ((), {}, {}, closure, None) if closure else None
-    parts = [part.__get__(value) for part in get_parts]
+    parts = list_function_parts(value)
     attributes = value.__dict__
     return parts, attributes, dict.copy(attributes), closure, module
 
@@ -328,7 +333,7 @@ def is_same_function(value: Any, state: Any) -> bool:
     parts, attributes, items, _, _ = state
     if not parts:
         return True
-    current = [part.__get__(value) for part in get_parts]
+    current = list_function_parts(value)
     if not are_identical(current, parts) or value.__dict__ is not attributes:
         return False
     return is_same_dict(attributes, items)
@@ -337,9 +342,9 @@ def is_same_function(value: Any, state: Any) -> bool:
 def restore_function(value: Any, state: Any) -> None:
     """Restore the parts and the attributes of a function of the user."""
     parts, attributes, items, _, _ = state
-    for part, item in zip(get_parts, parts):
-        if part.__get__(value) is not item:
-            part.__set__(value, item)
+    for descriptor, part in zip(FUNCTION_DESCRIPTORS, parts):
+        if descriptor.__get__(value) is not part:
+            descriptor.__set__(value, part)
     value.__dict__ = attributes
     if not is_same_dict(attributes, items):
         restore_dict(attributes, items)
@@ -359,7 +364,7 @@ def take_class(value: Any) -> Any:
         name: item for name, item in attributes.items() if name not in CLASS_CACHES
     }
     subclasses = type.__subclasses__(value) if is_users else []
-    return items, get_bases.__get__(value), subclasses, is_users
+    return items, BASES_DESCRIPTOR.__get__(value), subclasses, is_users
 
 
 def list_class_children(state: Any) -> Any:
@@ -371,7 +376,7 @@ def list_class_children(state: Any) -> Any:
 def is_same_class(value: Any, state: Any) -> bool:
     """Return whether a class has the attributes, bases and subclasses of a state."""
     items, bases, subclasses, is_users = state
-    if not are_identical(get_bases.__get__(value), bases):
+    if not are_identical(BASES_DESCRIPTOR.__get__(value), bases):
         return False
     if is_users:
         current_subclasses = type.__subclasses__(value)
@@ -392,8 +397,8 @@ def restore_class(value: Any, state: Any) -> None:
     New subclasses are not removed here: they are collected when nothing refers to them.
     """
     items, bases, _, _ = state
-    if not are_identical(get_bases.__get__(value), bases):
-        get_bases.__set__(value, bases)
+    if not are_identical(BASES_DESCRIPTOR.__get__(value), bases):
+        BASES_DESCRIPTOR.__set__(value, bases)
     current = dict(get_class_dict(value))
     for name in current:
         if name not in items and name not in CLASS_CACHES:
@@ -502,17 +507,17 @@ def restore_module(value: Any, state: Any) -> None:
 
 def take_arguments(value: Any) -> Any:
     """Return a tuple with the `args` of an exception."""
-    return (get_arguments.__get__(value),)
+    return (ARGUMENTS_DESCRIPTOR.__get__(value),)
 
 
 def is_same_exception(value: Any, state: Any) -> bool:
     """Return whether an exception has the `args` of a state."""
-    return get_arguments.__get__(value) is state[0]
+    return ARGUMENTS_DESCRIPTOR.__get__(value) is state[0]
 
 
 def restore_arguments(value: Any, state: Any) -> None:
     """Set the `args` of an exception."""
-    get_arguments.__set__(value, state[0])
+    ARGUMENTS_DESCRIPTOR.__set__(value, state[0])
 
 
 MODULE = Row(
@@ -541,6 +546,6 @@ ROWS[BaseException] = Row(
     is_same=is_same_exception,
     restore=restore_arguments,
 )
-ROWS[types.SimpleNamespace] = frozen(lambda value: [value.__dict__])
-ROWS[types.FrameType] = unprotected("frame", is_quiet=True)
-ROWS[types.TracebackType] = unprotected("traceback", is_quiet=True)
+ROWS[types.SimpleNamespace] = make_immutable_row(lambda value: [value.__dict__])
+ROWS[types.FrameType] = make_unprotected_row("frame", is_quiet=True)
+ROWS[types.TracebackType] = make_unprotected_row("traceback", is_quiet=True)

@@ -9,7 +9,7 @@ from stepper.kernels.in_kernel.undo.object_snapshots import (
     BYTE_SECONDS,
     Row,
     UnprotectedError,
-    is_equal,
+    make_is_same,
 )
 
 
@@ -130,6 +130,6 @@ TENSOR = Row(
 )
 GENERATOR = Row(
     take=take_generator,
-    is_same=is_equal(take_generator),
+    is_same=make_is_same(take_generator),
     restore=restore_generator,
 )
