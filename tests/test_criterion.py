@@ -283,6 +283,8 @@ def test_criterion_in_prose_is_not_evaluated(prose: str) -> None:
         ),
         ("`len(df) = 100`", "to compare, write `len(df) == 100`"),
         ("a > 1 and b = 2", "to compare, write `a > 1 and b == 2`"),
+        ("df.dropna(axis=0).size = 5", "write `df.dropna(axis=0).size == 5`"),
+        ("x = f(a=1) and y = 'b=c'", "write `x == f(a=1) and y == 'b=c'`"),
         ("score >", "the criterion `score >` ends with `>`: nothing is compared with"),
         ("len(df) ≥", "ends with `>=`"),
         ("score =", "ends with `=`"),

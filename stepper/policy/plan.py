@@ -10,6 +10,7 @@ import re
 import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import combinations
 from typing import Any, NamedTuple
 
 from stepper.policy import cell_directives
@@ -24,6 +25,8 @@ LONG = "long"
 COMPARISON_SIGNS = str.maketrans({"≥": ">=", "≤": "<=", "≠": "!="})
 # The operator of an assignment, but not `==`, `<=` or `+=`.
 SINGLE_EQUALS = re.compile(r"(?<![=<>!:+\-*/%&|^@])=(?!=)")
+# Only this many of these operators are examined, because all combinations are tried.
+MAX_EQUALS = 6
 # A comparison without its right side.
 INCOMPLETE_COMPARISON = re.compile(r"(.*?)\s*(<=|>=|==|!=|<|>|=)", re.DOTALL)
 # Prose such as "it is good", but not `x is None`.
@@ -141,8 +144,8 @@ def find_criterion_problem(criterion: str) -> str:
     text = _clean_criterion(criterion)
     if parse_criterion(text) or _is_expression(text):
         return ""
-    comparison = SINGLE_EQUALS.sub("==", text)
-    if comparison != text and parse_criterion(comparison):
+    comparison = _double_equals(text)
+    if comparison:
         return f"the criterion `{text}` has `=`; to compare, write `{comparison}`"
     incomplete = INCOMPLETE_COMPARISON.fullmatch(text)
     if incomplete and _is_expression(incomplete[1]):
@@ -151,6 +154,24 @@ def find_criterion_problem(criterion: str) -> str:
             f"the criterion `{text}` ends with `{operator}`: nothing is compared with"
             f" `{left_side}`"
         )
+    return ""
+
+
+def _double_equals(text: str) -> str:
+    """Return a criterion as a comparison, with `==` in place of `=`.
+
+    As few signs as possible are replaced, because the `=` of an argument such as
+    `axis=0` is right. Return an empty string if no replacement gives an expression.
+    """
+    positions = [match.start() for match in SINGLE_EQUALS.finditer(text)]
+    for count in range(1, len(positions[:MAX_EQUALS]) + 1):
+        for replaced in combinations(positions[:MAX_EQUALS], count):
+            characters = [*text]
+            for position in replaced:
+                characters[position] = "=="
+            comparison = "".join(characters)
+            if parse_criterion(comparison):
+                return comparison
     return ""
 
 
