@@ -260,6 +260,7 @@ def test_criterion_is_checked_only_on_request_after_success(lab: Lab) -> None:
         "it's done",
         "it is good",
         "n is 3",
+        "n is 1",
         "this is not x",
         "a > b, roughly",
         "rows > 0; no gaps",
@@ -272,6 +273,19 @@ def test_criterion_is_checked_only_on_request_after_success(lab: Lab) -> None:
 )
 def test_criterion_in_prose_is_not_evaluated(prose: str) -> None:
     assert plan.parse_criterion(prose) == ""
+
+
+@pytest.mark.parametrize(
+    "criterion",
+    [
+        "title == 'what is new'",
+        "label == '≥ 5'",
+        "x is None and y is not True",
+        "len(x) > 3",
+    ],
+)
+def test_expression_is_evaluated_as_written(criterion: str) -> None:
+    assert plan.parse_criterion(criterion) == criterion
 
 
 @pytest.mark.parametrize(

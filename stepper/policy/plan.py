@@ -29,8 +29,6 @@ SINGLE_EQUALS = re.compile(r"(?<![=<>!:+\-*/%&|^@])=(?!=)")
 MAX_EQUALS = 6
 # A comparison without its right side.
 INCOMPLETE_COMPARISON = re.compile(r"(.*?)\s*(<=|>=|==|!=|<|>|=)", re.DOTALL)
-# Prose such as "it is good", but not `x is None`.
-PROSE = re.compile(r"\bis\b(?!(?: not)? (?:None|True|False)\b)")
 # Exceptions that ast.parse raises for invalid source.
 PARSE_ERRORS = (SyntaxError, ValueError, RecursionError, MemoryError)
 # Exceptions that JSON data raises if it is not a plan.
@@ -142,13 +140,13 @@ def find_criterion_problem(criterion: str) -> str:
     Other criteria are valid: expressions, and prose for the agent.
     """
     text = _clean_criterion(criterion)
-    if parse_criterion(text) or _is_expression(text):
+    if _parse_expression(text) is not None:
         return ""
     comparison = _double_equals(text)
     if comparison:
         return f"the criterion `{text}` has `=`; to compare, write `{comparison}`"
     incomplete = INCOMPLETE_COMPARISON.fullmatch(text)
-    if incomplete and _is_expression(incomplete[1]):
+    if incomplete and _parse_expression(incomplete[1]) is not None:
         left_side, operator = incomplete.groups()
         return (
             f"the criterion `{text}` ends with `{operator}`: nothing is compared with"
@@ -176,17 +174,22 @@ def _double_equals(text: str) -> str:
 
 
 def _clean_criterion(criterion: str) -> str:
-    """Return a criterion without backquotes, and with Python's comparison operators."""
-    return criterion.strip(" `").translate(COMPARISON_SIGNS)
+    """Return a criterion without backquotes, and with Python's comparison operators.
+
+    An expression keeps its characters, because they may be in a string.
+    """
+    text = criterion.strip(" `")
+    if _parse_expression(text) is not None:
+        return text
+    return text.translate(COMPARISON_SIGNS)
 
 
-def _is_expression(text: str) -> bool:
-    """Return whether a text is a Python expression."""
+def _parse_expression(text: str) -> ast.expr | None:
+    """Return the syntax tree of a Python expression, or None for another text."""
     try:
-        ast.parse(text, mode="eval")
+        return ast.parse(text, mode="eval").body
     except PARSE_ERRORS:
-        return False
-    return True
+        return None
 
 
 def parse_criterion(criterion: str) -> str:
@@ -196,12 +199,25 @@ def parse_criterion(criterion: str) -> str:
     is also an expression in Python, but counts as prose.
     """
     text = _clean_criterion(criterion)
-    try:
-        body = ast.parse(text, mode="eval").body
-    except PARSE_ERRORS:
+    expression = _parse_expression(text)
+    if not isinstance(expression, ast.Compare | ast.BoolOp | ast.UnaryOp | ast.Call):
         return ""
-    is_test = isinstance(body, ast.Compare | ast.BoolOp | ast.UnaryOp | ast.Call)
-    return text if is_test and not PROSE.search(text) else ""
+    is_prose = any(map(_is_prose, ast.walk(expression)))
+    return "" if is_prose else text
+
+
+def _is_prose(node: ast.AST) -> bool:
+    """Return whether a comparison is prose such as "it is good", not `x is None`."""
+    if not isinstance(node, ast.Compare):
+        return False
+    for operator, right in zip(node.ops, node.comparators, strict=True):
+        if not isinstance(operator, ast.Is | ast.IsNot):
+            continue
+        if not isinstance(right, ast.Constant):
+            return True
+        if not isinstance(right.value, bool | None):
+            return True
+    return False
 
 
 def to_json(plan: Plan) -> dict[str, Any]:
