@@ -111,6 +111,12 @@ FLOWS = [  # source; the names that it reads, binds and changes in place
     ),
     ("@deco\ndef f():\n    return g", "deco g", "f", ""),
     (
+        "@deco(lambda v: v + g, [w for w in ws])\ndef f():\n    pass\nf()",
+        "deco g ws",
+        "f",
+        "",
+    ),
+    (
         "match x:\n    case [a, *rest]:\n        a\n    case {'k': v, **more}:\n        v",
         "x",
         "a rest v more",
@@ -739,6 +745,17 @@ def describe_order(notebook: Played) -> str:
     )
 
 
+PROPERTY = """
+class Point:
+    @property
+    def size(self):
+        return 1
+    @size.setter
+    def size(self, value):
+        pass
+"""
+
+
 @pytest.mark.parametrize(
     ("source", "unbound"),
     [
@@ -746,6 +763,7 @@ def describe_order(notebook: Played) -> str:
         ("from math import *\nprint(pi + x)", []),
         ("display(_y, _10th, __file__)", ["_10th", "__file__", "_y"]),
         ("print(__builtins__.len(x))", []),
+        (f"{PROPERTY}\nPoint()", []),
         ("!echo $HOME $x", []),
         ("HOME?", []),
         ("!echo $HOME\nprint(HOME)", ["HOME"]),

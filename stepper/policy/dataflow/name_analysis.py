@@ -38,6 +38,7 @@ from stepper.policy.dataflow.name_effects import (
     FunctionEffects,
     NameUsage,
     collect_body_reads,
+    collect_free_names,
     collect_names,
     get_root_name,
     is_get_ipython,
@@ -415,15 +416,18 @@ class _NameVisitor(NameRecorder):
         if self.effects is None and function_name:
             effects = FunctionEffects(
                 parameters=parameter_names,
-                definition_reads=collect_names(defaults),
+                definition_reads=collect_free_names(defaults),
             )
         if function_name:
             self.record_binding(function_name, node, DEFINED)
         self._visit_body(node, function_name, parameters, effects)
         if effects is None:
             return
-        # A call of the function also calls its decorators' wrappers.
-        effects.reads |= collect_names(decorators)
+        # A call of the function also calls its decorators' wrappers. A decorator such
+        # as `@x.setter` reads a name of the class, which is no notebook name.
+        for decorator_name in collect_free_names(decorators):
+            if self.find_scope(decorator_name) is None:
+                effects.reads.add(decorator_name)
         effects.changed_parameters &= {*parameter_names}
         scope = self.scopes[-1] if self.scopes else None
         if scope is not None and scope.kind == CLASS:
@@ -521,7 +525,8 @@ class _NameVisitor(NameRecorder):
         local_names = list_scope_names(node.body).local_names
         if not self.scopes:
             body_reads = collect_body_reads(node.body) - local_names
-            reads = collect_names([*node.decorator_list, *arguments]) | body_reads
+            evaluated = [*node.decorator_list, *arguments]
+            reads = collect_free_names(evaluated) | body_reads
             effects = FunctionEffects(definition_reads=reads)
             self.usage.effects[node.name] = effects
         with self.type_parameter_scope(node):

@@ -293,6 +293,27 @@ def collect_names(nodes: Iterable[ast.AST | None]) -> set[str]:
     return names
 
 
+def collect_free_names(expressions: Iterable[ast.AST | None]) -> set[str]:
+    """Return the names in expressions, except names that the expressions bind.
+
+    The excluded names are parameters of lambda expressions, targets of comprehensions
+    and targets of assignment expressions.
+    """
+    names = set[str]()
+    bound = set[str]()
+    for expression in expressions:
+        if expression is None:
+            continue
+        for child in ast.walk(expression):
+            if isinstance(child, ast.arg):
+                bound.add(child.arg)
+            elif isinstance(child, ast.Name):
+                is_read = isinstance(child.ctx, ast.Load)
+                target = names if is_read else bound
+                target.add(child.id)
+    return names - bound
+
+
 def collect_body_reads(body: Iterable[ast.AST]) -> set[str]:
     """Return the names that are read when the body of a class is executed.
 
