@@ -230,7 +230,7 @@ class FakeUndo:
             for name in mentioned
         }
         done: dict[int, tuple[set[int], str]] = {}  # by id of a changed object
-        for name in sorted(mentioned):
+        for name in sorted(mentioned & self.names.keys()):
             pending, seen_ids = reached[name], set[int]()
             while pending or not seen_ids:
                 for number in pending:
@@ -244,6 +244,10 @@ class FakeUndo:
                 value = self.names.get(name)
                 seen_ids |= pending | {0}
                 pending = {id(item) for item in iterate_reachable(value)} - seen_ids
+        for name, value in self.list_values().items():
+            for item in iterate_reachable(value):
+                runs, _ = done.get(id(item), (set(), ""))
+                restored.setdefault(name, set()).update(runs)
         self.last = {name: id(value) for name, value in self.list_values().items()}
         numbers = {
             name: tuple(sorted(runs, reverse=True))

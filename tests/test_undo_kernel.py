@@ -339,7 +339,32 @@ def test_object_changed_through_another_name(lab: UndoLab) -> None:
     lab.step("inner.append(2)")
     facts = lab.step("print(outer)", [lab.number], {"outer"})
     assert lab.output == "{'x': [1]}\n"
-    assert facts.restore and facts.restore.restored == {"outer": (lab.number - 1,)}
+    undone = (lab.number - 1,)
+    assert facts.restore
+    assert facts.restore.restored == {"outer": undone, "inner": undone}
+
+
+def test_removed_name_leaves_the_object_that_other_names_have(lab: UndoLab) -> None:
+    lab.step("nums = [1]")
+    lab.step("box = {'k': nums}")
+    lab.step("nums += [2]; len(box)")
+    undone = (lab.number, lab.number - 1)
+    facts = lab.step("print(nums)", [*undone], {"box"})
+    assert lab.output == "[1, 2]\n"
+    assert facts.restore and not facts.restore.restored
+    assert facts.restore.removed.keys() == {"box"}
+
+
+def test_restored_names_include_other_names_of_the_object(lab: UndoLab) -> None:
+    lab.step("nums = [1]; other = []")
+    lab.step("box = {'k': nums}")
+    first = lab.number
+    lab.step("nums += [2]; other.append(nums)")
+    lab.step("other = 0")
+    facts = lab.step("print(nums)", [first + 1], {"box"})
+    assert lab.output == "[1]\n"
+    assert facts.restore
+    assert facts.restore.restored == {"box": (first + 1,), "nums": (first + 1,)}
 
 
 def test_several_runs_are_undone_together(lab: UndoLab) -> None:

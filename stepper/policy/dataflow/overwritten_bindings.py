@@ -33,11 +33,11 @@ def add_overwritten_bindings(
         if not name.isidentifier():
             continue  # the name of state outside the variables
         live = live_bindings.get(name)
+        writer = search.find_last_writer(name, index, live)
         if live is not None:
-            writer = search.find_last_writer(name, index, live)
             search.add_overwritten_name(name, writer, live)
         elif name in last_binders:
-            search.add_removed_name(name, index)
+            search.add_removed_name(name, writer)
 
 
 class _OverwrittenBindings:
@@ -54,16 +54,19 @@ class _OverwrittenBindings:
                 self.numbers[flow.record.key] = flow.cell.number
                 self.last_runs.add(flow.record.run)
 
-    def find_last_writer(self, name: str, index: int, live: Binding) -> int:
+    def find_last_writer(self, name: str, index: int, live: Binding | None) -> int:
         """Return the index of the last cell that has written a name, from `index` up.
 
         The search goes up from a cell that changes the name in place and that has not
         run with its current source, because the cell works on the value of the cell
         above. It stops at a cell whose earlier source bound the value in the kernel,
-        `live`: a run of that cell replaces the value.
+        `live`: a run of that cell replaces the value. `live` is None if the kernel does
+        not have the name.
         """
         flow = self.flows[index]
-        origin = self.history.records.get(live.origin)
+        origin = None
+        if live is not None:
+            origin = self.history.records.get(live.origin)
         while not flow.is_current and name in flow.providers:
             if origin is not None and origin.key == get_key(flow.cell):
                 break

@@ -117,10 +117,10 @@ class _RerunSearch:
         if name in self.history.undo.unrestored:
             return False
         live = self._predict_binding(name, reader)
-        if flow.record is None or name not in flow.record.bound:
-            return True  # the cell ran, but its effect on the name is not known
         if live is None:
             return False
+        if flow.record is None or name not in flow.record.bound:
+            return True  # the cell ran, but its effect on the name is not known
         # If the reader has just run, an equal value was not sufficient.
         is_equal = live.version == flow.record.bound.get(name)
         if is_equal and self.flows[reader].cell.id not in self.done:

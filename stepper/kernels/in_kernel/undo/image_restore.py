@@ -232,25 +232,43 @@ class Restore:
                 self.former.add(name, value)
 
     def select_objects(self, objects: Any, bindings: Any) -> Any:
-        """Return the requested names that reach each object to restore, by its id.
+        """Return the names that reach each object to restore, by its id.
 
-        An object may have been changed through a name that is not requested, and be
+        An object is restored if a requested name reaches it, except a name that will be
+        removed. It may have been changed through a name that is not requested, and be
         part of the value of a requested name. `objects` and `bindings` are the targets
         by id and by name.
         """
+        reached: dict[int, set[str]] = {}
         selected: dict[int, set[str]] = {}
         for key in objects:
             names = set[str]()
             for image in log.images:
                 if key in image.objects and image.run in self.runs:
                     names |= image.objects[key].names
+            reached[key] = names
             selected[key] = set(filter(self.is_requested, names))
         if self.names is None:
             return selected
-        missing = {key for key, names in selected.items() if not names}
+        removed = {name for name, target in bindings.items() if target.entry is MISSING}
+        missing = {key for key, names in selected.items() if not names - removed}
         if missing:
             self.add_other_names(selected, missing, objects, bindings)
-        return {key: names for key, names in selected.items() if names}
+        names_by_key = {}
+        for key, names in selected.items():
+            if names - removed:
+                names_by_key[key] = names | self.select_unchanged_names(reached[key])
+        return names_by_key
+
+    def select_unchanged_names(self, names: set[str]) -> set[str]:
+        """Return the names that no run has bound since the oldest undone run."""
+        is_undone = False
+        unchanged = set(names)
+        for image in log.images:
+            is_undone = is_undone or image.run in self.runs
+            if is_undone:
+                unchanged -= image.bindings.keys()
+        return unchanged
 
     def add_other_names(
         self,
