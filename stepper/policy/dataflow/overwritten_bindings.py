@@ -40,6 +40,11 @@ def add_overwritten_bindings(
             search.add_removed_name(name, writer)
 
 
+def _has_succeeded(flow: CellFlow) -> bool:
+    """Return whether a cell has run without an error, with its current source."""
+    return flow.is_current and flow.record is not None and flow.record.succeeded
+
+
 class _OverwrittenBindings:
     """The search for lost bindings."""
 
@@ -57,17 +62,17 @@ class _OverwrittenBindings:
     def find_last_writer(self, name: str, index: int, live: Binding | None) -> int:
         """Return the index of the last cell that has written a name, from `index` up.
 
-        The search goes up from a cell that changes the name in place and that has not
-        run with its current source, because the cell works on the value of the cell
-        above. It stops at a cell whose earlier source bound the value in the kernel,
-        `live`: a run of that cell replaces the value. `live` is None if the kernel does
-        not have the name.
+        The search goes up from a cell that changes the name in place, and that has
+        failed or not run with its current source: the cell works on the value of the
+        cell above. It stops at a cell whose run has bound the value in the kernel,
+        `live`: the next run of that cell replaces the value. `live` is None if the
+        kernel does not have the name.
         """
         flow = self.flows[index]
         origin = None
         if live is not None:
             origin = self.history.records.get(live.origin)
-        while not flow.is_current and name in flow.providers:
+        while name in flow.providers and not _has_succeeded(flow):
             if origin is not None and origin.key == get_key(flow.cell):
                 break
             index = flow.providers[name]
