@@ -37,6 +37,8 @@ def make_cells(*sources: str) -> list[Cell]:
         (["if x:\n    rng = default_rng()", "rng == 1", "rng.normal()"], {0, 1, 2}),
         (["from random import choice\nchoice('ab')"], {0}),
         (["# random.random()"], set()),
+        (["np.random.rand()  # np.random.seed(1) later"], {0}),
+        (["df.sample(5, axis=' #', random_state=3)"], set()),
         (["df.sample(5)"], {0}),
         (["df.sample(5, random_state=3)"], set()),
         (["df.sample(\n    n=f(5),\n    random_state=3,\n)"], set()),

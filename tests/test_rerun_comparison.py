@@ -80,11 +80,20 @@ def test_always_different_output_is_not_reported(recorded: str, fresh: str) -> N
         ("b a", "a b"),
         ("3945429.87", "3652384.8"),
         ("took 1.5 s", "took 1.5 s\nmore"),
+        ("1.5E+400", "2.5E+400"),  # of a Decimal
         (f"datetime.datetime(2026, 11, 24, 10, {10**20})", f"datetime.datetime(2026, 11, 24, 10, {10**21})"),
     ],
 )  # fmt: skip
 def test_different_values_are_reported(recorded: str, fresh: str) -> None:
     assert is_different(recorded, fresh)
+
+
+def test_comment_with_a_question_opens_no_pager() -> None:
+    fresh = CellOutputs([{"output_type": "display_data", "data": {"text/plain": "a"}}])
+    for source in ("# why?\ndisplay(x)", "display(x)  # why?"):
+        assert rerun_comparison.remove_pager_text(source, [], fresh) == fresh
+    for source in ("x?", "a = 1\nx.y?  ", "?x", " %pinfo x"):
+        assert rerun_comparison.remove_pager_text(source, [], fresh).outputs == []
 
 
 def test_display_without_data_is_not_the_text_of_a_pager() -> None:

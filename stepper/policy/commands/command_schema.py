@@ -101,10 +101,11 @@ class Arguments:
         alias: str = "",
         interface: str = SHELL,
     ) -> None:
-        """Make the class a frozen dataclass, and add its command to the table.
+        """Make a class with fields a frozen dataclass, and register its command.
 
-        A class without fields of its own needs no decorator. Leaving out the decorator
-        saves time at the start of each command.
+        Without a `name`, the class has no command. A class without fields of its own
+        needs no decorator. Leaving out the decorator saves time at the start of each
+        command.
         """
         if inspect.get_annotations(cls):
             dataclass(frozen=True, kw_only=True, eq=False, repr=False)(cls)

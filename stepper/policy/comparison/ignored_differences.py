@@ -334,6 +334,8 @@ def _are_close(recorded: str, fresh: str) -> bool:
         return recorded == fresh
     recorded_value = parse_number(recorded)
     fresh_value = parse_number(fresh)
+    if math.isinf(recorded_value) or math.isinf(fresh_value):
+        return False  # a number is too large for a float
     # The type of the value changed, for example from 3 to 3.0.
     if recorded_value == fresh_value and (recorded_is_integer or fresh_is_integer):
         return False

@@ -66,7 +66,8 @@ SEEDED_CALLS = re.compile(
 SEED_ARGUMENT = re.compile(
     r"\b(?:random_state|seed|rng|random_seed)\s*=\s*(?!None\b)|\bshuffle\s*=\s*False"
 )
-COMMENT = re.compile(r"^\s*#.*$", re.MULTILINE)
+# Comments. After code, a `#` may be in a string, unless no quote follows.
+COMMENT = re.compile(r"^\s*#.*$|\s#[^'\"\n]*$", re.MULTILINE)
 # How many characters of a call's arguments are searched for a seed.
 MAX_ARGUMENTS = 2000
 

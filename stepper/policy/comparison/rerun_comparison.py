@@ -25,9 +25,9 @@ from stepper.policy.comparison.output_comparison import (
 from stepper.policy.comparison.output_items import CellOutputs, list_types
 from stepper.policy.model import Cell
 
-# A line of source that opens a pager, such as `df.head?`.
+# A line of source that opens a pager, such as `df.head?`, but not a comment.
 PAGER = re.compile(
-    r"^\s*(?:\?|%(?:pinfo2?|pdoc|psource|pdef|page)\b)|\?\s*$", re.MULTILINE
+    r"^\s*(?:\?|%(?:pinfo2?|pdoc|psource|pdef|page)\b)|^[^#\n]*\?\s*$", re.MULTILINE
 )
 
 
