@@ -549,8 +549,9 @@ class SlimCopies:
         try:
             full = load_json(_read(full_name, reads))
             validate_notebook(full, full_name)
-        except (ValueError, NotebookError) as error:
-            raise OSError(0, f"the original is not valid: {error}") from None
+        except (ValueError, NotebookError):
+            full_path = self._get_display_path(full_name)
+            raise OSError(0, f"{full_path} is not a valid notebook") from None
         for _ in range(ATTEMPTS):
             status = stat_file(name, folder)
             try:
@@ -603,8 +604,12 @@ class SlimCopies:
         kept_name = f"{key}-{time.time_ns()}{KEPT_SUFFIX}"
         full_name = key + FULL_SUFFIX
         os.rename(full_name, kept_name, src_dir_fd=reads, dst_dir_fd=reads)
+        return self._get_display_path(kept_name)
+
+    def _get_display_path(self, name: str) -> str:
+        """Return the path of a file in `.stepper/reads`, relative to the project."""
         folder = os.path.relpath(self._folder, self._project)
-        return os.path.join(folder, kept_name)
+        return os.path.join(folder, name)
 
     def _report(self, record: Record, text: str) -> None:
         """Add a sentence on a notebook for the next report, if it is new."""
