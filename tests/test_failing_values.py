@@ -724,6 +724,19 @@ def test_key_with_apostrophes_is_compared_as_a_whole(lab: Lab) -> None:
     assert "most similar: \"size of men's und women's shoes\"" in text
 
 
+def test_quoted_key_that_exists_is_not_of_another_type(lab: Lab) -> None:
+    lab.ok("sizes = {'a': 1}")
+    code = "def need(d): raise KeyError(\"no 'bbb' next to 'a'\")\nneed(sizes)"
+    text = findings(lab, code)
+    assert "`sizes` (dict) has 1 key: 'a'" in text
+
+
+def test_dtype_of_an_index_is_not_that_of_the_values(lab: Lab) -> None:
+    lab.ok("import pandas as pd\nsizes = pd.Series([1.5, 2.5])")
+    text = findings(lab, "sizes['a']")
+    assert "`sizes` (Series with an index of dtype int64) has 2 row labels" in text
+
+
 def test_similar_attribute_of_a_large_module_is_found(lab: Lab) -> None:
     lab.ok(
         "import types\nlarge = types.ModuleType('large')\n"

@@ -390,9 +390,10 @@ def describe_object(lookup: Lookup) -> str:
     """Return the expression and the class of a lookup's object, for a message."""
     value = lookup.value
     kind = get_class_name(value)
-    if is_pandas(value, "Series") or is_pandas(value, "Index"):
-        index = getattr(value, "index", value)
-        kind = f"{kind} of {index.dtype}"
+    if is_pandas(value, "Series"):
+        kind = f"{kind} with an index of dtype {value.index.dtype}"
+    elif is_pandas(value, "Index"):
+        kind = f"{kind} of dtype {value.dtype}"
     if not lookup.expression:
         return f"the {kind}"
     expression = shorten(lookup.expression, NAME_LIMIT)
@@ -412,7 +413,9 @@ def find_similar_labels(
     candidates = list(texts)[::-1]
     for name in names:
         if name in texts:
-            if lookup.is_plain_key:
+            is_text = type(lookup.key) is str
+            has_same_type = is_text and texts[name] == repr(name)
+            if lookup.is_plain_key and not has_same_type:
                 similar.append(f"{texts[name]} (of another type)")
             continue
         close_names = find_close_names(name, candidates)
