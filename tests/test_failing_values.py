@@ -750,6 +750,11 @@ def test_stream_in_memory_has_no_name(lab: Lab) -> None:
     assert "`stream`: TextIOWrapper" in findings(lab, "stream + n")
 
 
+def test_numpy_object_without_dtype_is_described(lab: Lab) -> None:
+    lab.ok("import numpy as np\nrandom = np.random.default_rng()")
+    assert "Generator(PCG64)" in findings(lab, "random + None")
+
+
 def test_missing_values_of_pandas_number_types_are_counted(lab: Lab) -> None:
     lab.ok("import pandas as pd\nprices = pd.Series([1.5, None], dtype='Float64')")
     assert "1.5, 1 NaN or infinite" in findings(lab, "int(prices)")

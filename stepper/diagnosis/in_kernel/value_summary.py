@@ -413,12 +413,14 @@ def add_array_parts(value: Any, parts: list[str]) -> None:
     """Add the shape, dtype or columns, and contents of an array or table to `parts`.
 
     The first of the `parts` is the name of the class. The shape is appended to this
-    part, or the value of a scalar is inserted before the name.
+    part. The value of a NumPy scalar is inserted before the name.
     """
     shape = get_shape(value)
-    if not shape:  # a scalar
-        # The text of another object in an array could run the user's code.
-        if get_top_module(type(value)) == "numpy" and not value.dtype.hasobject:
+    if not shape:  # a scalar, or an object that is no array
+        scalar_dtype = getattr(value, "dtype", None)
+        # The text of an object in an array could run the user's code.
+        has_object = getattr(scalar_dtype, "hasobject", False)
+        if get_top_module(type(value)) == "numpy" and not has_object:
             text = shorten(str(value), MAX_VALUE)
             parts[0] = f"{text} ({parts[0]})"
         return
