@@ -79,8 +79,8 @@ class CellTest(pytest.Item):
     def runtest(self) -> None:
         """Raise DoesNotReproduceError if the cell does not reproduce.
 
-        Skip the test if the cell has no verdict. Raise StepperError if the notebook
-        can't be replayed.
+        Skip the test if the cell has no verdict or did not run in the replay. Raise
+        StepperError if the notebook can't be replayed.
         """
         from stepper.messages.verification import notebook_outcome
 

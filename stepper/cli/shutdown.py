@@ -105,8 +105,9 @@ def list_remote_kernels(paths: Paths) -> list[str]:
 def _stop_remote_kernels(paths: Paths, first_error: str) -> int:
     """Stop the remote kernels with a new daemon, and return their number.
 
-    Print a message for each kernel that was not stopped. `first_error` is the error of
-    the first request, which is not repeated in these messages.
+    If the new daemon fails, kill it. Print a message for each kernel that was not
+    stopped. `first_error` is the error of the first request, which is not repeated in
+    these messages.
     """
     kernel_count = 0
     reason = ""

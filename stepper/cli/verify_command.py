@@ -184,7 +184,7 @@ def verify(as_json: bool, **options: Any) -> int:
 def _expand(names: Sequence[str], project: str | None) -> list[str | None]:
     """Return the notebooks that the arguments name, each only once.
 
-    Without arguments, return None for the current notebook. Raise UsageError if there
+    Without arguments, the only item is None: the current notebook. Raise UsageError if there
     is no project with a current notebook, or if a folder or glob contains no notebooks.
     """
     if not names:

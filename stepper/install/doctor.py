@@ -524,7 +524,8 @@ def _check_mcp(paths: Paths) -> str:
 def _check_socket(paths: Paths) -> str:
     """Return the path of the socket and the state of the daemon.
 
-    Raise StepperError if other users could access the socket, or if it can't be used.
+    If a folder of the socket does not exist yet, return a text that says so. Raise
+    StepperError if other users could access the socket, or if it can't be used.
     """
     for folder in (os.path.dirname(paths.runtime), paths.runtime):
         try:

@@ -415,7 +415,14 @@ def _stop_old_daemon(paths: Paths) -> None:
 
 
 def _prepare_kernel(paths: Paths, choice: InterpreterChoice) -> None:
-    """Create `.venv` if necessary, and install ipykernel if it is missing."""
+    """Create `.venv` if necessary, and install ipykernel if it is missing.
+
+    Also install stepper's own copy of ipykernel if a sync may remove the other one.
+    Print the changes.
+
+    Raises:
+        StepperError: A command failed, or the interpreter can't run a kernel.
+    """
     project = Path(paths.project)
     uv = shutil.which("uv")
     changes = []

@@ -397,7 +397,11 @@ def _remove_from_text(
 
 
 def _remove_our_servers(client: Client, servers: Any, paths: Paths) -> Any:
-    """Return a list or object of servers without stepper's servers."""
+    """Return a list or object of servers without stepper's servers.
+
+    In a file for all projects, only this project's servers are removed. A value of
+    another type is returned unchanged.
+    """
     if isinstance(servers, list):
         return [
             server

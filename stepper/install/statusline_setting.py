@@ -38,7 +38,7 @@ def is_ours(setting: object) -> bool:
 
 
 def add_status_line(paths: Paths, data: Data, record: Data) -> tuple[Data, Data]:
-    """Add stepper's status line; return the new settings and the new record.
+    """Return the settings with stepper's status line, and the record of the change.
 
     The record contains the replaced setting. The replaced command is written to a file
     for stepper's script. Without a replaced command, this file is removed.

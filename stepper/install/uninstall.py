@@ -250,7 +250,10 @@ def _write_remaining(
 
 
 def _remove_script(path: Path, record: Record) -> None:
-    """Remove the hook script; keep a copy if the user edited it."""
+    """Remove the hook script, or rename it to `stepper.orig` if the user edited it.
+
+    A script of another program is left unchanged.
+    """
     content = read(path)
     if SCRIPT_MARK not in content:
         return

@@ -156,7 +156,7 @@ def create_checkout(folder: Path) -> None:
 
 
 def build_wheel(folder: Path) -> None:
-    """Pack the installed distribution as a wheel.
+    """Pack the installed distribution as a wheel in `folder`, which is created.
 
     Raises:
         StepperError: The installation has no list of its files.

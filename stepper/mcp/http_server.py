@@ -32,7 +32,8 @@ KEY_BYTES = 32
 def serve(project: str, port: int) -> None:
     """Serve clients over HTTP on a port until the user presses Ctrl-C.
 
-    Port 0 selects a free port.
+    Port 0 selects a free port. Print the address and the key. This changes the working
+    directory of the process to the project.
 
     Raises:
         StepperError: The port is not available, or the key can't be stored.

@@ -416,9 +416,7 @@ async def _control_kernel(tool_call: ToolCall) -> CallToolResult:
     place = tool_call.arguments.get("place")
     needs_restart = False
     if place:
-        values = {"notebook": notebook, "kernel": place}
-        response = await tool_call.daemon.ask("use", values)
-        needs_restart = bool(response.get("elsewhere"))
+        needs_restart = await _select_backend(tool_call.daemon, notebook, place)
     state = status["kernel"]["state"]
     if action == "start" and state not in ("none", "dead"):
         text = _format_existing_kernel(notebook, state)
@@ -437,6 +435,15 @@ async def _control_kernel(tool_call: ToolCall) -> CallToolResult:
         return tool_results.create_text_result(f"{notebook}: {response['text']}")
     text = _describe_kernel_action(action, response)
     return tool_results.create_text_result(f"{notebook}: {text}.")
+
+
+async def _select_backend(daemon: Daemon, notebook: str, backend: str) -> bool:
+    """Select the kernel backend of a notebook's next kernel.
+
+    Return True if the notebook has a kernel that does not run in this backend.
+    """
+    response = await daemon.ask("use", {"notebook": notebook, "kernel": backend})
+    return bool(response.get("elsewhere"))
 
 
 def _format_existing_kernel(notebook: str, state: str) -> str:

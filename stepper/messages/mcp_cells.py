@@ -174,16 +174,15 @@ def format_waiting(behind: str, queue_state: str = "") -> Report:
     `behind` is the running cell that the cell waits for. `queue_state` describes a
     kernel that is queued. If both are empty, the kernel is starting.
     """
-    hint = capitalize_first(WAIT_HINT)
     if queue_state:
         return Report(
-            f"stepper: {queue_state}. {hint}.", f"{RUNNING_MARK} {queue_state}"
+            f"stepper: {queue_state}. {WAIT_HINT}.", f"{RUNNING_MARK} {queue_state}"
         )
     reason = "its kernel is starting"
     if behind:
         reason = f"it is queued behind {behind}"
     return Report(
-        f"stepper: the cell has NOT run yet: {reason}. {hint}.",
+        f"stepper: the cell has NOT run yet: {reason}. {WAIT_HINT}.",
         f"{RUNNING_MARK} the cell has not run yet: {reason}",
     )
 

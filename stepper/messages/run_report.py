@@ -482,8 +482,8 @@ def _format_scratch_fault(summary: RunSummary) -> list[str]:
 def _format_traceback(fault: Fault) -> list[str]:
     """Return a list with the kernel's traceback, or an empty list.
 
-    The traceback is shown only if the helper reported no details. Lines that repeat the
-    error are left out.
+    The traceback is shown only if the helper reported no details. Blank lines, and
+    lines that repeat a part of the error, are left out.
     """
     if fault.mro or fault.frames:
         return []

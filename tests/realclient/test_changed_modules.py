@@ -97,7 +97,7 @@ def test_an_edited_module_is_reloaded_and_a_restore_names_what_differs(
     ) in get_new_text(model, 8)
     assert (
         "); the kernel still has the old code. To fix this, correct"
-        " salesproj/features.py: the next cell reloads it.\nOutput:\n| 40.0"
+        " salesproj/features.py: the next cell reloads the module.\nOutput:\n| 40.0"
     ) in get_new_text(model, 8)
 
     config = project / ".stepper" / "config.yaml"

@@ -192,12 +192,12 @@ def _share_room(cells: Sequence[DigestCell], room: int) -> list[int]:
     weights = []
     for cell in cells:
         size = measure_items(cell.outputs)
-        most = OUTPUT_LIMIT
+        max_size = OUTPUT_LIMIT
         weight = 1
         if cell.is_recent:
-            most = RECENT_OUTPUT_LIMIT
+            max_size = RECENT_OUTPUT_LIMIT
             weight = RECENT_WEIGHT
-        sizes.append(min(size, most))
+        sizes.append(min(size, max_size))
         weights.append(weight)
 
     def get_size_per_weight(index: int) -> float:
@@ -400,14 +400,14 @@ def format_changes(
     `deleted_count` is the number of deleted cells.
     """
     parts = []
-    for verb, cells in (
+    for label, cells in (
         ("edited", edited_cells),
         ("new", new_cells),
         ("ran", ran_cells),
     ):
         if not cells:
             continue
-        parts.append(f"{verb}: {_list_names(cells)}")
+        parts.append(f"{label}: {_list_names(cells)}")
     if deleted_count:
         count = format_count(deleted_count, "cell")
         parts.append(f"deleted: {count}")
