@@ -131,8 +131,8 @@ def _stop_remote_kernels(paths: Paths, first_error: str) -> int:
 def kill_processes(paths: Paths) -> int:
     """Kill the daemon and its local kernels, with their child processes.
 
-    Remote kernels and their records are not changed. Return the number of killed
-    kernels.
+    Also remove the files that they remove on exit. Remote kernels and their records are
+    not changed. Return the number of killed kernels.
     """
     # A normal shutdown does not need this module.
     from stepper.kernels import backend_registry

@@ -184,8 +184,9 @@ def verify(as_json: bool, **options: Any) -> int:
 def _expand(names: Sequence[str], project: str | None) -> list[str | None]:
     """Return the notebooks that the arguments name, each only once.
 
-    Without arguments, the only item is None: the current notebook. Raise UsageError if there
-    is no project with a current notebook, or if a folder or glob contains no notebooks.
+    Without arguments, the only item is None: the current notebook. Raise UsageError if
+    there is no project with a current notebook, or if a folder or glob contains no
+    notebooks.
     """
     if not names:
         if project is None:

@@ -313,10 +313,10 @@ def _check_no_hooks(paths: Paths) -> None:
 
 
 def print_plan(options: argparse.Namespace) -> None:
-    """Print the plan of the installation for install.sh, as lines NAME=VALUE.
+    """Make all checks, and print the plan for install.sh, as lines NAME=VALUE.
 
-    The values contain no line breaks, because `check_target` refuses folders with line
-    breaks in their paths.
+    Raise StepperError if a check fails. The values contain no line breaks, because
+    `check_target` refuses folders with line breaks in their paths.
     """
     if options.uninstall:
         check_target(options.target)

@@ -122,9 +122,7 @@ def _apply_claude_code(
     wants_status_line = options.statusline or has_status_line
     _write_record(paths, options, choice, new_rules, config, uses_plugin)
     if wants_status_line:
-        record = read_install_record(paths.project)
-        settings, record = statusline_setting.add_status_line(paths, settings, record)
-        trust.save_record(paths, record)
+        settings = _add_status_line(paths, settings)
     _print_untrusted_python(paths)
     _update_gitignore(project)
     if not uses_plugin:
@@ -161,6 +159,16 @@ def _merge_settings(
     if options.allow:
         rules = claude_settings.list_permission_rules(limits.patterns)
     return claude_settings.add_rules(settings, rules)
+
+
+def _add_status_line(
+    paths: Paths, settings: claude_settings.Data
+) -> claude_settings.Data:
+    """Return the settings with stepper's status line; record the replaced setting."""
+    record = read_install_record(paths.project)
+    settings, record = statusline_setting.add_status_line(paths, settings, record)
+    trust.save_record(paths, record)
+    return settings
 
 
 def _print_hooks(uses_plugin: bool, is_changed: bool) -> None:
@@ -389,9 +397,9 @@ def _compile(compiler: str, target: Path, options: list[str]) -> bool:
 
 
 def _stop_old_daemon(paths: Paths) -> None:
-    """Stop a daemon of the replaced environment, but not its kernels.
+    """Let a daemon of the replaced environment exit, without its kernels.
 
-    A daemon exits after a request from another version.
+    A daemon exits after a request from another version. Print the result.
     """
     try:
         sock = daemon_client.connect(paths)
@@ -404,7 +412,7 @@ def _stop_old_daemon(paths: Paths) -> None:
         wait_until_stopped(paths)
         print_line(
             "daemon",
-            "stopped; a new daemon starts with the next cell; kernels keep running",
+            "exits; a new daemon starts with the next cell; kernels keep running",
         )
     except (OSError, StepperError) as error:
         print_line(

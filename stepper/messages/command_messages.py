@@ -67,6 +67,8 @@ MAX_NAMES = 40  # of each kind, in a context
 MAX_OPEN_CELLS = 5  # in one line
 MAX_RUNS = 6  # in the response of `fix`
 ANSWER_LIMIT = 2000  # characters of a user's message
+SOURCE_LIMIT = 2500  # characters of a failed cell's source
+MIN_COMMAND_WIDTH = 28  # columns of the commands, before their effects
 LARGE_BYTES = 100_000  # smaller variables are not named
 MAX_LARGE = 3
 
@@ -406,7 +408,8 @@ def format_stop(state: State, stop: Stopped) -> StopTexts:
         )
         lines.append(f"Suggestion: {one_line(suggestion)}")
     commands = list_resume_commands(state)
-    width = max(28, *(len(command.line) + 2 for command in commands))
+    width = max(len(command.line) + 2 for command in commands)
+    width = max(width, MIN_COMMAND_WIDTH)
     lines.append("To resume:")
     lines += [f"  {command.line:<{width}}{command.effect}" for command in commands]
     command_lines = [command.line for command in commands]
@@ -734,7 +737,7 @@ def format_fix(
         )
         return "\n".join(lines)
     lines.append(f"The current source of {cell.label}:")
-    lines.append(quote(cell.source, 2500))
+    lines.append(quote(cell.source, SOURCE_LIMIT))
     action = "Replace this cell"
     if failed_runs and error_classification.is_external_death(failed_runs[-1].fault):
         action = (

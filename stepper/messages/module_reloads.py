@@ -97,7 +97,8 @@ def _format_not_reloaded(module: OldModule, run_all: str) -> str:
     if module.why in ("syntax", "raised"):
         return (
             f"Warning: {name} changed and could not be reloaded ({position}: {error});"
-            f" {old_code}. To fix this, correct {file}: the next cell reloads the module."
+            f" {old_code}. To fix this, correct {file}: the next cell reloads the"
+            " module."
         )
     if module.why == "dependent":
         return (

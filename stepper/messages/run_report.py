@@ -52,6 +52,8 @@ REPORT_LIMIT = 5800
 EVAL_LIMIT = 4500  # of the output of `stepper eval`
 UNDELIVERED_LIMIT = 2500  # of undelivered reports before another report
 FAILURE_OUTPUT_LIMIT = 1200  # of the output of a failed cell
+MESSAGE_LIMIT = 1200  # of an error's message with several lines
+TRACEBACK_LIMIT = 800
 LINE_PART_LIMIT = 80  # of each part of the user's line
 LAST_CHARACTERS = 2000  # of a printed text that are searched for its last line
 # Of the reason why a cell did not run. The reason starts with how to resume.
@@ -425,7 +427,7 @@ def _format_fault(summary: RunSummary, fault: Fault) -> list[str]:
     has several lines, and the traceback.
     """
     parts = []
-    if fault.suggestion not in fault.evalue:
+    if fault.suggestion and fault.suggestion not in fault.evalue:
         parts.append(f"Suggestion: {one_line(fault.suggestion)}")
     parts += stop_suggestion.suggest_more_time(
         summary.run.outcome, summary.timeout, summary.max_timeout, summary.comment
@@ -441,7 +443,7 @@ def _format_fault(summary: RunSummary, fault: Fault) -> list[str]:
         parts.append(f"{capitalize_first(relation)} {error}")
     has_several_lines = "\n" in clean(fault.evalue).strip()
     if has_several_lines:
-        parts.append("The message:\n" + quote(fault.evalue, 1200))
+        parts.append("The message:\n" + quote(fault.evalue, MESSAGE_LIMIT))
     return parts + _format_traceback(fault)
 
 
@@ -494,7 +496,7 @@ def _format_traceback(fault: Fault) -> list[str]:
         if text != "Traceback:" and text not in error:
             lines.append(line)
     if lines:
-        return ["Traceback:\n" + quote("\n".join(lines), 800)]
+        return ["Traceback:\n" + quote("\n".join(lines), TRACEBACK_LIMIT)]
     return []
 
 
