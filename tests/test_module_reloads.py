@@ -21,6 +21,7 @@ from stepper.daemon import config
 from stepper.kernels.in_kernel import cell_sources, module_reload
 from stepper.kernels.in_kernel.import_time_dependencies import depends_at_import
 from stepper.kernels.in_kernel.module_parsing import list_mentioned_modules
+from stepper.kernels.in_kernel.undo import imported_modules
 from stepper.policy.reloaded_modules import ModuleChanges
 from tests.conftest import Project, make_env, reuse_project
 from tests.environments import environment, old_python
@@ -330,6 +331,21 @@ def test_cell_with_invalid_syntax_has_no_imports(
     lost: list[list[str]] = []
     module_reload.rebind_in_notebook("import (", {}, lost)
     assert lost == []
+
+
+class Lazy:
+    """An object whose `__class__` cannot be read, such as some lazy objects."""
+
+    @property
+    def __class__(self) -> type:
+        raise RuntimeError
+
+
+def test_lazy_object_uses_no_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    shell = types.SimpleNamespace(user_ns={"lazy": Lazy()})
+    monkeypatch.setattr(module_reload, "shell", shell)
+    assert not module_reload.is_used("rates", {"lazy"})
+    assert not imported_modules.is_from_module(Lazy(), types)
 
 
 def test_project_in_the_root_of_an_environment_is_not_installed() -> None:

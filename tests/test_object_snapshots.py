@@ -23,7 +23,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepper.kernels.in_kernel.undo import image_memory
+from stepper.kernels.in_kernel.undo import image_memory, package_counters
 from stepper.kernels.in_kernel.undo.image_memory import Sizes
 from stepper.kernels.in_kernel.undo.object_snapshots import (
     MODULE_DICT,
@@ -477,6 +477,18 @@ def test_big_objects_are_not_estimated() -> None:
     sizes = Sizes(values, max_objects=100)
     assert len(sizes.big) == 300
     assert sizes.small == 0
+
+
+def test_counters_are_found_beside_an_object_that_fails() -> None:
+    class Failing:
+        def __getattr__(self, name: str) -> Any:
+            raise RuntimeError
+
+    module: Any = types.ModuleType("counting")
+    exec("count = 0\ndef step():\n    global count\n    count += 1\n", vars(module))
+    module.failing = Failing()
+    (counter,) = package_counters.find_counters(module, vars(module), "counting")
+    assert counter.name == "count"
 
 
 def test_classes_are_not_kept_alive() -> None:

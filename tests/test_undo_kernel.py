@@ -577,6 +577,17 @@ def test_large_value_is_not_kept(lab: UndoLab) -> None:
         lab.memory = 512 * MB
 
 
+def test_object_whose_class_attribute_fails_is_restored(lab: UndoLab) -> None:
+    lab.step(
+        "class Lazy:\n    count = 0\n    @property\n"
+        "    def __class__(self): raise RuntimeError\nlazy = Lazy()"
+    )
+    facts = lab.step("lazy.count = 2")
+    assert facts.unprotected == {}
+    output, _ = lab.show("lazy.count", [lab.number])
+    assert output == "0\n"
+
+
 def test_new_subclass_of_an_instance_is_removed(lab: UndoLab) -> None:
     lab.step("class First: pass\nvalue = First()")
     lab.step("class Second(First): pass\nvalue.__class__ = Second")

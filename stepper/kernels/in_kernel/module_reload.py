@@ -528,7 +528,7 @@ def is_used(name: str, words: set[str]) -> bool:
         return True
     for word in words & set(shell.user_ns):
         value = shell.user_ns[word]
-        if isinstance(value, types.ModuleType):
+        if is_a(value, types.ModuleType):
             package = get_own_attributes(value).get("__name__")
             if type(package) is str and f"{name}.".startswith(f"{package}."):
                 return True

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import Any
 
+from stepper.kernels.in_kernel.safe_inspect import is_a
 from stepper.kernels.in_kernel.undo.image_memory import Sizes, count_bytes
 from stepper.kernels.in_kernel.undo.image_recording import (
     CHANGED,
@@ -104,9 +105,9 @@ def get_origin(target: Any) -> Any:
 
     Return None for other objects.
     """
-    if isinstance(target, types.ModuleType):
+    if is_a(target, types.ModuleType):
         return target.__name__
-    if isinstance(target, (type, types.FunctionType)):
+    if is_a(target, (type, types.FunctionType)):
         return target.__module__
     return None
 

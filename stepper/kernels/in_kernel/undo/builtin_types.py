@@ -27,6 +27,7 @@ import uuid
 import weakref
 from typing import Any
 
+from stepper.kernels.in_kernel.safe_inspect import is_a
 from stepper.kernels.in_kernel.undo.object_snapshots import (
     BYTE_SECONDS,
     CONTAINERS,
@@ -235,7 +236,9 @@ def take_bound_object(value: Any) -> Any:
     The tuple is empty for a builtin function, which is bound to its module.
     """
     bound_object = value.__self__
-    return () if isinstance(bound_object, types.ModuleType) else (bound_object,)
+    if is_a(bound_object, types.ModuleType):
+        return ()
+    return (bound_object,)
 
 
 def take_variable(value: Any) -> Any:

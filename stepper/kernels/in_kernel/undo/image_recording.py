@@ -10,6 +10,7 @@ import types
 import weakref
 from typing import Any, NamedTuple
 
+from stepper.kernels.in_kernel.safe_inspect import is_a
 from stepper.kernels.in_kernel.undo.global_state import (
     find_changes,
     get_label,
@@ -22,7 +23,7 @@ from stepper.kernels.in_kernel.undo.object_walk import (
     UNREADABLE,
     Snapshot,
     Walk,
-    add_visible,
+    add_children,
     find_row,
     list_current_children,
     search_in_half_time,
@@ -344,7 +345,7 @@ class Recording:
             if is_too_large and key in self.walk.unprotected:
                 snapshot = self.walk.unprotected[key]
                 items = list_items(snapshot.target)
-                add_visible(items, not_visited)
+                add_children(items, not_visited)
         for value in not_visited:
             losses.setdefault(id(value), NOT_VISITED)
         if not losses:
@@ -456,7 +457,7 @@ def protect_changed_module(value: Any) -> None:
 
     Otherwise, only modules and classes of the user have snapshots.
     """
-    if isinstance(value, (types.ModuleType, type)):
+    if is_a(value, (types.ModuleType, type)):
         scope.changed_modules.add(id(value))
 
 

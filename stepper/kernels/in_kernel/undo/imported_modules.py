@@ -13,6 +13,7 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
+from stepper.kernels.in_kernel.safe_inspect import is_a
 from stepper.kernels.in_kernel.undo.object_snapshots import RestoreError
 from stepper.kernels.in_kernel.undo.python_objects import scope
 from stepper.kernels.in_kernel.undo.state_row import GlobalState
@@ -125,7 +126,7 @@ def is_from_module(value: Any, module: Any) -> bool:
     of such a class.
     """
     origin = getattr(type(value), "__module__", None)
-    if isinstance(value, (type, types.FunctionType)):
+    if is_a(value, (type, types.FunctionType)):
         origin = value.__module__
     return value is module or origin == module.__name__
 

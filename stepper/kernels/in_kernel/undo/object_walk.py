@@ -229,7 +229,7 @@ class Walk:
                     continue
                 children = row.children(state)
                 if children:
-                    add_visible(children, found_children)
+                    add_children(children, found_children)
             queue = found_children
 
     def take(self, key: int, value: Any, row: Row) -> Any:
@@ -360,7 +360,7 @@ def find_reachable(
         except Exception:
             is_complete = False
             continue
-        add_visible(children, queue)
+        add_children(children, queue)
     return Search(reached, is_complete)
 
 
@@ -379,8 +379,8 @@ def search_in_half_time(
     return find_reachable(value, keys, middle, list_children)
 
 
-def add_visible(children: Iterable[Any], queue: list[Any]) -> None:
-    """Add those children to a queue that may have a state."""
+def add_children(children: Iterable[Any], queue: list[Any]) -> None:
+    """Add children to a queue, except those of plain types, which have no state."""
     children = list(children)
     # Most children are plain values, and this comparison is faster than the loop.
     if len(children) > MIN_LONG:

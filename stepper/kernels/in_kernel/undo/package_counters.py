@@ -16,7 +16,7 @@ import types
 from collections.abc import Collection, Iterator
 from typing import Any, NamedTuple
 
-from stepper.kernels.in_kernel.safe_inspect import is_a
+from stepper.kernels.in_kernel.safe_inspect import is_a, is_one_of
 from stepper.kernels.in_kernel.undo.object_walk import clock, get_module
 from stepper.kernels.in_kernel.undo.python_objects import (
     KERNEL_PACKAGES,
@@ -48,6 +48,7 @@ OTHER_PACKAGES = {
 }
 STORING = {dis.opmap["STORE_ATTR"], dis.opmap["STORE_GLOBAL"]}
 COUNTER_TYPES = (int, itertools.count)
+METHOD_TYPES = (classmethod, staticmethod, types.MethodType)
 LABEL = "may differ from the values in a run from the top"
 # An addition in place has one of these as its name or argument in bytecode.
 IN_PLACE = {"INPLACE_ADD", "+="}
@@ -181,7 +182,7 @@ class Counters:
         deadline = clock() + SEARCH_SECONDS
         while self.pending and clock() < deadline:
             module = sys.modules.get(self.pending.pop())
-            if isinstance(module, types.ModuleType):
+            if is_a(module, types.ModuleType):
                 self.add_counters(module)
 
     def may_have_counters(self, name: Any) -> bool:
@@ -258,8 +259,10 @@ def list_storing_codes(attributes: Any, module_name: Any) -> Iterator[types.Code
     `attributes` is the `__dict__` of the module or of one of its classes.
     """
     for value in list(attributes.values()):
-        function = getattr(value, "__func__", value)
-        if type(value) is property:
+        function: Any = value
+        if is_one_of(type(value), METHOD_TYPES):
+            function = value.__func__
+        elif type(value) is property:
             function = value.fset or value.fget
         if type(function) is not types.FunctionType:
             continue

@@ -13,6 +13,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+from stepper.kernels.in_kernel.safe_inspect import is_a
 from stepper.kernels.in_kernel.undo.builtin_types import ROWS
 from stepper.kernels.in_kernel.undo.object_snapshots import (
     EMPTY,
@@ -476,7 +477,7 @@ def list_new_submodules(attributes: Any, items: Any) -> dict[str, Any]:
     package = attributes.get("__name__")
     submodules = {}
     for name, item in dict.copy(attributes).items():
-        if name in items or not isinstance(item, types.ModuleType):
+        if name in items or not is_a(item, types.ModuleType):
             continue
         if sys.modules.get(f"{package}.{name}") is item:
             submodules[name] = item
