@@ -40,7 +40,7 @@ log = logging.getLogger("stepper")
 # How long to wait for the connection to a kernel of an earlier daemon.
 REATTACH_SECONDS = 2.0
 REQUEST_SECONDS = 0.2  # between two requests for the kernel info
-READ_SECONDS = 0.01
+READ_SECONDS = 0.01  # how long to wait for messages of one channel
 MAX_UNDO_MEMORY = 512_000_000  # bytes
 # The kernel ignores interrupts during an undo, so it is killed at this limit.
 UNDO_SECONDS = 60.0
@@ -383,15 +383,7 @@ class KernelClient(Connection):
         if pending_interrupt:
             remaining_seconds = 0.0
         running = RunningExecution(self, remaining_seconds, limits)
-        if lost is not None:
-            area = lost.area
-            is_finished = lost.is_idle
-        else:
-            area = RunningExecution(self, 0.0, limits, wake).area
-            is_finished = False
-        earlier = EarlierRun(
-            request, area, kernel=self, lost=lost, is_finished=is_finished
-        )
+        earlier = self._create_earlier_run(request, limits, wake, lost)
         running.earlier = earlier
         wait_result = await self._wait_for_earlier(running, earlier, pending_interrupt)
         if wait_result.death is not None:
@@ -410,6 +402,19 @@ class KernelClient(Connection):
         self.interrupt_reason = interrupt_reason
         self.widgets.limits = limits
         return await self._build_result(running, earlier, facts)
+
+    def _create_earlier_run(
+        self, request: str, limits: Limits, wake: str, lost: RunningExecution | None
+    ) -> EarlierRun:
+        """Return an execution of an earlier connection, with its outputs so far.
+
+        For the parameters, see `await_earlier_request`.
+        """
+        if lost is not None:
+            return EarlierRun(request, lost.area, self, lost, is_finished=lost.is_idle)
+        # This object is used only for its empty area.
+        unknown_run = RunningExecution(self, 0.0, limits, wake)
+        return EarlierRun(request, unknown_run.area, self)
 
     async def _build_result(
         self, running: RunningExecution, earlier: EarlierRun, facts: dict[str, Any]

@@ -161,7 +161,7 @@ class OutputArea:
             count, size = omission.groups()
             outputs = parse_count(count)
             size_bytes = parse_count(size)
-            self.dropped = OmittedOutput(0, outputs, size_bytes)
+            self.dropped = OmittedOutput(outputs=outputs, bytes=size_bytes)
             self.head = self.entries
             self.entries = []
         return entry

@@ -67,7 +67,7 @@ class Entry:
         if self.removed.outputs:
             return self.removed
         characters = self.omitted.characters + self._count_characters()
-        return OmittedOutput(characters, 1, self.size)
+        return OmittedOutput(characters, outputs=1, bytes=self.size)
 
     def _count_characters(self) -> int:
         """Return the number of characters in a stream or an error, 0 for a display."""
@@ -121,15 +121,17 @@ class Entry:
         total = 0
         data = self.output.get("data") or {}
         for mime_type, content in data.items():
-            size = len(join_content(content).encode("utf-8", "replace"))
-            descriptions.append(f"{mime_type} of {format_count(size, 'byte')}")
-            total += size
+            text = join_content(content)
+            byte_count = len(text.encode("utf-8", "replace"))
+            descriptions.append(f"{mime_type} of {format_count(byte_count, 'byte')}")
+            total += byte_count
         if not descriptions:
             descriptions.append(f"output of {format_count(self.size, 'byte')}")
             total = self.size
         note = build_omission_note(", ".join(descriptions))
-        omission = OmittedOutput(0, 1, total)
-        return Entry(note, measure_output(note), None, self.image, omission)
+        omission = OmittedOutput(outputs=1, bytes=total)
+        size = measure_output(note)
+        return Entry(note, size, image=self.image, removed=omission)
 
     def _shorten_error(self, limit: int) -> Entry:
         """Return the entry of an error with a shortened name, message and traceback."""

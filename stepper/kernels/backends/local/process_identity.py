@@ -112,7 +112,7 @@ def _get_start(pid: int) -> _Start:
     try:
         data = (PROC / str(pid) / "stat").read_bytes()
     except OSError:
-        return _Start("", False)
+        return _Start("", is_running=False)
     # The name, in parentheses, may contain anything.
     fields = data.rpartition(b")")[2].split()
     is_running = fields[STATE_FIELD] not in ENDED_STATES

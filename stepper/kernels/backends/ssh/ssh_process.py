@@ -153,11 +153,8 @@ class SshProcess(RemoteProcess):
             return self.death
         self.link.restore_if_lost()
         is_open = self.channels.is_open
-        if is_open and ssh_errors.is_forwarding_forbidden(self.link.error_output):
-            error = ssh_errors.explain_error(
-                self.link.error_output, self.link.settings, is_ssh_error=True
-            )
-            raise KernelUnreachableError(error.message, error.hint)
+        if is_open:
+            self._check_forwarding()
         now = time.monotonic()
         is_up = self.link.is_up
         if is_up and not self.was_up:
@@ -169,6 +166,15 @@ class SshProcess(RemoteProcess):
             self.check_task = asyncio.create_task(self._update_state())
         self.was_up = is_up
         return self.death
+
+    def _check_forwarding(self) -> None:
+        """Raise KernelUnreachableError if the host forbids port forwarding."""
+        output = self.link.error_output
+        if ssh_errors.is_forwarding_forbidden(output):
+            error = ssh_errors.explain_error(
+                output, self.link.settings, is_ssh_error=True
+            )
+            raise KernelUnreachableError(error.message, error.hint)
 
     async def _update_state(self) -> None:
         """Ask the host whether the process is running, and record its death if not.
