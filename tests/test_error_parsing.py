@@ -12,6 +12,11 @@ def test_missing_fields_of_an_error_are_empty() -> None:
     assert fault is not None and fault.ename == "Error"
 
 
+def test_traceback_may_be_a_string() -> None:
+    error = clean_error({"ename": "E", "evalue": 1, "traceback": "line 1\nline 2"})
+    assert error == {"ename": "E", "evalue": "1", "traceback": "line 1\nline 2"}
+
+
 def test_line_of_a_syntax_error_is_a_number() -> None:
     facts = {"ename": "SyntaxError", "evalue": "", "mro": ["SyntaxError"]}
     lines = {}

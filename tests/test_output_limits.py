@@ -6,6 +6,7 @@ import json
 import time
 from itertools import islice
 
+import nbformat
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -241,6 +242,23 @@ def test_long_name_of_an_error_is_shortened() -> None:
     rendered = area.render()
     assert len(json.dumps(rendered.outputs)) < 10_000
     assert rendered.omitted.characters == 100_000 - 200
+
+
+@pytest.mark.parametrize(
+    ("kind", "content"),
+    [
+        ("error", {}),
+        ("error", {"ename": 1, "evalue": None, "traceback": "line 1\nline 2"}),
+        ("error", {"ename": "E", "evalue": "", "traceback": [1, "x"]}),
+        ("execute_result", {"execution_count": "1", "data": {"text/plain": 5}}),
+    ],
+)
+def test_fields_of_any_type_are_valid_in_nbformat(kind: str, content: dict) -> None:
+    area = OutputArea(10_000)
+    area.add_message({"msg_type": kind, "header": {}, "content": content})
+    assert area.execution_count is None
+    cell = nbformat.v4.new_code_cell(outputs=area.get_outputs())
+    nbformat.validate(nbformat.v4.new_notebook(cells=[cell]))
 
 
 def stream(text: str) -> dict:

@@ -45,11 +45,13 @@ def parse_stack_sample(stack: str, count: int | None) -> Fault | None:
             continue
         # The count is unknown if the cell keeps ipykernel's threads from sending it.
         cell = count or 0
-        frames = [Frame(cell, outermost.line, outermost.function)]
         own_calls = [call for call in calls if call.file == outermost.file]
         innermost = own_calls[0]
-        frames.append(Frame(cell, innermost.line, innermost.function))
-        return Fault("", "", (), outermost.line, tuple(frames))
+        frames = (
+            Frame(cell, outermost.line, outermost.function),
+            Frame(cell, innermost.line, innermost.function),
+        )
+        return Fault("", "", line=outermost.line, frames=frames)
     return None
 
 
@@ -77,23 +79,41 @@ def clean_error(error: dict[str, Any]) -> dict[str, Any]:
 
     `error` is the content of a kernel's error message.
     """
-    lines = error.get("traceback") or []
-    traceback = "\n".join(map(str, lines))
+    raw_error = convert_error(error)
+    traceback = "\n".join(raw_error["traceback"])
     return {
-        "ename": _clean_text(error.get("ename")),
-        "evalue": _clean_text(error.get("evalue")),
+        "ename": _clean_text(raw_error["ename"]),
+        "evalue": _clean_text(raw_error["evalue"]),
         "traceback": _clean_text(traceback),
     }
 
 
-def _clean_text(value: Any) -> str:
-    """Return a value as text without escapes, shortened to MAX_TEXT characters.
+def convert_error(error: dict[str, Any]) -> dict[str, Any]:
+    """Return an error's name, message and traceback with the types of nbformat.
 
-    Return an empty string for None, because a kernel may leave out a field.
+    `error` is the content of a kernel's error message, which may lack fields. The
+    traceback is a list of strings.
     """
+    traceback = error.get("traceback") or []
+    if isinstance(traceback, str):
+        traceback = [traceback]
+    return {
+        "ename": _convert_to_text(error.get("ename")),
+        "evalue": _convert_to_text(error.get("evalue")),
+        "traceback": [str(line) for line in traceback],
+    }
+
+
+def _convert_to_text(value: Any) -> str:
+    """Return a value as text, and an empty string for None."""
     if value is None:
         return ""
-    text = cut_middle(str(value), MAX_RAW_TEXT)
+    return str(value)
+
+
+def _clean_text(value: str) -> str:
+    """Return a text without escapes, shortened to MAX_TEXT characters."""
+    text = cut_middle(value, MAX_RAW_TEXT)
     plain_text = ESCAPES.sub("", text)
     return cut_middle(plain_text)
 

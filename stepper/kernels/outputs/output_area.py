@@ -13,6 +13,7 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 from stepper.common.text import TRUNCATED, format_count
+from stepper.kernels.error_parsing import convert_error
 from stepper.kernels.message_decoding import Message
 from stepper.kernels.outputs.output_images import (
     MAX_SAVED_IMAGES,
@@ -190,7 +191,7 @@ class OutputArea:
         if message_type in OUTPUT_TYPES:
             self.change_count += 1
         count = content.get("execution_count")
-        if count:
+        if count and isinstance(count, int):
             self.execution_count = count
         if message_type == "stream":
             stream_name = str(content["name"])
@@ -268,7 +269,8 @@ class OutputArea:
         if message_type != UPDATE:
             output: Output = {"output_type": message_type}
             if message_type == RESULT:
-                output["execution_count"] = content.get("execution_count")
+                count = content.get("execution_count")
+                output["execution_count"] = count if isinstance(count, int) else None
             entry = self._add(Entry.from_output(output | bundle))
             if display_id:
                 entries = self.displays.setdefault(display_id, [])
@@ -277,9 +279,7 @@ class OutputArea:
 
     def _add_error(self, content: Message) -> None:
         """Add an error."""
-        output: Output = {"output_type": "error"}
-        for name in ("ename", "evalue", "traceback"):
-            output[name] = content.get(name)
+        output: Output = {"output_type": "error", **convert_error(content)}
         self._add(Entry.from_output(output))
 
     def _apply_updates(self) -> None:

@@ -138,7 +138,7 @@ class Entry:
         texts = get_error_texts(self.output)
         max_characters = limit // MAX_CHARACTER_BYTES
         name = BoundedText(NAME_CHARACTERS)
-        name.add(join_content(self.output.get("ename")))
+        name.add(join_content(self.output.get("ename", "")))
         message = BoundedText(max_characters // 4)
         message.add(texts[0])
         traceback = BoundedText(max_characters // 2)
@@ -163,8 +163,8 @@ def get_error_texts(output: Output) -> list[str]:
     """
     if output["output_type"] != "error":
         return []
-    message = join_content(output.get("evalue"), "\n")
-    traceback = join_content(output.get("traceback"), "\n")
+    message = join_content(output.get("evalue", ""), "\n")
+    traceback = join_content(output.get("traceback", ""), "\n")
     return [message, traceback]
 
 
