@@ -40,6 +40,8 @@ TIMER = "t0 = time.perf_counter()\nmodel = fit(x)\n"
         # The value of `x` is on the same line.
         ("with a:\n    print(x, end='')\nprint(time.time())", "13\n", "24\n", False),
         ("[print(n, end='') for n in x]\nprint(time.time())", "13\n", "24\n", False),
+        ("class A:\n    print(x, end='')\nprint(time.time())", "13\n", "24\n", False),
+        ("def f():\n    print(x)\nprint(time.time())", "13\n", "24\n", True),
         ("t = time.time()\nt = 3\nprint(t)", "3\n", "4\n", False),
         ("print(valid(x), 3)", "3 3\n", "4 3\n", False),
         ("print('time()')", "a\n", "b\n", False),

@@ -46,7 +46,8 @@ COMPOSITES = (
     ast.Subscript,
     ast.UnaryOp,
 )
-DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
+# Their bodies do not run when they are defined, unlike the body of a class.
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 
 class _VolatileNames:
@@ -214,15 +215,15 @@ def _displays_inside(statement: ast.stmt) -> bool:
     """
     if isinstance(statement, ast.Expr) and _is_display(statement.value):
         return False
-    if isinstance(statement, DEFINITIONS):
+    if isinstance(statement, FUNCTIONS):
         return False
     return any(_list_displays(statement))
 
 
 def _list_displays(node: ast.AST) -> Iterator[ast.Call]:
-    """Yield the calls of `print` and `display`, except those in definitions."""
+    """Yield the calls of `print` and `display`, except those in functions."""
     for child in ast.iter_child_nodes(node):
-        if isinstance(child, DEFINITIONS):
+        if isinstance(child, FUNCTIONS):
             continue
         if _is_display(child):
             yield child
