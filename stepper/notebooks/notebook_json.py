@@ -224,10 +224,10 @@ def replace_cells(data: bytes, cells: Sequence[int | dict[str, Any]]) -> bytes:
     new_text = before + content + after
     if not new_text.endswith("\n"):
         new_text += style.newline.decode()
-    encoded = new_text.encode()
+    new_data = new_text.encode()
     if data.startswith(BOM):
-        encoded = BOM + encoded
-    return encoded
+        new_data = BOM + new_data
+    return new_data
 
 
 def _replace_cells_whole(

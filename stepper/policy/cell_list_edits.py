@@ -92,8 +92,8 @@ def find_current_cell(cells: Cells, cell: Cell) -> Cell:
         matches = [match for match in cells if match.id == cell.id]
     else:
         same_source = [match for match in cells if match.source == cell.source]
-        unmoved = [match for match in same_source if match.index == cell.index]
-        matches = unmoved or same_source
+        unmoved_cells = [match for match in same_source if match.index == cell.index]
+        matches = unmoved_cells or same_source
     if len(matches) != 1:
         raise CellReferenceError(
             f"cell {cell.id[:100]!r} has been moved, changed or deleted in the meantime"
@@ -210,8 +210,8 @@ def edit_source(
         candidates = [get_referenced_cell(cells, reference)]
     matches = [cell for cell in candidates if old in cell.source]
     if not matches:
-        searched = "in any cell" if reference is None else "in that cell"
-        raise CellReferenceError(f"`old_string` does not occur {searched}")
+        scope = "in any cell" if reference is None else "in that cell"
+        raise CellReferenceError(f"`old_string` does not occur {scope}")
     counts = {cell.index: cell.source.count(old) for cell in matches}
     total = sum(counts.values())
     if total > 1:

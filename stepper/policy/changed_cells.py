@@ -62,19 +62,19 @@ def select_changed(cells: Iterable[Cell], sources: Mapping[str, str]) -> list[Ce
     because the cell may only have moved.
     """
     hashes = set(sources.values())
-    changed = []
+    changed_cells = []
     for cell in select_not_run(cells, sources):
         has_id = INDEX_ID.fullmatch(cell.id) is None
         if has_id or hash_source(cell.source) not in hashes:
-            changed.append(cell)
-    return changed
+            changed_cells.append(cell)
+    return changed_cells
 
 
 def find_changes(cells: Sequence[Cell], sources: Mapping[str, str]) -> CellChanges:
     """Return the changes of a notebook since its cells ran."""
-    changed = select_changed(cells, sources)
-    outdated_ids = {cell.id for cell in changed if cell.id in sources}
-    if changed:
+    changed_cells = select_changed(cells, sources)
+    outdated_ids = {cell.id for cell in changed_cells if cell.id in sources}
+    if changed_cells:
         ids = {cell.id for cell in cells}
         # If a script has rewritten the notebook, cells may have new ids. They are not
         # deleted if a cell has the same source.
@@ -84,7 +84,7 @@ def find_changes(cells: Sequence[Cell], sources: Mapping[str, str]) -> CellChang
             for cell_id, source_hash in sources.items()
             if cell_id not in ids and source_hash not in hashes
         }
-    return CellChanges(changed, outdated_ids)
+    return CellChanges(changed_cells, outdated_ids)
 
 
 def find_encoding_problem(source: str) -> str | None:

@@ -335,8 +335,8 @@ def _record_cell(event: journal_events.RunEnded, state: State) -> None:
     state.displayed_outputs[cell_id] = DisplayedOutput(
         source_hash, event.displays, event.left_out
     )
-    pending = state.pending_outputs.get(cell_id)
-    if pending is not None and pending.run != event.run:
+    pending_outputs = state.pending_outputs.get(cell_id)
+    if pending_outputs is not None and pending_outputs.run != event.run:
         del state.pending_outputs[cell_id]  # outputs of an older run
 
 
@@ -408,12 +408,12 @@ def _apply_late_output(event: journal_events.LateOutput, state: State) -> None:
     summary.left_out = event.left_out
     summary.is_dropped = not event.there
     summary.drop_reason = event.why
-    displayed = state.displayed_outputs.get(event.cell_id)
-    if displayed is not None and event.there:
-        displayed.displays = event.displays
-        displayed.left_out = event.left_out
-        displayed.late_characters += event.characters
-        displayed.late_others += event.shows + event.updates
+    displayed_output = state.displayed_outputs.get(event.cell_id)
+    if displayed_output is not None and event.there:
+        displayed_output.displays = event.displays
+        displayed_output.left_out = event.left_out
+        displayed_output.late_characters += event.characters
+        displayed_output.late_others += event.shows + event.updates
 
 
 def _apply_kernel_change(event: journal_events.KernelChanged, state: State) -> None:

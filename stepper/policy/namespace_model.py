@@ -96,11 +96,11 @@ class Namespace:
 
 def _remove_keys(values: dict[str, T], names: Collection[str]) -> dict[str, T]:
     """Return a dict without the keys that are in `names`."""
-    remaining = {}
+    remaining_values = {}
     for name, value in values.items():
         if name not in names:
-            remaining[name] = value
-    return remaining
+            remaining_values[name] = value
+    return remaining_values
 
 
 UNKNOWN_NAMESPACE = Namespace()

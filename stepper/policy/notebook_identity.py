@@ -30,9 +30,9 @@ def list_run_hashes(state: State) -> dict[str, str]:
     The running cell is included.
     """
     hashes = dict(state.last_sources)
-    running = state.running
-    if running is not None:
-        hashes[running.cell_id] = hash_source(running.source)
+    current_run = state.running
+    if current_run is not None:
+        hashes[current_run.cell_id] = hash_source(current_run.source)
     return hashes
 
 

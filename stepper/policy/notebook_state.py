@@ -228,8 +228,8 @@ class State:
         If a cell has run for several steps, return the first of them in the plan.
         """
         # The order of `progress` is the order in which steps and cells ran first.
-        planned = [step.id for step in self.plan.steps]
-        for key in (*planned, *self.progress):
+        planned_keys = [step.id for step in self.plan.steps]
+        for key in (*planned_keys, *self.progress):
             if self.get_progress(key).cell_id == cell_id:
                 return key
         return None

@@ -56,8 +56,8 @@ def make_slug(problem: str) -> str:
     The result has at most MAX_SLUG_LENGTH ASCII characters and ends with a whole word
     if possible. Return "notebook" if the problem has no ASCII words.
     """
-    decomposed = unicodedata.normalize("NFKD", problem.lower())
-    ascii_text = decomposed.encode("ascii", "ignore").decode()
+    decomposed_text = unicodedata.normalize("NFKD", problem.lower())
+    ascii_text = decomposed_text.encode("ascii", "ignore").decode()
     slug = "_".join(re.findall(r"[a-z0-9]+", ascii_text))
     if len(slug) > MAX_SLUG_LENGTH:
         whole_words = slug[: MAX_SLUG_LENGTH + 1].rpartition("_")[0]
@@ -145,9 +145,9 @@ def find_criterion_problem(criterion: str) -> str:
     comparison = _double_equals(text)
     if comparison:
         return f"the criterion `{text}` has `=`; to compare, write `{comparison}`"
-    incomplete = INCOMPLETE_COMPARISON.fullmatch(text)
-    if incomplete and _parse_expression(incomplete[1]) is not None:
-        left_side, operator = incomplete.groups()
+    match = INCOMPLETE_COMPARISON.fullmatch(text)
+    if match and _parse_expression(match[1]) is not None:
+        left_side, operator = match.groups()
         return (
             f"the criterion `{text}` ends with `{operator}`: nothing is compared with"
             f" `{left_side}`"
@@ -163,9 +163,9 @@ def _double_equals(text: str) -> str:
     """
     positions = [match.start() for match in SINGLE_EQUALS.finditer(text)]
     for count in range(1, len(positions[:MAX_EQUALS]) + 1):
-        for replaced in combinations(positions[:MAX_EQUALS], count):
+        for replaced_positions in combinations(positions[:MAX_EQUALS], count):
             characters = [*text]
-            for position in replaced:
+            for position in replaced_positions:
                 characters[position] = "=="
             comparison = "".join(characters)
             if parse_criterion(comparison):
@@ -371,15 +371,15 @@ def find_edited_cell(cells: Sequence[Cell], edit: CellEdit) -> Cell | None:
     has the written source, return that code cell.
     """
     if edit.cell_id is not None:
-        expected = find_cell(cells, edit.cell_id)
+        expected_cell = find_cell(cells, edit.cell_id)
     else:
-        expected = _find_inserted_cell(cells, edit.after)
-    if expected is None:
+        expected_cell = _find_inserted_cell(cells, edit.after)
+    if expected_cell is None:
         return None
     matches = [cell for cell in cells if cell.is_code and cell.source == edit.source]
-    if expected not in matches and len(matches) == 1:
+    if expected_cell not in matches and len(matches) == 1:
         return matches[0]
-    return expected
+    return expected_cell
 
 
 def _find_inserted_cell(cells: Sequence[Cell], after: str | None) -> Cell | None:
@@ -389,10 +389,10 @@ def _find_inserted_cell(cells: Sequence[Cell], after: str | None) -> Cell | None
     """
     index = 0
     if after:
-        above = find_cell(cells, after)
-        if above is None:
+        cell_above = find_cell(cells, after)
+        if cell_above is None:
             return None
-        index = above.index + 1
+        index = cell_above.index + 1
     return cells[index] if index < len(cells) else None
 
 
@@ -415,18 +415,18 @@ def edit_step(state: State, step_id: int, text: str) -> Plan:
     without `:: long` removes `long`. Raise ValueError if the step does not exist, has
     run or was skipped, or if the text is not valid.
     """
-    old = _get_pending_step(state, step_id)
+    old_step = _get_pending_step(state, step_id)
     parts = _split_step(text)
-    is_long = old.long if parts.long is None else parts.long
+    is_long = old_step.long if parts.long is None else parts.long
     if parts.criterion is None:
-        new = make_step(
-            step_id, parts.title, old.criterion, old.kind.value, long=is_long
+        new_step = make_step(
+            step_id, parts.title, old_step.criterion, old_step.kind.value, long=is_long
         )
     else:
-        new = make_checked_step(
-            step_id, parts.title, parts.criterion, old.kind.value, long=is_long
+        new_step = make_checked_step(
+            step_id, parts.title, parts.criterion, old_step.kind.value, long=is_long
         )
-    steps = tuple(new if step is old else step for step in state.plan.steps)
+    steps = tuple(new_step if step is old_step else step for step in state.plan.steps)
     return replace(state.plan, steps=steps)
 
 
@@ -435,8 +435,8 @@ def remove_step(state: State, step_id: int) -> Plan:
 
     Raise ValueError if the step does not exist, has run or was skipped.
     """
-    removed = _get_pending_step(state, step_id)
-    steps = tuple(step for step in state.plan.steps if step is not removed)
+    removed_step = _get_pending_step(state, step_id)
+    steps = tuple(step for step in state.plan.steps if step is not removed_step)
     return replace(state.plan, steps=steps)
 
 
@@ -446,11 +446,11 @@ def move_step(state: State, step_id: int, after: int) -> Plan:
     Raise ValueError if the step does not exist, has run or was skipped, or if it cannot
     be inserted at the new position.
     """
-    moved = _get_pending_step(state, step_id)
+    moved_step = _get_pending_step(state, step_id)
     if after == step_id:
         raise ValueError(f"step {step_id} can't be moved below itself")
-    other_steps = tuple(step for step in state.plan.steps if step is not moved)
-    return _insert_step(state, other_steps, moved, after)
+    other_steps = tuple(step for step in state.plan.steps if step is not moved_step)
+    return _insert_step(state, other_steps, moved_step, after)
 
 
 def _get_pending_step(state: State, step_id: int) -> Step:

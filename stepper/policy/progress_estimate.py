@@ -110,25 +110,25 @@ class Counter:
         share_at_start = max(0.0, first.share - average_rate * first.seconds)
         if share_at_start > self.start_limit:
             return None
-        recent = self._select_recent()
-        middle = recent[0]
+        recent_samples = self._select_recent()
+        middle = recent_samples[0]
         rate = _compute_growth_rate(middle, last)
         slowest = average_rate / UNEVEN_FACTOR
         fastest = average_rate * UNEVEN_FACTOR
         if not slowest < rate < fastest:
             return None
-        interval = (last.seconds - middle.seconds) / (len(recent) - 1)
+        interval = (last.seconds - middle.seconds) / (len(recent_samples) - 1)
         waiting = now - last.seconds
         if waiting > STALLED_INTERVALS * interval:
             return None
         if waiting > 2 * interval:
             # The next sample is late, so the current rate is lower.
-            current = Sample(now, last.share)
-            rate = _compute_growth_rate(middle, current)
+            current_sample = Sample(now, last.share)
+            rate = _compute_growth_rate(middle, current_sample)
             waiting = 0.0
         remaining_share = 1 + share_at_start - last.share
-        remaining = remaining_share / rate - waiting
-        return max(0.0, remaining)
+        remaining_seconds = remaining_share / rate - waiting
+        return max(0.0, remaining_seconds)
 
     def _select_recent(self) -> list[Sample]:
         """Return the last sample of the first half of the time, and all later ones."""

@@ -64,24 +64,24 @@ def find_repeated_run(state: State, key: Key, source_hash: str) -> Run | None:
     """
     if not state.runs or not state.unchanged:
         return None
-    last = state.runs[-1]
-    if last.key != key or last.source_hash != source_hash:
+    last_run = state.runs[-1]
+    if last_run.key != key or last_run.source_hash != source_hash:
         return None
-    raised_error = get_error_key(last) is not None
-    return last if raised_error else None
+    raised_error = get_error_key(last_run) is not None
+    return last_run if raised_error else None
 
 
-def explain_repeated_run(state: State, last: Run) -> str:
+def explain_repeated_run(state: State, last_run: Run) -> str:
     """Return why a cell does not run again with the source of its last run.
 
     The explanation is a part of the message that the cell did not run.
     """
     scratch = state.commands.shell("eval")
     return (
-        f"its source is the same as in run {last.run}, which failed with {last.error};"
-        " since then, no other cell has run and no file of the project has changed."
-        " This does not count as an attempt. To run the cell again, first run another"
-        f" cell or `{scratch}`"
+        f"its source is the same as in run {last_run.run}, which failed with"
+        f" {last_run.error}; since then, no other cell has run and no file of the"
+        " project has changed. This does not count as an attempt. To run the cell"
+        f" again, first run another cell or `{scratch}`"
     )
 
 

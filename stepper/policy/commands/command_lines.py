@@ -71,8 +71,10 @@ class CommandLines:
         for argument in fields(arguments):
             # `verify` takes several notebooks.
             if argument.name in ("notebook", "notebooks"):
-                quoted = shlex.quote(self.notebook)
-                return quoted if is_positional(argument) else f"--notebook {quoted}"
+                quoted_name = shlex.quote(self.notebook)
+                if is_positional(argument):
+                    return quoted_name
+                return f"--notebook {quoted_name}"
         return ""
 
 

@@ -52,15 +52,15 @@ def get_tool_default(argument: Field[Any]) -> Any:
 def make_object_schema(arguments: Iterable[Field[Any]]) -> Schema:
     """Return the schema of an object whose only properties are these arguments."""
     properties = {}
-    required = []
+    required_names = []
     for argument in arguments:
         name = get_tool_name(argument)
         properties[name] = make_argument_schema(argument)
         if get_tool_default(argument) is MISSING:
-            required.append(name)
+            required_names.append(name)
     schema: Schema = {"type": "object", "properties": properties}
-    if required:
-        schema["required"] = required
+    if required_names:
+        schema["required"] = required_names
     schema["additionalProperties"] = False
     return schema
 

@@ -136,17 +136,19 @@ def _restore_in_output(recorded: Output, fresh: Output, run: RunTime) -> Output:
     """Return a fresh output, with recorded times and durations."""
     if recorded.get("output_type") != fresh.get("output_type"):
         return fresh
-    restored = dict(fresh)
+    restored_output = dict(fresh)
     if "text" in fresh:
-        restored["text"] = _restore_in_text(recorded.get("text"), fresh["text"], run)
+        restored_output["text"] = _restore_in_text(
+            recorded.get("text"), fresh["text"], run
+        )
     before = recorded.get("data")
     after = fresh.get("data")
     if isinstance(before, Mapping) and isinstance(after, Mapping):
-        restored["data"] = {
+        restored_output["data"] = {
             mime_type: _restore_in_text(before.get(mime_type), content, run)
             for mime_type, content in after.items()
         }
-    return restored
+    return restored_output
 
 
 def _restore_in_text(recorded: Any, fresh: Any, run: RunTime) -> Any:

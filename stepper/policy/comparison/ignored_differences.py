@@ -189,12 +189,12 @@ def normalize_lines(text: str) -> list[str]:
     Carriage returns are applied. Blank lines at the end are removed.
     """
     lines = text.replace("\r\n", "\n").split("\n")
-    normalized = list[str]()
+    normalized_lines = list[str]()
     for start in range(0, len(lines), BATCH_LINES):
-        normalized += _normalize_batch(lines[start : start + BATCH_LINES])
-    while normalized and not normalized[-1]:
-        normalized.pop()
-    return normalized
+        normalized_lines += _normalize_batch(lines[start : start + BATCH_LINES])
+    while normalized_lines and not normalized_lines[-1]:
+        normalized_lines.pop()
+    return normalized_lines
 
 
 def _normalize_batch(lines: list[str]) -> list[str]:
@@ -244,8 +244,9 @@ def normalize_markup(text: str) -> str:
 
 def format_json(content: Any) -> str:
     """Return JSON data as text; 1.0 becomes 1, as in notebooks that a browser saves."""
-    saved = json.loads(json.dumps(content, default=str), parse_float=_parse_json_float)
-    return json.dumps(saved, indent=1, sort_keys=True, ensure_ascii=False)
+    json_text = json.dumps(content, default=str)
+    saved_content = json.loads(json_text, parse_float=_parse_json_float)
+    return json.dumps(saved_content, indent=1, sort_keys=True, ensure_ascii=False)
 
 
 def _parse_json_float(text: str) -> float:

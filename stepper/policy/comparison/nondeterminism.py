@@ -56,8 +56,8 @@ class Sources:
     def unseeded_cells(self) -> list[Cell]:
         """The cells that draw random numbers without a seed."""
         sources = [cell.source for cell in self.cells]
-        drawing = random_draws.find_unseeded_draws(sources)
-        return [self.cells[position] for position in sorted(drawing)]
+        positions = random_draws.find_unseeded_draws(sources)
+        return [self.cells[position] for position in sorted(positions)]
 
     def list_input_cells(self, cell: Cell) -> list[Cell]:
         """Return the cells above whose values a cell uses, or [] if not known."""
@@ -68,8 +68,9 @@ class Sources:
 
     def uses_drawn_values(self, cell: Cell) -> bool:
         """Return whether a cell draws without a seed, or uses values of such a cell."""
-        drawing = self.unseeded_cells
-        return any(other in drawing for other in (cell, *self.list_input_cells(cell)))
+        unseeded_cells = self.unseeded_cells
+        used_cells = [cell, *self.list_input_cells(cell)]
+        return any(used_cell in unseeded_cells for used_cell in used_cells)
 
     def uses_sets(self, cell: Cell) -> bool:
         """Return whether a cell, or a cell whose values it uses, creates a set."""
@@ -165,19 +166,19 @@ def _find_reason_above(cell: Cell, sources: Sources) -> str:
 
     Return an empty string if there is none.
     """
-    above = sources.list_input_cells(cell)
-    unseeded = [other for other in above if other in sources.unseeded_cells]
-    if unseeded:
-        return f"cell {unseeded[-1].number} {SEED}"
+    cells_above = sources.list_input_cells(cell)
+    unseeded_cells = [other for other in cells_above if other in sources.unseeded_cells]
+    if unseeded_cells:
+        return f"cell {unseeded_cells[-1].number} {SEED}"
     for pattern, reason in (
         (clock_values.CLOCK_FUNCTIONS, CLOCK),
         (IDENTITIES, IDENTITY),
     ):
-        for other in reversed(above):
+        for other in reversed(cells_above):
             if pattern.search(other.source):
                 return f"cell {other.number} {reason}"
-    if any(THREADS.search(other.source) for other in above):
+    if any(THREADS.search(other.source) for other in cells_above):
         return THREAD_ORDER
-    if any(SETS.search(other.source) for other in (cell, *above)):
+    if any(SETS.search(other.source) for other in (cell, *cells_above)):
         return SET_IN_SOURCE
     return ""

@@ -196,15 +196,15 @@ def _judge_items(
     for items in further:
         before = _reorder_recorded(before, after, items)
     blocks = _find_blocks(before, after)
-    confirmed = blocks
+    confirmed_blocks = blocks
     for items in further:
-        confirmed = _select_confirmed(confirmed, before, after, items)
-    if not confirmed:
+        confirmed_blocks = _select_confirmed(confirmed_blocks, before, after, items)
+    if not confirmed_blocks:
         return _describe_nondeterminism(after, further)
-    removed, added = _collect_items(confirmed, before, after)
+    removed, added = _collect_items(confirmed_blocks, before, after)
     if further and ignored_differences.differ_by_set_order(removed, added):
         return Difference(ReplayVerdict.UNSTABLE, SET_ORDER)
-    has_unconfirmed = len(confirmed) < len(blocks)
+    has_unconfirmed = len(confirmed_blocks) < len(blocks)
     return _describe_change(removed, added, figures, has_unconfirmed=has_unconfirmed)
 
 
@@ -348,7 +348,7 @@ def _replace_equal_pictures(
     Pictures are equal if all their pixels are equal.
     """
     pictures = [item for item in other_items if isinstance(item, Picture)]
-    replaced = list[Item]()
+    new_items = list[Item]()
     for item in items:
         if isinstance(item, Picture) and item not in pictures:
             equal = (
@@ -356,10 +356,10 @@ def _replace_equal_pictures(
                 for picture in pictures
                 if compare_pixels(picture.data, item.data) == 0
             )
-            replaced.append(next(equal, item))
+            new_items.append(next(equal, item))
         else:
-            replaced.append(item)
-    return replaced
+            new_items.append(item)
+    return new_items
 
 
 def _find_blocks(before: Items, after: Items) -> list[Block]:
@@ -451,12 +451,14 @@ def _select_confirmed(
     if is_reordered:
         return _select_by_content(blocks, before, after)
     agreement = _Agreement(before, after, further)
-    confirmed = [block for block in blocks if agreement.confirms(block)]
+    confirmed_blocks = [block for block in blocks if agreement.confirms(block)]
     # If all three runs have the same number of lines, a removed line corresponds to an
     # added line, on which the fresh runs disagree.
     have_same_length = len(before) == len(after) == len(further)
-    only_removed = all(block.other_start == block.other_stop for block in confirmed)
-    return [] if have_same_length and only_removed else confirmed
+    only_removed = all(
+        block.other_start == block.other_stop for block in confirmed_blocks
+    )
+    return [] if have_same_length and only_removed else confirmed_blocks
 
 
 class _Agreement:
@@ -512,13 +514,13 @@ def _select_by_content(blocks: list[Block], before: Items, after: Items) -> list
     """
     before_counts = Counter(before)
     after_counts = Counter(after)
-    unmatched = (before_counts - after_counts) + (after_counts - before_counts)
-    selected = []
+    unmatched_counts = (before_counts - after_counts) + (after_counts - before_counts)
+    selected_blocks = []
     for block in blocks:
         items = {*block.select(before), *block.select_other(after)}
-        if not unmatched.keys().isdisjoint(items):
-            selected.append(block)
-    return selected
+        if not unmatched_counts.keys().isdisjoint(items):
+            selected_blocks.append(block)
+    return selected_blocks
 
 
 def _reorder_recorded(before: Items, after: Items, further: Items) -> Items:
@@ -552,20 +554,20 @@ def _apply_order(items: Items, ordered: Items, movable: Counter[Item]) -> Items:
 
     `movable` contains how often each item is moved. Other items keep their positions.
     """
-    remaining = movable.copy()
+    remaining_counts = movable.copy()
     positions = list[int]()
     for position, item in enumerate(items):
-        if remaining[item]:
-            remaining[item] -= 1
+        if remaining_counts[item]:
+            remaining_counts[item] -= 1
             positions.append(position)
-    remaining = movable.copy()
-    reordered = [*items]
+    remaining_counts = movable.copy()
+    reordered_items = [*items]
     next_position = iter(positions)
     for item in ordered:
-        if remaining[item]:
-            remaining[item] -= 1
-            reordered[next(next_position)] = item
-    return reordered
+        if remaining_counts[item]:
+            remaining_counts[item] -= 1
+            reordered_items[next(next_position)] = item
+    return reordered_items
 
 
 def _find_moved_region(blocks: list[Block], before: Items, after: Items) -> range:
@@ -579,11 +581,11 @@ def _find_moved_region(blocks: list[Block], before: Items, after: Items) -> rang
     for block in blocks:
         items_before.update(block.select(before))
         items_after.update(block.select_other(after))
-    moved = items_before & items_after
+    moved_items = items_before & items_after
     moved_blocks = []
     for block in blocks:
         items = {*block.select(before), *block.select_other(after)}
-        if not moved.isdisjoint(items):
+        if not moved_items.isdisjoint(items):
             moved_blocks.append(block)
     if not moved_blocks:
         return range(0)
@@ -610,17 +612,17 @@ def _collect_items(blocks: list[Block], before: Items, after: Items) -> _Changed
     for block in blocks:
         removed += block.select(before)
         added += block.select_other(after)
-    changed = _ChangedItems(removed, added)
+    changed_items = _ChangedItems(removed, added)
     is_aligned = max(len(removed), len(added)) <= MAX_ALIGNED_LINES
     if len(blocks) > 1 or is_aligned:
-        return changed
+        return changed_items
     # Count the items, because an item can occur several times.
     removed_counts = Counter(removed)
     added_counts = Counter(added)
     only_removed = removed_counts - added_counts
     only_added = added_counts - removed_counts
     if not only_removed and not only_added:
-        return changed
+        return changed_items
     return _ChangedItems(
         removed=[*only_removed.elements()],
         added=[*only_added.elements()],

@@ -149,10 +149,10 @@ def _list_display_items(data: Mapping[str, Any], shared_types: set[str]) -> list
         words = join_text(data[raster]).split()
         return [Picture("".join(words))]
     text = _select_text(data, shared_types)
-    visible = _select_visible_text(data, text, shared_types)
+    visible_text = _select_visible_text(data, text, shared_types)
     return [
         *ignored_differences.normalize_lines(text),
-        *ignored_differences.normalize_lines(visible),
+        *ignored_differences.normalize_lines(visible_text),
     ]
 
 
@@ -162,15 +162,15 @@ def _select_text(data: Mapping[str, Any], shared_types: set[str]) -> str:
         if mime_type in shared_types and CHART_TYPE.match(mime_type):
             return ignored_differences.format_json(data[mime_type])
     plain_text = join_text(data.get("text/plain", ""))
-    stripped = plain_text.strip()
-    if stripped and not PLACEHOLDER.fullmatch(stripped):
+    stripped_text = plain_text.strip()
+    if stripped_text and not PLACEHOLDER.fullmatch(stripped_text):
         return plain_text
     known_types = (mime_type for mime_type in TEXT_TYPES if data.get(mime_type))
-    selected = next(known_types, "") or next(iter(data), "")
-    if selected.endswith("json"):
-        return ignored_differences.format_json(data[selected])
-    text = join_text(data.get(selected, ""))
-    if selected in MARKUP_TYPES:
+    selected_type = next(known_types, "") or next(iter(data), "")
+    if selected_type.endswith("json"):
+        return ignored_differences.format_json(data[selected_type])
+    text = join_text(data.get(selected_type, ""))
+    if selected_type in MARKUP_TYPES:
         return ignored_differences.normalize_markup(text)
     return text
 
@@ -194,8 +194,8 @@ def _select_visible_text(
     if any(name in source for name in VERSION_DEPENDENT_HTML):
         return ""
     words = _list_visible_words(source, mime_type)
-    missing = Counter(words) - Counter(WORD.findall(text))
-    if missing.total() <= len(words) * (1 - REPRESENTATIVE_SHARE):
+    missing_words = Counter(words) - Counter(WORD.findall(text))
+    if missing_words.total() <= len(words) * (1 - REPRESENTATIVE_SHARE):
         return ""
     return "\n".join(words)
 

@@ -74,17 +74,17 @@ MAX_ARGUMENTS = 2000
 
 def find_unseeded_draws(sources: Sequence[str]) -> set[int]:
     """Return the indices of the sources that draw random numbers without a seed."""
-    seeded = set[str]()
+    seeded_generators = set[str]()
     names = set[str]()  # of variables with a generator that has no seed
-    drawing = set[int]()
+    drawing_indices = set[int]()
     for index, source in enumerate(sources):
         code = COMMENT.sub("", source)
-        seeded.update(_list_seeded_generators(code))
+        seeded_generators.update(_list_seeded_generators(code))
         names.difference_update(ASSIGNED_NAME.findall(code))
         names.update(GENERATOR_NAME.findall(code))
-        if _draws(code, seeded, names):
-            drawing.add(index)
-    return drawing
+        if _draws(code, seeded_generators, names):
+            drawing_indices.add(index)
+    return drawing_indices
 
 
 def _list_seeded_generators(code: str) -> Iterator[str]:
@@ -94,20 +94,20 @@ def _list_seeded_generators(code: str) -> Iterator[str]:
             yield generator
 
 
-def _draws(code: str, seeded: set[str], names: set[str]) -> bool:
+def _draws(code: str, seeded_generators: set[str], names: set[str]) -> bool:
     """Return whether a cell draws random numbers without a seed.
 
-    `seeded` are the global generators that this cell or a cell above seeds. `names` are
-    the variables with other generators that have no seed.
+    `seeded_generators` are the global generators that this cell or a cell above seeds.
+    `names` are the variables with other generators that have no seed.
     """
     if ENTROPY.search(code):
         return True
     if any(re.search(rf"\b{name}\b", code) for name in names):
         return True
     for generator, pattern in DRAWS.items():
-        if generator not in seeded and pattern.search(code):
+        if generator not in seeded_generators and pattern.search(code):
             return True
-    if NUMPY in seeded:
+    if NUMPY in seeded_generators:
         return False
     calls = SEEDED_CALLS.finditer(code)
     return not all(_has_seed(code, call) for call in calls)

@@ -70,9 +70,9 @@ def find_difference(
         return None
     outputs = clock_values.restore_recorded_values(recorded.outputs, fresh.outputs, run)
     if outputs != fresh.outputs:
-        restored = replace(fresh, outputs=outputs)
+        restored_outputs = replace(fresh, outputs=outputs)
         difference = compare_outputs(
-            recorded, restored, (), compare_pixels, is_redrawn=is_redrawn
+            recorded, restored_outputs, (), compare_pixels, is_redrawn=is_redrawn
         )
     if difference.verdict.reproduces or _is_set_order(difference):
         return None

@@ -29,8 +29,8 @@ Models = JsonObject
 def get_models(metadata: JsonObject) -> Models:
     """Return the widget models in a notebook's metadata."""
     widgets = _get_object(metadata, "widgets")
-    saved = _get_object(widgets, STATE_TYPE)
-    return _get_object(saved, "state")
+    widget_state = _get_object(widgets, STATE_TYPE)
+    return _get_object(widget_state, "state")
 
 
 def shows_widgets(outputs: Sequence[Output]) -> bool:
@@ -47,17 +47,17 @@ def has_models(outputs: Sequence[Output], models: Models) -> bool:
     return True
 
 
-def add_widget_outputs(shown: CellOutputs, models: Models) -> CellOutputs:
+def add_widget_outputs(cell_outputs: CellOutputs, models: Models) -> CellOutputs:
     """Return the outputs of a cell, each followed by the outputs inside its widgets."""
     outputs = list[Output]()
-    for output in shown.outputs:
+    for output in cell_outputs.outputs:
         outputs.append(output)
         view = _get_view(output)
         if view:
             outputs += _iterate_nested(view, models, set())
-    if len(outputs) == len(shown.outputs):
-        return shown
-    return replace(shown, outputs=outputs)
+    if len(outputs) == len(cell_outputs.outputs):
+        return cell_outputs
+    return replace(cell_outputs, outputs=outputs)
 
 
 def _get_view(output: Output) -> str:

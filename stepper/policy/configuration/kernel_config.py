@@ -267,9 +267,9 @@ def build_unknown_key_error(
     keys.
     """
     keys = [*known_keys]
-    similar = difflib.get_close_matches(path[-1], keys, n=1, cutoff=0.4)
-    if similar:
-        hint = f"Did you mean `{similar[0]}`?"
+    similar_keys = difflib.get_close_matches(path[-1], keys, n=1, cutoff=0.4)
+    if similar_keys:
+        hint = f"Did you mean `{similar_keys[0]}`?"
     else:
         hint = f"Known keys: {', '.join(keys)}"
     return BackendConfigError(path, "is not a known key", hint)

@@ -199,14 +199,14 @@ def _suggest_folder_patterns(folders: set[str]) -> list[str]:
     the project, or else into one pattern for all folders. An empty string means the
     project's folder.
     """
-    outermost = _remove_nested(folders - {""})
-    if len(outermost) > MAX_SUGGESTED_FOLDERS:
-        top_folders = {folder.partition("/")[0] for folder in outermost}
-        outermost = sorted(top_folders)
-    if len(outermost) > MAX_SUGGESTED_FOLDERS:
+    outermost_folders = _remove_nested(folders - {""})
+    if len(outermost_folders) > MAX_SUGGESTED_FOLDERS:
+        top_folders = {folder.partition("/")[0] for folder in outermost_folders}
+        outermost_folders = sorted(top_folders)
+    if len(outermost_folders) > MAX_SUGGESTED_FOLDERS:
         return [ALL_FOLDERS]
     patterns = []
-    for folder in outermost:
+    for folder in outermost_folders:
         patterns.append(SPECIAL_CHARACTERS.sub("?", folder))
     if "" in folders:
         patterns.append(TOP_LEVEL)
@@ -221,8 +221,8 @@ def _remove_nested(folders: Collection[str]) -> list[str]:
     if "" in folders:
         return [""]
     prefixes = tuple(folder + "/" for folder in folders)
-    outermost = []
+    outermost_folders = []
     for folder in folders:
         if not folder.startswith(prefixes):
-            outermost.append(folder)
-    return sorted(outermost)
+            outermost_folders.append(folder)
+    return sorted(outermost_folders)

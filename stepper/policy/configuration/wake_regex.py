@@ -170,7 +170,7 @@ def _find_required_texts(items: Iterable[Any]) -> list[tuple[str, ...]]:
 
     Each tuple contains alternatives: a match contains at least one of them.
     """
-    required = list[tuple[str, ...]]()
+    required_texts = list[tuple[str, ...]]()
     text = ""  # the literal characters since the last item of another kind
     for kind, argument in items:
         name = str(kind)
@@ -180,12 +180,12 @@ def _find_required_texts(items: Iterable[Any]) -> list[tuple[str, ...]]:
         if name == "AT":  # an anchor does not separate characters
             continue
         if text:
-            required.append((text,))
+            required_texts.append((text,))
             text = ""
-        required += _find_texts_of_item(name, argument)
+        required_texts += _find_texts_of_item(name, argument)
     if text:
-        required.append((text,))
-    return required
+        required_texts.append((text,))
+    return required_texts
 
 
 def _find_texts_of_item(kind: str, argument: Any) -> list[tuple[str, ...]]:

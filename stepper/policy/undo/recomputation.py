@@ -40,8 +40,8 @@ class _Candidate:
 
     def uses_any(self, names: Collection[str]) -> bool:
         """Return whether the cell reads, changes or binds one of the names."""
-        used = self.usage.reads | self.usage.changes | self.usage.binds.keys()
-        return not used.isdisjoint(names)
+        used_names = self.usage.reads | self.usage.changes | self.usage.binds.keys()
+        return not used_names.isdisjoint(names)
 
 
 def list_unrestorable(
@@ -78,17 +78,19 @@ def select_cells(
     all of the names, or if one of the cells has failed or changed.
     """
     candidates = _list_candidates(cells, cell, history)
-    selected = set[int]()
+    selected_positions = set[int]()
     for name in names:
         creators = _find_creators(candidates, name)
         if not creators:
             return None
-        selected.update(creators)
-    _add_undone_cells(candidates, selected)
-    chosen = [candidates[position] for position in sorted(selected)]
-    if not all(candidate.is_current for candidate in chosen):
+        selected_positions.update(creators)
+    _add_undone_cells(candidates, selected_positions)
+    chosen_candidates = [
+        candidates[position] for position in sorted(selected_positions)
+    ]
+    if not all(candidate.is_current for candidate in chosen_candidates):
         return None
-    return [candidate.cell for candidate in chosen]
+    return [candidate.cell for candidate in chosen_candidates]
 
 
 def _list_candidates(
@@ -105,9 +107,9 @@ def _list_candidates(
             continue
         usage = history.table.resolve_usage(history.analyze(other.source))
         is_current = record.succeeded and record.source_hash == source_hash
-        reported = history.undo.reported.get(record.run, {})
-        changed = frozenset(record.bound.keys() | reported.keys())
-        candidates.append(_Candidate(other, usage, is_current, changed))
+        reported_changes = history.undo.reported.get(record.run, {})
+        changed_names = frozenset(record.bound.keys() | reported_changes.keys())
+        candidates.append(_Candidate(other, usage, is_current, changed_names))
     return candidates
 
 
@@ -128,9 +130,13 @@ def _find_creators(candidates: Sequence[_Candidate], name: str) -> set[int]:
     return set()
 
 
-def _add_undone_cells(candidates: Sequence[_Candidate], selected: set[int]) -> None:
+def _add_undone_cells(
+    candidates: Sequence[_Candidate], selected_positions: set[int]
+) -> None:
     """Add the cells whose changes are undone when a selected cell above them runs."""
     for position, candidate in enumerate(candidates):
-        above = [other for other in selected if other < position]
-        if any(candidates[other].uses_any(candidate.changed) for other in above):
-            selected.add(position)
+        positions_above = [other for other in selected_positions if other < position]
+        if any(
+            candidates[other].uses_any(candidate.changed) for other in positions_above
+        ):
+            selected_positions.add(position)

@@ -59,18 +59,20 @@ def select_runs_since(
     return select_later_runs(positions, runs.active, own_runs, first_run, cell.index)
 
 
-def list_unreachable_runs(selected: Sequence[RunEnded], state: State) -> list[RunEnded]:
+def list_unreachable_runs(
+    selected_runs: Sequence[RunEnded], state: State
+) -> list[RunEnded]:
     """Return the selected runs that cannot be undone.
 
     The kernel has no before-image of these runs, or it is not known whether a later
     `stepper undo` has undone them.
     """
     if not state.undo_images:
-        return [*selected]
+        return [*selected_runs]
     oldest = state.undo_images.oldest
     return [
         run
-        for run in selected
+        for run in selected_runs
         if run.run < oldest or not run.undo_images or follows_lost_undo(run, state)
     ]
 
@@ -95,27 +97,29 @@ def find_reach(
     for cell in cells:
         if not cell.is_code:
             continue
-        selected = select_runs_since(cells, cell, runs)
-        if selected and not list_unreachable_runs(selected, state):
-            return _make_reach(cell, selected, state)
+        selected_runs = select_runs_since(cells, cell, runs)
+        if selected_runs and not list_unreachable_runs(selected_runs, state):
+            return _make_reach(cell, selected_runs, state)
     return None
 
 
-def _make_reach(cell: Cell, selected: Sequence[RunEnded], state: State) -> UndoReach:
+def _make_reach(
+    cell: Cell, selected_runs: Sequence[RunEnded], state: State
+) -> UndoReach:
     """Return the reach for the topmost cell whose first run can be undone.
 
-    `selected` are the runs that are undone for this, in chronological order.
+    `selected_runs` are the runs that are undone for this, in chronological order.
     """
     complete_count = 0
     if state.undo_reach:
-        complete_count = sum(run.run >= state.undo_reach for run in selected)
+        complete_count = sum(run.run >= state.undo_reach for run in selected_runs)
     images = state.undo_images
     return UndoReach(
         cell=cell.number,
         cell_id=cell.id,
-        runs=len(selected),
+        runs=len(selected_runs),
         complete_runs=complete_count,
-        has_other_code=has_other_code_since(selected[0].run, state),
+        has_other_code=has_other_code_since(selected_runs[0].run, state),
         bytes=images.bytes,
         memory=images.memory,
     )

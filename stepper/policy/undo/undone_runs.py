@@ -187,11 +187,11 @@ def select_deleted_runs(
 ) -> dict[str, list[RunEnded]]:
     """Return the active runs of each deleted cell, by cell id."""
     positions = CellPositions(cells)
-    deleted: dict[str, list[RunEnded]] = {}
+    deleted_runs: dict[str, list[RunEnded]] = {}
     for run in runs.active:
         if positions.find_index(run) is None:
-            deleted.setdefault(run.cell_id, []).append(run)
-    return deleted
+            deleted_runs.setdefault(run.cell_id, []).append(run)
+    return deleted_runs
 
 
 def select_restore_after_deletion(
@@ -272,14 +272,14 @@ def select_later_runs(
     `index` is the index of the first cell below it.
     """
     own_numbers = {run.run for run in own_runs}
-    selected = []
+    selected_runs = []
     for run in runs:
         if run.run < first_run:
             continue
         position = positions.find_index(run)
         if run.run in own_numbers or position is None or position >= index:
-            selected.append(run)
-    return selected
+            selected_runs.append(run)
+    return selected_runs
 
 
 def _list_sources(runs: Iterable[RunEnded], sources: Mapping[str, str]) -> list[str]:
@@ -311,17 +311,17 @@ def _list_written_names(
     names = {*run.bound, *run.changes}
     source = sources.get(run.source_hash)
     if source is not None:
-        mentioned = list_names(source)
-        names |= mentioned.changes | mentioned.binds
+        mentioned_names = list_names(source)
+        names |= mentioned_names.changes | mentioned_names.binds
     return names
 
 
 def _list_global_states(sources: Iterable[str]) -> set[str]:
     """Return the global states that sources may use, by the kernel's names."""
-    used = set[str]()
+    used_states = set[str]()
     for source in sources:
-        used |= _find_global_states(source)
-    return used
+        used_states |= _find_global_states(source)
+    return used_states
 
 
 @lru_cache(maxsize=256)  # the search takes longer than the rest of `select_restore`
@@ -390,12 +390,12 @@ def find_removed_names(
     in the kernel that were not undone before the request. The result is empty if the
     kernel reported only a part of the changes.
     """
-    first_requested = min(request.runs)
+    first_requested_run = min(request.runs)
     # The undone runs that changed a name, by name; the newest run is the first.
     undone_runs: dict[str, list[RunEnded]] = {}
     overwritten = set[str]()
     for run in reversed(runs):
-        if run.run < first_requested:
+        if run.run < first_requested_run:
             break
         if len(run.changes) >= MAX_CHANGES:
             return {}
@@ -405,11 +405,11 @@ def find_removed_names(
             continue
         for name in run.changes.keys() - overwritten:
             undone_runs.setdefault(name, []).append(run)
-    removed = {}
+    removed_names = {}
     for name, name_runs in undone_runs.items():
         oldest_run = name_runs[-1]
         is_new = oldest_run.changes[name] == NEW
         is_requested = request.names is None or name in request.names
         if is_requested and is_new and name not in overwritten:
-            removed[name] = tuple(run.run for run in name_runs)
-    return removed
+            removed_names[name] = tuple(run.run for run in name_runs)
+    return removed_names
