@@ -109,6 +109,11 @@ FLOWS = [  # source; the names that it reads, binds and changes in place
         "A",
         "",
     ),
+    ("class A:\n    x = x\n    y = x + z\n    z = 1", "x z", "A", ""),
+    ("class A:\n    def f(self): pass\n    g = f\n    for i in g: i", "", "A", ""),
+    ("class A:\n    class B:\n        x = x\n    x = B", "x", "A", ""),
+    ("class A:\n    f = f\n    @f\n    def g(self): pass", "f", "A", ""),
+    ("def h():\n    class A:\n        x = x\nh()", "x", "h", ""),
     ("@deco\ndef f():\n    return g", "deco g", "f", ""),
     (
         "@deco(lambda v: v + g, [w for w in ws])\ndef f():\n    pass\nf()",
@@ -777,6 +782,13 @@ def test_names_that_ipython_or_the_cell_defines(
     notebook = play(a="x = 1", b=source)
     names = unresolved_names.find_unbound_names(notebook.cells, notebook.past)
     assert [entry.name for entry in names] == unbound
+
+
+def test_class_that_copies_a_variable() -> None:
+    notebook = Played(a="n = f()", b="class A:\n    n = n", c="A.n").run("a", "b", "c")
+    assert notebook.format_stale() == ""
+    assert notebook.run("a").format_stale() == "b<n<a"
+    assert notebook.run("b").format_stale() == "c<A<b"
 
 
 def test_appended_cell_changes_nothing() -> None:

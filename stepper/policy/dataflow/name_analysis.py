@@ -500,6 +500,7 @@ class _NameVisitor(NameRecorder):
         scope = self.scopes[-1]
         for parameter in getattr(node, "type_params", ()):
             scope.local_names.add(parameter.name)
+            scope.bound.add(parameter.name)
             self.record_mention(parameter.name, BIND, parameter)
 
     def _add_method(self, effects: FunctionEffects, method: str) -> None:
@@ -524,9 +525,8 @@ class _NameVisitor(NameRecorder):
         arguments = [*node.bases, *node.keywords]
         local_names = list_scope_names(node.body).local_names
         if not self.scopes:
-            body_reads = collect_body_reads(node.body) - local_names
             evaluated = [*node.decorator_list, *arguments]
-            reads = collect_free_names(evaluated) | body_reads
+            reads = collect_free_names(evaluated) | collect_body_reads(node.body)
             effects = FunctionEffects(definition_reads=reads)
             self.usage.effects[node.name] = effects
         with self.type_parameter_scope(node):

@@ -314,28 +314,47 @@ def collect_free_names(expressions: Iterable[ast.AST | None]) -> set[str]:
     return names - bound
 
 
-def collect_body_reads(body: Iterable[ast.AST]) -> set[str]:
+def collect_body_reads(body: Iterable[ast.stmt]) -> set[str]:
     """Return the names that are read when the body of a class is executed.
 
     The bodies of its functions are not executed, but their decorators and the defaults
-    of their parameters are evaluated. Names that the body binds are left out.
+    of their parameters are evaluated. A name that the body has bound before the read is
+    left out.
     """
     names = set[str]()
     bound = set[str]()
-    pending: list[ast.AST | None] = [*body]
+    for statement in body:
+        reads = _collect_statement_reads(statement) - bound
+        new_names = list_scope_names([statement]).local_names
+        is_compound = hasattr(statement, "body")
+        if is_compound:
+            reads -= new_names  # the statement may bind them first
+        names |= reads
+        bound |= new_names
+    return names
+
+
+def _collect_statement_reads(statement: ast.stmt) -> set[str]:
+    """Return the names that are read when a statement of a class body is executed."""
+    names = set[str]()
+    targets = set[str]()
+    pending: list[ast.AST | None] = [statement]
     while pending:
         node = pending.pop()
         if isinstance(node, (*FUNCTIONS, ast.Lambda)):
             pending += getattr(node, "decorator_list", ())
             pending += [*node.args.defaults, *node.args.kw_defaults]
+        elif isinstance(node, ast.ClassDef):
+            pending += [*node.decorator_list, *node.bases, *node.keywords]
+            names |= collect_body_reads(node.body)
         elif isinstance(node, ast.Name):
             if isinstance(node.ctx, ast.Load):
                 names.add(node.id)
-            else:
-                bound.add(node.id)
         elif node is not None:
+            if isinstance(node, ast.comprehension):
+                targets |= collect_names([node.target])
             pending += ast.iter_child_nodes(node)
-    return names - bound
+    return names - targets
 
 
 def list_changed_arguments(

@@ -41,7 +41,7 @@ class Scope:
     """The scope of a function, class or comprehension.
 
     `kind` is FUNCTION, CLASS or COMPREHENSION. `effects` is set for outermost
-    functions.
+    functions. `bound` are the names that the code has bound so far.
     """
 
     kind: str
@@ -50,6 +50,7 @@ class Scope:
     effects: FunctionEffects | None = None
     name: str = ""
     line: int = 0
+    bound: set[str] = field(default_factory=set)
 
 
 class NameRecorder:
@@ -107,8 +108,13 @@ class NameRecorder:
         return None
 
     def record_read(self, name: str) -> None:
-        """Record that a name is read, if it is a notebook name."""
-        if self.find_scope(name) is None:
+        """Record that a name is read, if it is a notebook name.
+
+        In the body of a class, a name is a notebook name until the body binds it: `x =
+        x` in a class reads the `x` of the notebook.
+        """
+        scope = self.find_scope(name)
+        if scope is None or (scope.kind == CLASS and name not in scope.bound):
             self.record_notebook_read(name)
 
     def record_notebook_read(self, name: str) -> None:
@@ -170,6 +176,7 @@ class NameRecorder:
         scope = self.find_scope(name)
         self._record_binding_mention(name, node, scope)
         if scope is not None:
+            scope.bound.add(name)
             return
         if self.effects is not None:  # declared `global` in a function
             self.effects.binds.add(name)
