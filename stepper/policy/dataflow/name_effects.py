@@ -308,9 +308,10 @@ def collect_free_names(expressions: Iterable[ast.AST | None]) -> set[str]:
             if isinstance(child, ast.arg):
                 bound.add(child.arg)
             elif isinstance(child, ast.Name):
-                is_read = isinstance(child.ctx, ast.Load)
-                target = names if is_read else bound
-                target.add(child.id)
+                if isinstance(child.ctx, ast.Load):
+                    names.add(child.id)
+                else:
+                    bound.add(child.id)
     return names - bound
 
 
@@ -335,7 +336,11 @@ def collect_body_reads(body: Iterable[ast.stmt]) -> set[str]:
 
 
 def _collect_statement_reads(statement: ast.stmt) -> set[str]:
-    """Return the names that are read when a statement of a class body is executed."""
+    """Return the names that are read when a statement of a class body is executed.
+
+    Targets of comprehensions are left out. The statement itself may bind the other
+    names before or after it reads them.
+    """
     names = set[str]()
     targets = set[str]()
     pending: list[ast.AST | None] = [statement]
