@@ -29,7 +29,16 @@ pytestmark = pytest.mark.filterwarnings(
         ("x.insert(0, 'k', y)", "made k"),
         ("x = x.rename(columns={'a': 'k'})", "dropped a, made k"),
         ("x = pd.get_dummies(x, columns=['a'])", "made a_, dropped a"),
+        ("x['k'], [y['l'], z] = 1, y", "made k, made l"),
+        ("x.insert(loc=0, column='k', value=y)", "made k"),
+        ("x = x.rename({'a': 'k'}, axis=1)", "dropped a, made k"),
+        ("x = x.rename(mapper={'a': 'k'}, axis='columns')", "dropped a, made k"),
+        ("x = x.rename({'a': 'k'})", ""),  # a row
+        ("x = x.set_axis(['k', 'l'], axis=1)", "made k, made l"),
+        ("x = x.set_axis(['k', 'l'])", ""),  # rows
         ("pd.DataFrame({'k': [1]})", "made k"),
+        ("pd.DataFrame(rows, columns=['k', 'l'])", "made k, made l"),
+        ("pd.read_csv('x.csv', names=['k'])", "made k"),
         ("x.groupby('a').agg(k=('b', 'sum'))", "made k"),
         ("x.melt(var_name='k', value_name='l')", "made k, made l"),
         ("x = x.drop(columns=['k'])", "dropped k"),

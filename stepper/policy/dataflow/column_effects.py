@@ -17,7 +17,14 @@ from stepper.policy.dataflow.outside_state import get_text
 MADE = "made"
 DROPPED = "dropped"
 # Methods whose arguments with these names are labels of new columns.
-NEW_LABELS = {"reset_index": ("name", "names"), "melt": ("var_name", "value_name")}
+NEW_LABELS = {
+    "DataFrame": ("columns",),
+    "insert": ("column",),
+    "melt": ("var_name", "value_name"),
+    "read_csv": ("names",),
+    "read_excel": ("names",),
+    "reset_index": ("name", "names"),
+}
 
 
 class ColumnEffect(NamedTuple):
@@ -106,8 +113,12 @@ def _make_effects(
 def _list_assigned_columns(node: ast.Assign) -> Iterator[ColumnEffect]:
     """Yield the columns of `x["k"] = …`, `x.loc[:, "k"] = …` and `x.columns = […]`."""
     line = node.lineno
-    for target in node.targets:
-        if isinstance(target, ast.Subscript):
+    pending = [*node.targets]
+    while pending:
+        target = pending.pop(0)
+        if isinstance(target, (ast.List, ast.Tuple)):
+            pending += target.elts  # `x["k"], x["l"] = …`
+        elif isinstance(target, ast.Subscript):
             yield from _make_effects(target.slice, line, MADE)
         elif isinstance(target, ast.Attribute) and target.attr == "columns":
             yield from _make_effects(node.value, line, MADE)
@@ -133,6 +144,7 @@ def _list_call_effects(node: ast.Call) -> Iterator[ColumnEffect]:
         if keyword.arg:
             keywords[keyword.arg] = keyword.value
     first = node.args[0] if node.args else None
+    has_column_axis = getattr(keywords.get("axis"), "value", 0) in (1, "columns")
     if method == "assign":
         for name in keywords:
             yield ColumnEffect(name, line, MADE)
@@ -146,13 +158,17 @@ def _list_call_effects(node: ast.Call) -> Iterator[ColumnEffect]:
     elif method == "DataFrame":
         yield from _list_keys(first or keywords.get("data"), line, MADE)
     elif method == "rename":
-        yield from _list_renamed_columns(keywords.get("columns"), line)
+        columns = keywords.get("columns")
+        if has_column_axis:
+            columns = first or keywords.get("mapper")
+        yield from _list_renamed_columns(columns, line)
+    elif method == "set_axis" and has_column_axis:
+        yield from _make_effects(first or keywords.get("labels"), line, MADE)
     elif method == "get_dummies":
         yield from _list_dummy_columns(keywords.get("columns"), line)
     elif method == "drop":
-        axis = getattr(keywords.get("axis"), "value", 0)
         columns = keywords.get("columns")
-        if axis in (1, "columns"):
+        if has_column_axis:
             columns = first or keywords.get("labels")
         yield from _make_effects(columns, line, DROPPED)
     elif method in ("pop", "set_index"):
