@@ -58,7 +58,9 @@ async def interrupt(session: Session) -> responses.InterruptResponse:
                 or session.requests.scratch_run is not scratch_run
             )
         )
-        text = _describe_interrupted_run(session, target, running, has_finished)
+        text = _describe_interrupted_run(
+            session, target, running, has_finished=has_finished
+        )
     elif activity is Activity.NONE:
         text = interrupts.NO_RETRY
     elif activity is Activity.OTHER_CLIENT:
@@ -79,7 +81,7 @@ async def _wait_until(condition: Callable[[], bool]) -> bool:
 
 
 def _describe_interrupted_run(
-    session: Session, target: str, running: RunStarted | None, has_finished: bool
+    session: Session, target: str, running: RunStarted | None, *, has_finished: bool
 ) -> str:
     """Return a text on the effect of an interrupt on a cell or a scratch execution.
 

@@ -63,7 +63,7 @@ def start_call(
     )
     entry = session.state.background_calls.get(call.id)
     if entry is not None:
-        call.restore(entry.matched)
+        call.restore(has_reported_match=entry.matched)
     session.background_calls.add(call)
     call.task.add_done_callback(lambda _: _handle_finished_task(session, call))
     return call
@@ -220,7 +220,7 @@ async def wait_for_report(
     """
     waker = Waker(caller)
     for call, session in sessions.items():
-        call.add_waker(waker, first)
+        call.add_waker(waker, first=first)
         _notify_waker(session, call)
     disconnected = asyncio.ensure_future(caller.disconnected.wait())
     futures: list[asyncio.Future[Any]] = [waker.result, disconnected]

@@ -73,7 +73,7 @@ async def read_notebook(
     changes = ""
     cells = document.cells
     if selected is None:
-        changes = _record_read(session, cells, owner, is_partial)
+        changes = _record_read(session, cells, owner, is_partial=is_partial)
     else:
         cells = selected
     name_count = _count_names(session)
@@ -327,7 +327,7 @@ def get_completeness(
 
 
 def _record_read(
-    session: Session, cells: Sequence[Cell], owner: str, is_partial: bool
+    session: Session, cells: Sequence[Cell], owner: str, *, is_partial: bool
 ) -> str:
     """Record a read of an agent session; return a line on the changes since the last.
 

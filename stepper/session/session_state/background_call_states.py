@@ -153,7 +153,7 @@ class BackgroundCall:
             )
         self.state = next_state
 
-    def restore(self, has_reported_match: bool) -> None:
+    def restore(self, *, has_reported_match: bool) -> None:
         """Set the state of a background call of an earlier daemon.
 
         `has_reported_match` means that the line that matches `wake=` was reported.
@@ -208,7 +208,7 @@ class BackgroundCall:
                 return waker
         return None
 
-    def add_waker(self, waker: Waker, first: bool = False) -> None:
+    def add_waker(self, waker: Waker, *, first: bool = False) -> None:
         """Add a client that waits for the call.
 
         With `first`, this client gets a report before the other clients.
