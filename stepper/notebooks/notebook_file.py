@@ -560,8 +560,9 @@ class IpynbFile:
     ) -> bool:
         """Write data to a temporary file in an open folder, and exchange the files.
 
-        Return whether the file was replaced. Do not replace the file if another program
-        has changed it since `document` was read.
+        Return whether the file was replaced; if so, store its new state. Do not replace
+        the file if another program has changed it since `document` was read. The
+        temporary file is removed in the background.
         """
         new_name = make_temporary_name(name)
         # The temporary file of the last write has the same name.

@@ -84,8 +84,9 @@ def _format_cell_count(cells: Cells) -> str:
 def find_current_cell(cells: Cells, cell: Cell) -> Cell:
     """Return the current version of a cell that was read earlier.
 
-    A cell without an id is found by its source, because its index may have changed.
-    Raise CellReferenceError if the cell does not exist or is ambiguous.
+    A cell without an id is found by its source, because its index may have changed. If
+    several cells have this source, the cell that has kept its index is returned. Raise
+    CellReferenceError if the cell does not exist or is ambiguous.
     """
     has_id = cell.id != f"cell-{cell.index}"
     if has_id:
