@@ -17,6 +17,7 @@ from stepper.kernels.backends.slurm import batch_job
 from stepper.kernels.backends.ssh.ssh_connection import SshConnection
 from stepper.kernels.backends.ssh.ssh_process import SshProcess
 from stepper.kernels.backends.ssh.ssh_settings import SshSettings
+from stepper.kernels.zmq_channels import Channels
 
 CONNECTION = {
     "transport": "ipc",
@@ -62,6 +63,28 @@ def test_several_callers_poll_a_provisioner(tmp_path: Path) -> None:
         return await asyncio.gather(process.poll(), process.poll())
 
     assert asyncio.run(poll_twice()) == [None, None]
+
+
+def test_cancelled_shutdown_request_closes_its_channels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = []
+
+    class RecordedChannels(Channels):
+        def open(self) -> None:
+            opened.append(self)
+            super().open()
+
+    monkeypatch.setattr(provisioner_process, "Channels", RecordedChannels)
+    monkeypatch.setattr(Manager, "has_kernel", False)
+
+    async def stop_without_patience() -> None:
+        process = create_provisioner_process(tmp_path / "kernel.json")
+        await asyncio.wait_for(process._stop(), 0.5)
+
+    with pytest.raises(asyncio.TimeoutError):
+        asyncio.run(stop_without_patience())
+    assert [channels.is_open for channels in opened] == [False]
 
 
 async def kill_twice(process: Any, record: Path) -> None:

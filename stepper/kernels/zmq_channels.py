@@ -84,14 +84,14 @@ class Inbox:
         if self.descriptor is not None:
             asyncio.get_running_loop().remove_reader(self.descriptor)
             self.descriptor = None
-        self._resolve(False)
+        self._resolve(has_message=False)
 
     def _on_readable(self) -> None:
         """Make `wait` return if a message has arrived."""
         if self._has_message():
-            self._resolve(True)
+            self._resolve(has_message=True)
 
-    def _resolve(self, has_message: bool) -> None:
+    def _resolve(self, *, has_message: bool) -> None:
         """Set the result of `wait`, if a caller is waiting."""
         if self.waiter is not None and not self.waiter.done():
             self.waiter.set_result(has_message)

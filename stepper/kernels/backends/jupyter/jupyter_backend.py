@@ -44,9 +44,7 @@ class JupyterBackend(KernelBackend):
         """Return the launcher for one notebook's kernel."""
         from stepper.kernels.backends.jupyter.jupyter_launcher import JupyterLauncher
 
-        return JupyterLauncher(
-            context.record, context.runtime, context.parts, context.get_environ
-        )
+        return JupyterLauncher(context.record, context.parts, context.get_environ)
 
     async def check(
         self, backend: BackendConfig, environ: Environ, python: str

@@ -53,7 +53,6 @@ class JupyterLauncher:
     def __init__(
         self,
         record: str,
-        runtime: str,
         parts: Mapping[str, str],
         get_environ: Callable[[], Mapping[str, str]],
     ) -> None:

@@ -226,15 +226,16 @@ class ProvisionerProcess(RemoteProcess):
         # Closed channels cannot be opened again.
         channels = Channels(self.data["connection"])
         channels.open()
-        control = channels.client.control_channel
-        channels.send_control("shutdown_request", {"restart": False})
-        deadline = time.monotonic() + SHUTDOWN_SECONDS
-        has_answered = False
-        while time.monotonic() < deadline and not has_answered:
-            await asyncio.sleep(0.05)
-            has_answered = control.msg_ready()
-        channels.close()
-        return has_answered
+        try:
+            channels.send_control("shutdown_request", {"restart": False})
+            deadline = time.monotonic() + SHUTDOWN_SECONDS
+            while time.monotonic() < deadline:
+                await asyncio.sleep(0.05)
+                if channels.client.control_channel.msg_ready():
+                    return True
+        finally:
+            channels.close()
+        return False
 
     def read_log_tail(self) -> str:
         """Return the last lines of the kernel's stderr.

@@ -281,16 +281,18 @@ class SlurmProcess(RemoteProcess):
         channels = Channels(self.data["connection"])
         channels.open()
         control = channels.client.control_channel
-        channels.send_control("interrupt_request")
-        channels.send_control("shutdown_request", {"restart": False})
-        deadline = time.monotonic() + SHUTDOWN_SECONDS
         answer_count = 0
-        while time.monotonic() < deadline and answer_count < 2:
-            await asyncio.sleep(0.05)
-            if control.msg_ready():
-                control.get_msg(timeout=0)
-                answer_count += 1
-        channels.close()
+        try:
+            channels.send_control("interrupt_request")
+            channels.send_control("shutdown_request", {"restart": False})
+            deadline = time.monotonic() + SHUTDOWN_SECONDS
+            while time.monotonic() < deadline and answer_count < 2:
+                await asyncio.sleep(0.05)
+                if control.msg_ready():
+                    control.get_msg(timeout=0)
+                    answer_count += 1
+        finally:
+            channels.close()
         return answer_count == 2
 
     def _create_death(self, state: str) -> Death:

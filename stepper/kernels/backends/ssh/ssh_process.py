@@ -214,6 +214,6 @@ class SshProcess(RemoteProcess):
 
     def remove_record(self) -> None:
         """Disconnect, and remove the record unless the kernel may still be running."""
+        self.link.close()
         if not self.may_be_running:
             secure_files.remove(self.record)
-        self.link.close()
