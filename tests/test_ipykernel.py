@@ -152,6 +152,19 @@ def test_unsupported_add_ipykernel_is_refused_before_any_change(
             '[dependency-groups]\ndev = ["ruff"]\nnb = ["ipykernel"]\n',
             False,
         ),
+        (
+            "pyproject.toml",
+            '[dependency-groups]\ndev = [\n  "ruff",\n  {include-group = "nb"},\n]\n'
+            'nb = [{include-group = "dev"}, {include-group = "kernel"}]\n'
+            'kernel = ["ipykernel"]\n',
+            True,
+        ),
+        (
+            "pyproject.toml",
+            '[dependency-groups]\ndev = [{include-group = "lint"}]\nlint = ["ruff"]\n'
+            'nb = ["ipykernel"]\n',
+            False,
+        ),
         ("uv.lock", LOCK, False),
         (
             "uv.lock",

@@ -570,9 +570,11 @@ def _convert_mcp_only_record(
     result contains no settings and rules: .claude/ is still in its original state,
     which the caller records.
     """
-    existing = [name for name in names if name in record.get("found", ())]
+    existing = []
     for name in names:
-        if name.startswith(".claude") and (project / name).exists():
+        is_claude_folder = name.startswith(".claude")
+        exists_now = is_claude_folder and (project / name).exists()
+        if exists_now or name in record.get("found", ()):
             existing.append(name)
     converted_record = {**record, "found": existing}
     del converted_record["settings"], converted_record["allow"]

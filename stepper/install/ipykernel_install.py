@@ -41,6 +41,8 @@ SYNCED_KEYS = {
 # The list of a key, from its opening bracket to the next key. The list does not end at
 # a closing bracket, because requirements contain brackets too (`package[extra]`).
 LIST = rb"^%s\s*=\s*\[((?:(?!^[\w\"-]+\s*=).)*)"
+# Another dependency group whose requirements a group contains.
+INCLUDED_GROUP = re.compile(rb"""include-group *= *["']([\w.-]+)["']""")
 
 
 def is_dependency(project: Path) -> bool:
@@ -63,12 +65,27 @@ def _find_requirements(table: bytes, content: bytes) -> bytes:
     """
     key = SYNCED_KEYS.get(table.strip())
     if key:
-        requirements = re.search(LIST % key, content, re.MULTILINE | re.DOTALL)
-        if requirements:
-            return requirements[1]
+        return _read_lists(content, key)
     if table.startswith((b"tool.poetry", b"tool.pdm")):
         return content
     return b""
+
+
+def _read_lists(content: bytes, key: bytes) -> bytes:
+    """Return the items of a key's list, and of the dependency groups that it includes.
+
+    `content` is the content of the key's table. Return empty bytes if there are none.
+    """
+    keys = [key]
+    items = b""
+    for name in keys:  # included groups are added to the list
+        pattern = LIST % re.escape(name)
+        match = re.search(pattern, content, re.MULTILINE | re.DOTALL)
+        if match:
+            items += match[1]
+            groups = INCLUDED_GROUP.findall(match[1])
+            keys += [group for group in groups if group not in keys]
+    return items
 
 
 def is_uv_project(project: Path) -> bool:

@@ -158,7 +158,7 @@ def _format_skipped(all_cells: Sequence[CellVerdict]) -> list[Entry]:
 
 
 def _format_close(all_cells: Sequence[CellVerdict]) -> list[Entry]:
-    """Return a list with the line on the cells whose outputs are close to the recorded.
+    """Return a list with the line on cells with outputs close to the recorded ones.
 
     The list is empty if there are no such cells.
     """
