@@ -428,7 +428,7 @@ def test_configured_backends(project, monkeypatch):
             in checks[name].detail
         )
         assert checks[name].mend == "stepper trust"
-    trust.trust(project)
+    trust.accept(project, trust.examine(project))
     monkeypatch.setenv("PATH", str(Path(project.project)))  # without SLURM's commands
     checks = run_checks(project)
     assert (

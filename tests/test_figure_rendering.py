@@ -28,7 +28,7 @@ def project(module_project: Project) -> Iterator[Project]:
 
 def use_python(project: Project, python: str) -> None:
     project.config(f"python: {python}\n")
-    trust.trust(project.paths)
+    trust.accept(project.paths, trust.examine(project.paths))
 
 
 def test_only_figures_of_locally_run_cells_are_rendered(project: Project) -> None:

@@ -513,7 +513,7 @@ def test_backends_are_checked_concurrently_with_timeout(
             for name in ("a", "b", "c")
         )
         project.config(f"kernels:\n{backends}")
-        trust.trust(project.paths)
+        trust.accept(project.paths, trust.examine(project.paths))
         project.config(f"kernels:\n{backends}  d: {{ssh: {{host: other}}}}\n")
         monkeypatch.setattr("stepper.daemon.backend_commands.CHECK_SECONDS", 0.5)
         limits = config.load(project.paths)
@@ -538,7 +538,7 @@ def test_backends_are_listed_without_ssh(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     project.config("kernels:\n  a: {ssh: {host: x}}\n  b: {kernelspec: BASH}\n")
-    trust.trust(project.paths)
+    trust.accept(project.paths, trust.examine(project.paths))
     monkeypatch.setenv("PATH", "/nowhere")
     listed = asyncio.run(
         looks.check_backends(
@@ -573,7 +573,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
 def shell(project: Project) -> Notebook:
     """A bash notebook with an accepted backend."""
     project.config("kernels:\n  sh: {kernelspec: bash}\n  box: {ssh: {host: box}}\n")
-    trust.trust(project.paths)
+    trust.accept(project.paths, trust.examine(project.paths))
     response = project.json(
         "new",
         "Count the files",
@@ -659,7 +659,7 @@ def test_new_notebook_on_a_local_kernel_beside_another_default(
     project: Project,
 ) -> None:
     project.config("kernel: sh\nkernels: {sh: {kernelspec: bash}}\n")
-    trust.trust(project.paths)
+    trust.accept(project.paths, trust.examine(project.paths))
     response = project.json("new", "Python here", "--kernel", "local")
     notebook = Notebook(project, project.folder / response["notebook"])
     assert notebook.raw["metadata"]["stepper"]["kernel"] == "local"
@@ -747,7 +747,7 @@ def test_python_notebook_never_runs_in_kernel_of_other_language(
     project: Project,
 ) -> None:
     project.config("kernels: {sh: {kernelspec: bash}}\nkernel: sh\n")
-    trust.trust(project.paths)
+    trust.accept(project.paths, trust.examine(project.paths))
     notebook = project.notebook(
         "python.ipynb", [code("print(1)", "a")], language_info={"name": "python"}
     )
@@ -764,7 +764,7 @@ def test_python_notebook_never_runs_in_kernel_of_other_language(
 @pytest.mark.nightly
 def test_missing_kernel_for_other_language_is_reported(project: Project) -> None:
     project.config("kernels: {sh: {kernelspec: bash}}\n")
-    trust.trust(project.paths)
+    trust.accept(project.paths, trust.examine(project.paths))
     notebook = project.notebook(
         "made-elsewhere.ipynb", [code("echo hi", "a")], language_info={"name": "bash"}
     )
@@ -783,7 +783,7 @@ def test_missing_kernel_for_other_language_is_reported(project: Project) -> None
 def test_r_cells_show_figures_and_errors(project: Project) -> None:
     backend_cases.MAKERS["r"]("r", project.folder)  # installs it
     project.config("kernels: {r: {kernelspec: ir}}\nkernel: r\n")
-    trust.trust(project.paths)
+    trust.accept(project.paths, trust.examine(project.paths))
     response = project.json("new", "Plot the wet days")
     notebook = Notebook(project, project.folder / response["notebook"])
     assert notebook.raw["metadata"]["kernelspec"]["language"] == "R"
@@ -800,7 +800,7 @@ def test_r_cells_show_figures_and_errors(project: Project) -> None:
 
 def test_missing_kernelspec_is_reported(project: Project) -> None:
     project.config("kernels: {it: {kernelspec: cobol}}\n")
-    trust.trust(project.paths)
+    trust.accept(project.paths, trust.examine(project.paths))
     output = project.stepper("new", "Count", "--kernel", "it", check=1).stderr
     assert (
         "'cobol' is not installed (installed kernelspecs: " in output

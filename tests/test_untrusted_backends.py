@@ -227,7 +227,9 @@ def test_pulled_kernel_record_is_not_used(
 ) -> None:
     """This includes accepted backends: the record has untrusted hosts, jobs and ports."""
     notebook = create_untrusted_notebook(project, recorder, kind)
-    trust.trust(project.paths)  # its definitions are accepted
+    trust.accept(
+        project.paths, trust.examine(project.paths)
+    )  # its definitions are accepted
     project.stepper("shutdown")
     path = Path(project.paths.kernels, f"{notebook.path.stem}.json")
     for record in (
@@ -319,7 +321,7 @@ def test_accepted_backend_is_contacted(
 ) -> None:
     """This shows that the recorder works, so that the tests above can fail."""
     create_untrusted_notebook(project, recorder, "ssh")
-    trust.trust(project.paths)
+    trust.accept(project.paths, trust.examine(project.paths))
     backends = {backend["name"]: backend for backend in project.json("kernels")}
     log = recorder.pop_calls()
     assert "ssh " in log and "sinfo " in log
@@ -340,7 +342,7 @@ def test_kernels_never_get_a_backend_token(
 ) -> None:
     """Local kernels and jobs don't; a job inherits the environment of sbatch."""
     create_untrusted_notebook(project, recorder, "slurm")
-    trust.trust(project.paths)
+    trust.accept(project.paths, trust.examine(project.paths))
     notebook = project.notebook("here.ipynb", [], stepper={"kernel": "local"})
     _, answer = notebook.insert(
         "import os; print([name for name in os.environ if 'TOKEN' in name], os.environ['HOME'])"

@@ -436,10 +436,10 @@ def test_trust_accepts_an_environment_only_without_installation(
     hostile: Hostile, tmp_path: Path
 ) -> None:
     env, path = Path(hostile.paths.env), Path(hostile.paths.env_link)
-    trust.trust(hostile.paths)
+    trust.accept(hostile.paths, trust.examine(hostile.paths))
     path.rename(tmp_path / "elsewhere")
     path.symlink_to(tmp_path / "elsewhere")
-    assert trust.trust(hostile.paths)["environment"] == {
+    assert trust.accept(hostile.paths, trust.examine(hostile.paths))["environment"] == {
         "path": str(path),
         "is": str(env.readlink()),
     }
@@ -448,13 +448,15 @@ def test_trust_accepts_an_environment_only_without_installation(
     assert not install_checks.is_environment_ready(hostile.paths, "")
     env.unlink()
     env.mkdir()
-    assert trust.trust(hostile.paths)["environment"] == {
+    assert trust.accept(hostile.paths, trust.examine(hostile.paths))["environment"] == {
         "path": str(path),
         "is": str(env),
     }
     assert list(env.iterdir()) == []
     path.unlink()
-    assert trust.trust(hostile.paths)["environment"] is None
+    assert (
+        trust.accept(hostile.paths, trust.examine(hostile.paths))["environment"] is None
+    )
     assert hostile.pop_executed() == []
 
 
@@ -528,7 +530,7 @@ def test_hook_runs_the_recorded_environment(hostile: Hostile, tmp_path: Path) ->
     packages = hostile.folder / ".stepper/env/packages"
     shutil.rmtree(packages)
     packages.symlink_to(ROOT)
-    trust.trust(hostile.paths)
+    trust.accept(hostile.paths, trust.examine(hostile.paths))
     assert hostile.pop_executed() == []
     # no notebook is in progress, so there is no daemon
     (hostile.folder / ".stepper/active").unlink()
@@ -630,16 +632,16 @@ def test_trust_refuses_files_writable_by_others(hostile: Hostile) -> None:
         mode = stat.S_IMODE(path.stat().st_mode)
         path.chmod(0o777)
         with pytest.raises(StepperError, match=f"all users can write to {path}"):
-            trust.trust(hostile.paths)
+            trust.accept(hostile.paths, trust.examine(hostile.paths))
         path.chmod(mode)
     if os.getuid() == 0:
         os.chown(tools / "python", 65534, 65534)
         with pytest.raises(StepperError, match="belongs to another user"):
-            trust.trust(hostile.paths)
+            trust.accept(hostile.paths, trust.examine(hostile.paths))
         os.chown(tools / "python", 0, 0)
     hostile.config("python: tools/none\n")
     with pytest.raises(StepperError, match=r"tools/none does not exist"):
-        trust.trust(hostile.paths)
+        trust.accept(hostile.paths, trust.examine(hostile.paths))
     assert (
         not os.path.exists(hostile.paths.install_record)
         and hostile.pop_executed() == []

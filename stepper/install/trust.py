@@ -241,17 +241,6 @@ def accept(paths: Paths, offer: Offer) -> dict[str, Any]:
     }
 
 
-def trust(paths: Paths) -> dict[str, Any]:
-    """Accept the programs of a checkout; return the response of the command.
-
-    Raises:
-        UsageError: The configuration is invalid, or nothing can be accepted.
-        StepperError: Another user could change a program, or the record can't be
-            written.
-    """
-    return accept(paths, examine(paths))
-
-
 def check_ownership(path: str) -> None:
     """Raise StepperError if another user owns a path, or if all users can change it.
 
