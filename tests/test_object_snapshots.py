@@ -31,7 +31,12 @@ from stepper.kernels.in_kernel.undo.object_snapshots import (
     Row,
     UnprotectedError,
 )
-from stepper.kernels.in_kernel.undo.object_walk import Walk, forget_classes
+from stepper.kernels.in_kernel.undo.object_walk import (
+    Walk,
+    clock,
+    find_reachable,
+    forget_classes,
+)
 from stepper.kernels.in_kernel.undo.python_objects import scope
 
 GB = 1 << 30
@@ -451,6 +456,23 @@ def test_large_object_is_unprotected() -> None:
 def test_walk_stops_at_its_deadline_and_says_so() -> None:
     value = [Plain(a=[number]) for number in range(1000)]
     assert walk(value, seconds=0).incomplete == ["name0"]
+
+
+def test_search_that_finds_all_objects_is_complete() -> None:
+    target = [1]
+    unreadable = [2]
+
+    def list_children(value: Any, row: Row) -> Any:
+        if value is unreadable:
+            raise ValueError
+        return row.children(row.take(value))
+
+    keys = {id(target)}
+    deadline = clock() + 60
+    found = find_reachable([target, unreadable], keys, deadline, list_children)
+    assert found == (keys, True)
+    missing = find_reachable([unreadable], keys, deadline, list_children)
+    assert missing == (set(), False)
 
 
 def test_contents_of_a_long_dict_have_a_size() -> None:

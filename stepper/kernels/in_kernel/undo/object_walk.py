@@ -329,7 +329,7 @@ def find_reachable(
     deadline: float,
     list_children: Callable[[Any, Row], Any] = list_current_children,
 ) -> Search:
-    """Search for objects in a value. `keys` are the ids of the objects.
+    """Search for objects in a value. `keys` are the ids of the objects, at least one.
 
     The search ends at the deadline, in seconds of `clock`. `list_children` returns the
     objects in an object; its arguments are the object and the row of the object's type.
@@ -338,7 +338,7 @@ def find_reachable(
     is_complete = True
     visited: dict[int, Any] = {}
     queue = [value]
-    while queue and len(reached) < len(keys):
+    while queue:
         item = queue.pop()
         key = id(item)
         row = find_row(type(item))
@@ -347,6 +347,8 @@ def find_reachable(
         visited[key] = item
         if key in keys:
             reached.add(key)
+            if len(reached) == len(keys):
+                return Search(reached, is_complete=True)
         if row.children is take_nothing:
             continue
         now = clock()
