@@ -9,6 +9,7 @@ import pytest
 
 from stepper.common.errors import UsageError
 from stepper.daemon import config
+from stepper.hook import daemon_client
 from tests.conftest import Answer, Notebook, Project, code, scratch
 
 
@@ -98,10 +99,17 @@ def test_cell_runs_if_its_edit_was_accepted(
 
 
 def read(notebook: Notebook, mode: str, session: str) -> str:
-    """Return the line that the user sees when the agent reads a notebook."""
+    """Return the line that the user sees when the agent reads a notebook.
+
+    The daemon is asked directly: the hook process waits for 2 s only.
+    """
     payload = notebook.payload("PreToolUse", "Read", {"file_path": str(notebook.path)})
     session_payload = {"permission_mode": mode, "session_id": session}
-    return notebook.project.hook("BeforeRead", payload | session_payload).line
+    data = json.dumps(payload | session_payload).encode()
+    paths = notebook.project.paths
+    return Answer(
+        daemon_client.send_request(paths, b"hook BeforeRead", data) or b""
+    ).line
 
 
 @pytest.mark.parametrize("auto_run", ["always", "ask"])

@@ -14,7 +14,7 @@ import pytest
 
 from .conftest import ClaudeFactory, StreamFactory
 from .model import Block, Message, cell_ids, text, tool, tool_results
-from .repository import repository
+from .repository import repository, stepper
 from .test_run_on_edit import Model, delete, insert, read, replace
 
 pytestmark = pytest.mark.timeout(600)
@@ -26,6 +26,8 @@ def project(
 ) -> Iterator[Path]:
     with repository(tmp_path_factory.mktemp("read") / "project") as folder:
         (folder / ".stepper" / "config.yaml").write_text("max_cells: 1000\n")
+        # The hook waits 2 s for a digest; the start of the daemon can take longer.
+        stepper(folder, "status")
         yield folder
 
 
