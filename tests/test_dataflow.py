@@ -724,6 +724,50 @@ def test_name_that_its_reader_may_define(source: str) -> None:
     assert describe_order(notebook).startswith("Running the cells from top to bottom s")
 
 
+CLASS_WITH_HELPER = """
+class Model:
+    def fit(self):
+        return helper()
+"""
+
+
+@pytest.mark.parametrize(
+    ("reader", "uses_helper"),
+    [
+        ("def train(model: Model) -> list[Model]:\n    pass", False),
+        ("model: Model", False),
+        ("models: list[Model] = []", False),
+        ("def train(model: Model, default=Model()):\n    pass", True),
+        ("model: Model = Model()", True),
+        ("model: Annotated[Model, Model().fit()]", True),
+        ("model = Model()\nmodel: Model", True),
+    ],
+)
+def test_annotations_do_not_use_a_class(reader: str, uses_helper: bool) -> None:
+    helper = "def helper():\n    return 1"
+    for sources in (
+        {"a": CLASS_WITH_HELPER, "b": reader, "c": helper},
+        {"a": f"{CLASS_WITH_HELPER}\n{reader}", "c": helper},
+    ):
+        text = describe_order(play(**sources))
+        assert ("`helper`, which is defined only below" in text) == uses_helper
+    notebook = Played(a="class Model: pass", b=reader).run("a", "b")
+    notebook.sources["a"] = "class Model: x = 1"
+    assert notebook.run("a").format_stale() == "b<Model<a"
+
+
+def test_function_of_another_cell_may_use_an_annotated_class() -> None:
+    notebook = play(
+        a=CLASS_WITH_HELPER,
+        b="def make():\n    return Model().fit()",
+        c="def train(model: Model):\n    pass\nmake()",
+        d="def helper():\n    return 1",
+    )
+    assert describe_order(notebook).endswith(
+        "cell 3 reads `helper`, which is defined only below, in cell 4."
+    )
+
+
 def test_function_of_another_cell_may_define_a_name() -> None:
     function = "def make():\n    global x\n    x = 1"
     notebook = play(a=function, b="make()\nx += 1")

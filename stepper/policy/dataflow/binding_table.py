@@ -314,13 +314,15 @@ class BindingTable:
         changes |= self._list_changed_instances(usage.methods)
         # Each name that is read, with the names that the cell has bound before.
         own_names = usage.binds.keys()
-        pending = [(name, usage.bound_at_call.get(name, own_names)) for name in reads]
+        seen = reads - usage.annotation_reads
+        pending = [(name, usage.bound_at_call.get(name, own_names)) for name in seen]
         while pending:
             function, bound = pending.pop()
             effects = self._get_effects(function)
             if effects is None:
                 continue
-            new_reads = effects.reads - reads - bound
+            new_reads = effects.reads - seen - bound
+            seen |= new_reads
             reads |= new_reads
             pending += [(name, bound) for name in new_reads]
             changes |= effects.changes
@@ -342,9 +344,9 @@ class BindingTable:
         own_names = usage.binds.keys() | usage.outside_binds.keys()
         # Each name that is read, with what the cell has bound before.
         pending = list[tuple[str, Names]]()
-        for name in usage.reads:
+        seen = usage.reads - usage.annotation_reads
+        for name in seen:
             pending.append((name, usage.bound_at_call.get(name, own_names)))
-        seen = {*usage.reads}
         executed = set[FunctionEffects]()
         # The names of classes and instances, with what the cell has bound before.
         objects = dict[str, Names]()

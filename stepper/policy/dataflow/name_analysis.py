@@ -229,7 +229,7 @@ class _NameVisitor(NameRecorder):
         first = targets[0]
         name = first.id if isinstance(first, ast.Name) else ""
         if isinstance(node, ast.AnnAssign):
-            self.visit(node.annotation)
+            self.visit_annotations([node.annotation])
         value = node.value
         if value is None:
             if name:
@@ -407,8 +407,7 @@ class _NameVisitor(NameRecorder):
         return_annotation = getattr(node, "returns", None)
         self.visit_all(defaults)
         with self.type_parameter_scope(node):
-            self.visit_all(annotations)
-            self.visit_all([return_annotation])
+            self.visit_annotations([*annotations, return_annotation])
 
         function_name = name or getattr(node, "name", "")
         parameter_names = tuple(parameter.arg for parameter in parameters)
@@ -473,6 +472,16 @@ class _NameVisitor(NameRecorder):
             self.visit_statement(node.body)
         self.scopes.pop()
         self.effects = outer
+
+    def visit_annotations(self, annotations: Iterable[ast.expr | None]) -> None:
+        """Visit annotations, which only read names unless they contain a call."""
+        for annotation in annotations:
+            if annotation is not None:
+                nodes = ast.walk(annotation)
+                has_call = any(isinstance(node, ast.Call) for node in nodes)
+                self.is_annotation = not has_call
+                self.visit(annotation)
+        self.is_annotation = False
 
     @contextlib.contextmanager
     def type_parameter_scope(self, node: Any) -> Iterator[None]:

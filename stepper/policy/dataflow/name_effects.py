@@ -135,6 +135,9 @@ class NameUsage:
 
     # Names that the cell reads before it binds them.
     reads: set[str] = field(default_factory=set)
+    # The names in `reads` that only annotations read. A function or class that has such
+    # a name is not used, so its effects do not count.
+    annotation_reads: set[str] = field(default_factory=set)
     # The names in `reads` that only magics and shell commands read. They need not be
     # bound: IPython keeps `$HOME` as text if there is no such variable.
     magic_reads: set[str] = field(default_factory=set)

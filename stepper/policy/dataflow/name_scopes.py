@@ -74,6 +74,8 @@ class NameRecorder:
         self.assigned: ast.expr | None = None
         # Whether the object of an assigned attribute is being visited.
         self.is_target = False
+        # Whether an annotation is being visited.
+        self.is_annotation = False
         # Effects of the outermost enclosing function; None outside of functions.
         self.effects: FunctionEffects | None = None
 
@@ -121,14 +123,21 @@ class NameRecorder:
         """Record that a notebook name is read.
 
         If the name is a function of this cell, the function's effects are recorded,
-        too. Inside a function, the read is added to the effects of that function.
+        too, unless an annotation reads the name. Inside a function, the read is added
+        to the effects of that function.
         """
         if self.effects is not None:
             self.effects.reads.add(name)
             return
+        is_first = name not in self.usage.reads
         if name not in self.bound:
             self.usage.reads.add(name)
         self.usage.magic_reads.discard(name)
+        if self.is_annotation:
+            if is_first:
+                self.usage.annotation_reads.add(name)
+            return
+        self.usage.annotation_reads.discard(name)
         if not self.is_target:
             self.usage.used.add(name)
         effects = self.usage.effects.get(name)

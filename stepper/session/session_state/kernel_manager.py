@@ -81,7 +81,7 @@ class KernelManager:
         # The death of an earlier daemon's kernel, until it is recorded or reported.
         self.unhandled_death: Death | None = None
         self.is_starting = False
-        # The cell for which a kernel starts or is queued was interrupted.
+        # The cell that waits for the kernel was interrupted.
         self._start_cancelled = False
         self.external_wait: QueueStatus | None = None  # for another client's execution
         # The status while a queued request is being withdrawn.
