@@ -672,6 +672,11 @@ def find_bound_line(lab: Lab, code: str, name: str) -> tuple[str, str]:
         ("def f():\n    return v.a\nv = 3\nf()\nv = 4\nv.append(1)", "v = 3"),
         # The first iterable of a comprehension is evaluated outside.
         ("[v for v in v.items]", "v = 'the global value'"),
+        # An earlier iteration may have assigned the variable.
+        ("for n in range(2):\n    v.upper()\n    v = 1", ""),
+        ("def f(v):\n    while True:\n        v.upper()\n        v = 1\nf('a')", ""),
+        ("def f():\n    v.upper()\nfor n in range(2):\n    f()\n    v = 1", ""),
+        ("for n in v.items:\n    v = 1", "v = 'the global value'"),
         # A failed assignment has assigned nothing.
         ("v = (\n    v.a\n)", "v = 'the global value'"),
     ],

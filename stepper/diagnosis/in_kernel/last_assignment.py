@@ -22,6 +22,7 @@ from stepper.kernels.in_kernel.cell_sources import (
 )
 from stepper.kernels.in_kernel.safe_inspect import get_cell_files, shorten
 
+LOOPS = (ast.For, ast.AsyncFor, ast.While)
 MAX_CELLS = 80  # that are searched
 LINE_LIMIT = 160  # characters
 NAME_LIMIT = 80
@@ -55,7 +56,8 @@ def find_assignment(
 
     For an argument of a function, return the line of the call in `caller`. For an item,
     and for an attribute without an assignment, return the assignment of the object that
-    contains it. Return UNKNOWN if there is no assignment, or if the caller is unknown.
+    contains it. Return UNKNOWN if there is no assignment, if the caller is unknown, or
+    if an earlier iteration of a loop may have assigned the name.
     """
     target = ast.unparse(node)
     loop = find_comprehension_loop(target, frame)
@@ -63,6 +65,8 @@ def find_assignment(
         line = get_line(frame.filename, loop.target.lineno)
         bound = {**line, "name": target}
         return Assignment(bound, loop.iter)
+    if is_assigned_by_loop(target, frame):
+        return UNKNOWN
     # The variables of enclosing functions are accessible, too.
     for function in frame.list_enclosing(*FUNCTIONS):
         last_line = find_running_line(function, frame, caller)
@@ -82,6 +86,24 @@ def find_assignment(
     if isinstance(node, (ast.Attribute, ast.Subscript)):
         return find_assignment(node.value, frame, caller)
     return UNKNOWN
+
+
+def is_assigned_by_loop(target: str, frame: UserFrame) -> bool:
+    """Return whether a loop assigns a target at or below its failing statement.
+
+    It is unknown whether an earlier iteration has executed such an assignment.
+    """
+    node: Any = frame.statement
+    if isinstance(node, (ast.For, ast.AsyncFor)):
+        # The iterable is evaluated before the loop.
+        node = getattr(node, "parent", None)
+    while node is not None and not isinstance(node, FUNCTIONS):
+        if isinstance(node, LOOPS):
+            binding = find_last_binding(node, target, END_OF_FILE)
+            if binding is not None and binding.lineno >= frame.first_line:
+                return True
+        node = getattr(node, "parent", None)  # set by `executing`
+    return False
 
 
 def describe_binding(filename: str, binding: Any, target: str) -> Assignment:
@@ -116,7 +138,8 @@ def find_global_assignment(target: str, frame: UserFrame) -> Assignment | None:
     """Return the last assignment of a target outside functions and classes.
 
     A line that has not run does not count. A later change in place is included. Return
-    None if no line assigns the target.
+    UNKNOWN if an earlier iteration of a loop may have assigned the target, and None if
+    no line assigns the target.
     """
     name, _, _ = target.partition(".")
     change: AssignmentLine = {}
@@ -124,6 +147,9 @@ def find_global_assignment(target: str, frame: UserFrame) -> Assignment | None:
         source = Source.for_filename(filename)
         if name not in source.text:
             continue
+        is_running = filename == frame.outermost.filename
+        if is_running and is_assigned_by_loop(target, frame.outermost):
+            return UNKNOWN
         end = find_global_end(filename, frame)
         binding = find_last_binding(source.tree, target, end)
         if not change:
