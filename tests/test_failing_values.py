@@ -695,6 +695,17 @@ def test_last_assignment_is_in_the_cell_that_ran_last(lab: Lab) -> None:
     assert find_bound_line(lab, "f()", "v") == ("v = 4", "")
 
 
+def test_attribute_that_two_methods_assign_has_no_last_assignment(lab: Lab) -> None:
+    lab.ok(
+        "class Model:\n    def __init__(self): self.w = None\n"
+        "    def load(self): self.w = 1\n    def fit(self): self.w.shape"
+    )
+    code = "model = Model()\nmodel.fit()"
+    assert find_bound_line(lab, code, "self.w") == ("", "")
+    lab.ok("box = Model()\nbox.v = 1\nbox.v = 2")
+    assert find_bound_line(lab, "box.v + 'a'", "box.v") == ("box.v = 2", "")
+
+
 def test_global_of_a_module_is_not_assigned_by_a_cell(lab: Lab) -> None:
     module = "def f():\n    return v.a\n"
     (lab.folder / "with_global.py").write_text(module)

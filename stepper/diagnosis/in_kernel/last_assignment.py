@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import linecache
-from typing import Any, NamedTuple
+from typing import Any, Iterator, NamedTuple
 
 from stack_data.core import Source
 
@@ -135,11 +135,11 @@ def find_running_line(function: Any, frame: UserFrame, caller: UserFrame | None)
 
 
 def find_global_assignment(target: str, frame: UserFrame) -> Assignment | None:
-    """Return the last assignment of a target outside functions and classes.
+    """Return the last assignment of a global name, or of an attribute anywhere.
 
     A line that has not run does not count. A later change in place is included. Return
     UNKNOWN if an earlier iteration of a loop may have assigned the target, and None if
-    no line assigns the target.
+    no line assigns the target or several functions assign the attribute.
     """
     name, _, _ = target.partition(".")
     change: AssignmentLine = {}
@@ -147,6 +147,8 @@ def find_global_assignment(target: str, frame: UserFrame) -> Assignment | None:
         source = Source.for_filename(filename)
         if name not in source.text:
             continue
+        if has_unknown_order(source.tree, target):
+            return None
         is_running = filename == frame.outermost.filename
         if is_running and is_assigned_by_loop(target, frame.outermost):
             return UNKNOWN
@@ -249,26 +251,52 @@ def find_last_binding(scope: Any, target: str, last_line: int) -> Any:
     local. Attributes that they assign, such as `self.x`, count. A node on `last_line`
     does not count, because the node has not run if this line fails.
     """
+    last = None
+    highest_line = 0
+    for node in iterate_bindings(scope, target):
+        if highest_line < node.lineno < last_line:
+            last = node
+            highest_line = node.lineno
+    return last
+
+
+def has_unknown_order(tree: Any, target: str) -> bool:
+    """Return whether code assigns an attribute several times, also in a function.
+
+    The source does not show the order of these assignments.
+    """
+    if "." not in target:
+        return False
+    bindings = list(iterate_bindings(tree, target))
+    return len(bindings) > 1 and any(map(is_in_function, bindings))
+
+
+def is_in_function(node: Any) -> bool:
+    """Return whether a node is part of a function."""
+    while node is not None and not isinstance(node, FUNCTIONS):
+        node = getattr(node, "parent", None)  # set by `executing`
+    return node is not None
+
+
+def iterate_bindings(scope: Any, target: str) -> Iterator[Any]:
+    """Yield the nodes that assign a target, in no particular order.
+
+    See `find_last_binding` for inner functions and classes.
+    """
     pending: list[Any] = []
     body = getattr(scope, "body", None)
     if isinstance(body, list):
         pending += body
-    last = None
-    highest_line = 0
     while pending:
         node = pending.pop()
         if is_binding(node, target):
-            line = node.lineno
-            if highest_line < line < last_line:
-                last = node
-                highest_line = line
+            yield node
         if isinstance(node, ast.comprehension):
             # Its target is local to the comprehension.
             pending.append(node.iter)
             pending += node.ifs
         elif "." in target or not isinstance(node, (*FUNCTIONS, ast.ClassDef)):
             pending += ast.iter_child_nodes(node)
-    return last
 
 
 def is_binding(node: Any, target: str) -> bool:
