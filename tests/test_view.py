@@ -352,13 +352,17 @@ def test_live_job_on_the_page(project: Project, view: View, page: Page) -> None:
         == ["sign pending"] * 4
     )
     notebook.insert(
-        "## Rows\n\nThey are `made` here, **three** of them.", kind="markdown"
+        "## Rows\n\nThey are `made` here, **three** of them.\n\n2. b\n3. c",
+        kind="markdown",
     )
     notebook.insert("rows = [1, 2, 3]\nprint('\\x1b[32mgreen\\x1b[0m plain')\nrows")
     page.until(
         "document.querySelector('.cell.done .outputs .f2')?.textContent === 'green'"
     )
     assert page.js("document.querySelector('.prose code').textContent") == "made"
+    assert (
+        page.js("document.querySelector('.prose ol[start=\"2\"]').innerText") == "b\nc"
+    )
     failing, _ = notebook.insert("1/0")
     # the report
     page.until(

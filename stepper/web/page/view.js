@@ -344,6 +344,7 @@ const MARKDOWN_BLOCKS = /(```[\s\S]*?(?:```|$))|\n{2,}/;
 const CODE_FENCE = /^```[^\n]*\n?|```$/g;
 const HEADING = /^(#{1,6})\s+(.*)/;
 const LIST_ITEM = /^\s*([-*+]|\d+\.)\s+/;
+const NUMBERED_ITEM = /^\s*(\d+)\./;
 
 /** Return a line of Markdown with its code and bold text. */
 function renderInline(text) {
@@ -384,7 +385,8 @@ function renderMarkdownBlock(block) {
     const items = lines.map((line) => {
       return h("li", {}, ...renderInline(line.replace(LIST_ITEM, "")));
     });
-    elements.push(h("ul", {}, ...items));
+    const [, start] = NUMBERED_ITEM.exec(lines[0]) || [];
+    elements.push(start ? h("ol", { start }, ...items) : h("ul", {}, ...items));
   } else {
     elements.push(h("p", {}, ...renderInline(lines.join("\n"))));
   }
