@@ -426,6 +426,7 @@ def test_running_event_loop_suggests_await() -> None:
         "This event loop is already running",
     ):
         assert "use `await`" in suggest("RuntimeError", text)
+    assert suggest("RuntimeError", "no running event loop") == ""
 
 
 def test_timeout_names_the_running_line() -> None:

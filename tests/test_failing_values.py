@@ -17,6 +17,7 @@ import pytest
 from pure_eval import CannotEval
 
 from stepper.diagnosis.in_kernel import (
+    expression_values,
     failing_values,
     file_read_errors,
     key_and_attribute_errors,
@@ -361,6 +362,19 @@ def test_facts_that_require_running_code_are_unknown(line: str) -> None:
         Values({"x": UserObject(), "y": UserObject(), "d": {}, "k": "z", "f": print})[
             ast.parse(line, mode="eval").body
         ]
+
+
+def test_list_with_user_objects_is_not_used_as_a_key() -> None:
+    class UserObject:
+        pass
+
+    class Container:
+        def __getitem__(self, key: Any) -> Any:
+            return [key]
+
+    assert expression_values.get_item(Container(), ["a", 1]) == [["a", 1]]
+    with pytest.raises(CannotEval):
+        expression_values.get_item(Container(), ["a", UserObject()])
 
 
 # --- texts ----------------------------------------------------------------------------

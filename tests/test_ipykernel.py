@@ -224,8 +224,8 @@ def test_kernel_falls_back_to_the_ipykernel_copy(
     assert f"| 5.14.0+ofproject ['{copy}/ipykernel'] {copy}" in answer.text
     python = f"{project_without_ipykernel.folder}/.venv/bin/python"
     note = (
-        f"{python} does not have ipykernel: the kernel runs with stepper's own copy,"
-        " and imports the project's packages first. To install ipykernel, run: uv add --dev"
+        f"{python} does not have ipykernel: the kernel uses stepper's own copy;"
+        " packages of the project take precedence over it. To install ipykernel, run: uv add --dev"
         " ipykernel."
     )
     assert f"Note: {note}" in answer.text

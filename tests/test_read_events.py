@@ -333,8 +333,8 @@ def test_another_program_writes_meanwhile(
         assert large.path.read_bytes() == written
     else:
         assert text.startswith(
-            "stepper: large.ipynb: another program changed the notebook while it was"
-            " read, and the outputs were put back into the changed notebook."
+            "stepper: large.ipynb: another program changed the notebook while Claude"
+            " Code read it, and the outputs were put back into the changed notebook."
         )
         expected = json.loads(written)
         originals = {cell["id"]: cell for cell in json.loads(full)["cells"]}

@@ -624,7 +624,7 @@ def test_dead_job_that_cannot_be_cancelled_is_reported_as_dead(
 
     with monkeypatch.context() as patch:
         patch.setattr(jobs.SlurmProcess, "_find_job", find_job)
-        patch.setattr(jobs.SlurmProcess, "_is_ending", lambda process, job: True)
+        patch.setattr(jobs.SlurmProcess, "_counts_as_ended", lambda process, job: True)
         patch.setattr(jobs.SlurmProcess, "_stop", stop)
         assert isinstance(second_harness.reattach(), Death)
     assert json.loads(second_harness.record.read_text())["ending"]

@@ -415,7 +415,7 @@ def _make_link_error(path: str) -> UnsafeFileError:
     with contextlib.suppress(OSError):
         target = os.readlink(path)
         message += f" (to {escape_controls(target)})"
-    message += ", and stepper does not follow links in this place"
+    message += ", and stepper does not follow links here"
     hint = f"rm {shell_quote(path)}"
     return UnsafeFileError(errno.ELOOP, message, hint)
 
@@ -428,6 +428,6 @@ def _check_owner(path: str, status: os.stat_result) -> None:
     raise UnsafeFileError(
         errno.EPERM,
         f"{escape_controls(path)} belongs to another user (uid {status.st_uid}),"
-        " and stepper uses only your own files in this place",
+        " and stepper uses only your own files here",
         f"sudo chown -R {own_uid} {shell_quote(path)}",
     )

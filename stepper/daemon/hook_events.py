@@ -177,10 +177,10 @@ def _finish_turn(workspace: Workspace, session: Session, client: str) -> None:
 def _finish_message(workspace: Workspace, path: str, client: str) -> None:
     """Set the modification time of a notebook to now, after a message with edits.
 
-    Claude Code reads the notebook again to accept the new time. Because Claude Code
-    can't read a large notebook, it would refuse the next edit. Therefore, a large
-    notebook gets the current time at the end of the turn, and the first edit of the
-    next turn needs a Read.
+    Claude Code then reads the notebook again by itself. This fails for a large
+    notebook, and Claude Code would refuse the next edit. Therefore, a large notebook
+    gets the current time only at the end of the turn, and the agent must call Read
+    before its first edit in the next turn.
     """
     notebook_path = workspace.resolve(path)
     session = workspace.get_session(notebook_path)

@@ -72,7 +72,7 @@ MAX_LOGGED = 400  # characters of errors in the log
 MAX_FILE_NAME = 200  # characters
 MAX_TIMEOUT_FINDINGS = 2
 JOURNAL_RESOLUTION = 0.001  # seconds: times in the journal are truncated
-RUNNING_LOOP = re.compile(r"running event loop|event loop is already running")
+RUNNING_LOOP = re.compile(r"from a running event loop|event loop is already running")
 
 # Distribution → the messages of errors other than ImportError that mean it is missing.
 NEEDED_DISTRIBUTIONS = {

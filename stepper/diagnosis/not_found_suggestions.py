@@ -12,6 +12,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -486,8 +487,13 @@ def _find_similar_modules(name: str, namespace: Namespace) -> list[str]:
             entries = scan_folder(full_path)
             for entry in islice(entries, ENTRIES):
                 match = MODULE_NAME.fullmatch(entry.name)
+                if match is None:
+                    continue
+                is_module = match[1] != entry.name
                 # A name without an extension must be the name of a folder.
-                if match and (entry.is_dir() or match[1] != entry.name):
+                with suppress(OSError):  # for example, a loop of links
+                    is_module = is_module or entry.is_dir()
+                if is_module:
                     modules.add(match[1])
     top_name, _, _ = name.partition(".")
     return difflib.get_close_matches(top_name, sorted(modules), cutoff=0.7)

@@ -421,7 +421,8 @@ class ProjectEnvironment:
     def _find_project_manager(self, prefix: str) -> str:
         """Return the tool that manages the environment at `prefix`, such as "uv".
 
-        Return an empty string if the project has no lock file of an installed tool.
+        Return an empty string if this is not the project's `.venv`, or if the project
+        has no lock file of an installed tool.
         """
         venv = self._get_full_path(".venv")
         if realpath(prefix) != realpath(venv):

@@ -62,7 +62,7 @@ def format_maybe_renamed(name: str, former: str, has_kernel: bool) -> str:
     ]
     if has_kernel:
         shutdown = CommandLines(former).shell("shutdown")
-        sentences.append(f"To stop the old kernel, run: `{shutdown}`")
+        sentences.append(f"To shut down the old kernel, run: `{shutdown}`")
     return ". ".join(sentences)
 
 

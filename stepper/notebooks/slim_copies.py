@@ -583,8 +583,8 @@ class SlimCopies:
         if restored_copy.is_complete:
             self._report(
                 record,
-                "another program changed the notebook while it was read, and the"
-                " outputs were put back into the changed notebook",
+                "another program changed the notebook while Claude Code read it, and"
+                " the outputs were put back into the changed notebook",
             )
             return
         kept_path = self._keep(record, reads)

@@ -207,9 +207,9 @@ class ViewHandler(web.RequestHandler):
     def _get_address_without_key(self) -> str:
         """Return the address of the page with all arguments except the key."""
         arguments = self.request.query_arguments
-        pairs = [(name, arguments[name][0]) for name in arguments if name != "key"]
-        if pairs:
-            return f"/?{urlencode(pairs)}"
+        values = {name: arguments[name] for name in arguments if name != "key"}
+        if values:
+            return f"/?{urlencode(values, doseq=True)}"
         return "/"
 
     def log_exception(

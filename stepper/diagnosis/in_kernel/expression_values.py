@@ -133,8 +133,11 @@ def get_item(container: Any, key: Any) -> Any:
         raise CannotEval
     if not is_one_of(type(key), KEY_TYPES):
         raise CannotEval
-    if type(key) is list and is_large(container):
-        raise CannotEval
+    if type(key) is list:
+        if is_large(container) or len(key) > MAX_CHECKED_LABELS:
+            raise CannotEval
+        if not all(is_one_of(type(item), SCALARS) for item in key):
+            raise CannotEval
     check_labels(container)
     try:
         return container[key]

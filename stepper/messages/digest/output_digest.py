@@ -183,8 +183,8 @@ def _describe_formats(data: Mapping[str, Any]) -> str:
 
 def _format_error(output: Mapping[str, Any]) -> str:
     """Return the class and the message of an error, and the failing line."""
-    name = str(output.get("ename"))
-    message = str(output.get("evalue"))
+    name = str(output.get("ename") or "")
+    message = str(output.get("evalue") or "")
     error = one_line(name, LINE_LIMIT)
     if message.strip():
         error += ": " + one_line(message, NOTE_LIMIT)

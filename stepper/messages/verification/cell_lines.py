@@ -1,7 +1,8 @@
 """The lines of `stepper verify` about cells.
 
-The lines name every cell that does not reproduce, and every cell with a note. If there
-are many, the lines are shorter, and one line names the last cells by number.
+The lines name the cells that do not reproduce, that did not run or were skipped, and
+those with a note. If there are many such cells, the lines are shorter, and the cells
+after the first MAX_ROWS are named only by number.
 """
 
 from __future__ import annotations

@@ -145,8 +145,8 @@ class Status(NotebookArguments, name="status", examples=("status", "status --jso
 
     wait_seconds: float | None = hidden(
         "How many seconds to wait for the background runs of this client. The response"
-        " then contains the report of one that finished, or the output so far. Default:"
-        " do not wait, and return neither.",
+        " then contains the report of a run that finished, or else the output so far."
+        " Default: do not wait, and return neither.",
         minimum=0,
         maximum=MAX_TOOL_SECONDS,
     )

@@ -85,7 +85,10 @@ def _select_noise(numbers: Sequence[_Position]) -> list[_Position]:
 
 
 def _list_numbers(index: int, line: str) -> list[_Position]:
-    """Return the numbers of the line at an index."""
+    """Return the numbers in a line with their positions.
+
+    `index` is the index of the line.
+    """
     numbers = []
     for match in NUMBER.finditer(line):
         start, end = match.span(1)

@@ -262,8 +262,8 @@ class KernelManager:
         if description.install_command and not self._reported_missing_ipykernel:
             self._reported_missing_ipykernel = True
             self._add_notice(
-                f"{description.python} does not have ipykernel: the kernel runs with"
-                " stepper's own copy, and imports the project's packages first"
+                f"{description.python} does not have ipykernel: the kernel uses"
+                " stepper's own copy; packages of the project take precedence over it"
             )
             self._add_notice(
                 f"To install ipykernel, run: {description.install_command}"

@@ -26,7 +26,7 @@ def describe_limit(summary: RunSummary) -> str:
     """Return a text on a cell that exceeded a time or memory limit of stepper."""
     run = summary.run
     if run.outcome is Outcome.MEMORY:
-        return _remove_advice(run.error)
+        return _cut_variables_note(run.error)
     text = f"timed out after {format_seconds(summary.timeout)}"
     if cell_directives.parse(summary.cell.source).timeout is not None:
         return text
@@ -47,16 +47,16 @@ def describe_failure(
     if not cause:
         recorded = document.get_recorded_outputs(summary.cell) or ()
         cause = recorded_results.describe_recorded_error(recorded)
-    error = _remove_advice(summary.run.error)
+    error = _cut_variables_note(summary.run.error)
     if cause:
         return f"{error} ({cause})"
     return error
 
 
-def _remove_advice(error: str) -> str:
-    """Remove the advice on the kernel's variables from an error message.
+def _cut_variables_note(error: str) -> str:
+    """Return an error message without the note on variables and the text after it.
 
-    The kernel of the replay no longer exists.
+    The note is not useful, because the kernel of the replay no longer exists.
     """
     error = error.partition(run_decisions.VARIABLES_LOST)[0]
     return error.partition(f"; {run_decisions.VARIABLES_KEPT}")[0]

@@ -232,7 +232,7 @@ class SlurmProcess(RemoteProcess):
                 " but its kernel responds"
             )
             return
-        is_ending = not has_heartbeat and self._is_ending(job)
+        is_ending = not has_heartbeat and self._counts_as_ended(job)
         self.job = job
         self.job_known_at = self.queried_at
         if is_ending or not (job.is_running or job.is_waiting):
@@ -259,7 +259,7 @@ class SlurmProcess(RemoteProcess):
             self.problem = f"{self.slurm.no_answer}: the job's state is not known"
         return job
 
-    def _is_ending(self, job: slurm_job.Job) -> bool:
+    def _counts_as_ended(self, job: slurm_job.Job) -> bool:
         """Return whether to treat a job in the state COMPLETING as ended.
 
         This is the case if the last known state was also COMPLETING, or if the job's

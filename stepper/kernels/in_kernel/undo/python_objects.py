@@ -485,7 +485,10 @@ def list_new_submodules(attributes: Any, items: Any) -> dict[str, Any]:
 
 
 def is_same_module(value: Any, state: Any) -> bool:
-    """Return whether a module has the items of a state."""
+    """Return whether a module has exactly the items of a state.
+
+    Submodules that were loaded since then do not count.
+    """
     current = list_module_items(value)
     items, _ = state
     for name in list_new_submodules(get_module_dict(value), items):
