@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -331,6 +332,17 @@ def test_cell_with_invalid_syntax_has_no_imports(
     lost: list[list[str]] = []
     module_reload.rebind_in_notebook("import (", {}, lost)
     assert lost == []
+
+
+def test_star_import_binds_the_names_in_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    old = {"__all__": ["_rate", "missing"], "_rate": [1], "other": [2]}
+    module = types.ModuleType("stars")
+    vars(module).update(old, _rate=[3], other=[4])
+    monkeypatch.setitem(sys.modules, "stars", module)
+    namespace = {"_rate": old["_rate"], "other": old["other"]}
+    tree = ast.parse("from stars import *")
+    assert module_reload.rebind_names(namespace, tree, "", {"stars": old}, None)
+    assert namespace == {"_rate": [3], "other": [2]}
 
 
 class Lazy:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from stepper.kernels.in_kernel.module_parsing import (
     get_package,
+    list_star_names,
     list_with_packages,
     parse_source,
     resolve_module_name,
@@ -113,20 +114,22 @@ def list_changed_names(node: ast.ImportFrom, module: str, update: Update) -> set
     for alias in node.names:
         name = alias.name
         if name == "*":
-            changed |= list_changed_public_names(present, snapshot)
+            changed |= list_changed_star_names(present, snapshot)
         elif name in snapshot and present.get(name) is not snapshot[name]:
             changed.add(alias.asname or name)
     return changed
 
 
-def list_changed_public_names(
+def list_changed_star_names(
     present: dict[str, Any], snapshot: dict[str, Any]
 ) -> set[str]:
-    """Return the public names of a snapshot whose current values differ."""
+    """Return the names that `import *` bound and whose current values differ.
+
+    `present` and `snapshot` are the module's namespaces after and before the update.
+    """
     changed = set()
-    for name, value in snapshot.items():
-        is_private = name[:1] == "_"
-        if not is_private and present.get(name) is not value:
+    for name in list_star_names(snapshot):
+        if present.get(name) is not snapshot[name]:
             changed.add(name)
     return changed
 

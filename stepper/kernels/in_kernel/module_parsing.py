@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 import re
+from typing import Any
 
 MAX_SOURCE = 5_000_000  # bytes that are read of a source file
 # An import begins a line, or follows `;` as in `import a; import b` or `:` as in
@@ -95,3 +96,14 @@ def resolve_module_name(source: str, package: str) -> str:
         return importlib.util.resolve_name(source, package)
     except ImportError:
         return ""
+
+
+def list_star_names(namespace: dict[str, Any]) -> list[str]:
+    """Return the names that `import *` binds, from the namespace of the module.
+
+    These are the names in `__all__` if the module defines it, or else the public names.
+    """
+    exported: Any = namespace.get("__all__")
+    if type(exported) in (list, tuple):
+        return [name for name in exported if name in namespace]
+    return [name for name in namespace if not name.startswith("_")]

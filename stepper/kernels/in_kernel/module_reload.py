@@ -28,6 +28,7 @@ from stepper.kernels.in_kernel.module_parsing import (
     WORD,
     get_package,
     list_mentioned_modules,
+    list_star_names,
     parse_source,
     read_source,
     resolve_module_name,
@@ -893,10 +894,10 @@ def list_imported_names(
 ) -> list[tuple[str, str]]:
     """Return the names that a `from` statement imports, each with the name it binds.
 
-    For `import *`, these are the public names in `snapshot`, the module's namespace.
+    `snapshot` is the module's namespace, which contains the names for `import *`.
     """
     if node.names[0].name == "*":
-        return [(name, name) for name in snapshot if name[:1] != "_"]
+        return [(name, name) for name in list_star_names(snapshot)]
     return [(alias.name, alias.asname or alias.name) for alias in node.names]
 
 
