@@ -474,7 +474,11 @@ class _NameVisitor(NameRecorder):
         self.effects = outer
 
     def visit_annotations(self, annotations: Iterable[ast.expr | None]) -> None:
-        """Visit annotations, which only read names unless they contain a call."""
+        """Visit annotations.
+
+        An annotation without a call reads names, but does not use the functions and
+        classes that have these names.
+        """
         for annotation in annotations:
             if annotation is not None:
                 nodes = ast.walk(annotation)
@@ -485,9 +489,10 @@ class _NameVisitor(NameRecorder):
 
     @contextlib.contextmanager
     def type_parameter_scope(self, node: Any) -> Iterator[None]:
-        """Push a scope with the type parameters of a definition, for the block.
+        """Run the block in a scope with the type parameters of a definition.
 
-        Do nothing if the definition has no type parameters (Python 3.12).
+        If the definition has none, no scope is added. Type parameters came with Python
+        3.12.
         """
         parameters = getattr(node, "type_params", ())
         if not parameters:

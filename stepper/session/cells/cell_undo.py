@@ -373,10 +373,10 @@ def _explain_removal(
     cell: Cell,
     cells: Sequence[Cell],
 ) -> Fault:
-    """Return a fault with an explanation: its name was removed with undone runs.
+    """Return a fault, with the explanation that `name` was removed with undone runs.
 
-    `first_run` is the number of the first of these runs. Return the fault unchanged if
-    the journal does not contain this run.
+    `first_run` is the number of the first of these runs. If the journal does not
+    contain this run, return the fault unchanged.
     """
     binding_run = session.state.find_run(first_run)
     if binding_run is None:
