@@ -325,6 +325,13 @@ def test_environment_without_the_package(project):
     assert "is incomplete" in find_failed_checks(project)["hook script"].detail
 
 
+def test_missing_link_to_the_environment(project):
+    Path(project.env_link).unlink()
+    bad = find_failed_checks(project)["hook script"]
+    assert bad.detail == ".stepper/env is missing"
+    assert "install.sh" in bad.mend
+
+
 def test_skills(project):
     folder = Path(project.project, ".claude/skills")
     names = sorted(item.name for item in folder.iterdir())

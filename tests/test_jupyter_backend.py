@@ -741,7 +741,9 @@ def test_response_of_a_non_jupyter_server_is_reported(tmp_path: Path) -> None:
                 }
             }
         )["hub"]
-        assert "did not describe the kernel k-1 (400)" in says(400, **json_sent)
+        assert "returned no information about the kernel k-1 (HTTP 400)" in says(
+            400, **json_sent
+        )
     finally:
         loop.close()
         page.shutdown()

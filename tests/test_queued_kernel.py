@@ -97,7 +97,9 @@ def test_cell_moves_to_background_and_runs_when_the_job_starts(
         "PENDING ("
     )
     assert "kernel: queued, PENDING (" in project.stepper("status").stdout
-    assert end_turn(notebook) == {} and WHY in start_session(notebook, "resume")
+    assert end_turn(notebook) == {}
+    resumed = start_session(notebook, "resume")
+    assert "is queued (PENDING" in resumed and "It has NOT run; it runs when" in resumed
     refused = notebook.before("insert", "1 + 1", edit.cell_id).denied
     assert "waits for its kernel (PENDING" in refused and "NOT written" in refused
     assert WHY in Path(project.paths.running).read_text()

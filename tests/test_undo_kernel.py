@@ -398,6 +398,16 @@ def test_run_between_ends_the_undo_of_an_object(lab: UndoLab) -> None:
     }
 
 
+def test_generator_whose_values_are_freed_counts_as_changed(lab: UndoLab) -> None:
+    lab.step(
+        "def count():\n    n = 1000\n    while True:\n        n += 1\n        yield n\n"
+        "gen = count(); next(gen)"
+    )
+    for steps in range(1, 5):
+        facts = lab.step(f"for _ in range({steps}): next(gen)")
+        assert facts.unprotected["gen"].reason == "generator"
+
+
 def test_generator_is_not_restored(lab: UndoLab) -> None:
     lab.step("gen = (x for x in range(5))")
     facts = lab.step("next(gen)")

@@ -376,10 +376,11 @@ async def handle_batch(workspace: Workspace, event: Event) -> bytes:
 
 
 def _take_command_lines(workspace: Workspace, event: Event) -> list[str]:
-    """Remove and return the lines about slash commands for the user.
+    """Remove and return the user's lines about slash commands that have run.
 
-    Claude Code shows the output of a slash command only to the agent. It runs the
-    command after UserPromptSubmit (version 2.1.197: before UserPromptSubmit).
+    Claude Code shows the output of a slash command only to the agent, so the next hook
+    event shows these lines to the user. The command may run before or after
+    UserPromptSubmit: this depends on the version of Claude Code.
     """
     return workspace.command_lines.pop(event.session, [])
 

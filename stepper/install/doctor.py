@@ -289,9 +289,14 @@ def _check_hook_script(paths: Paths) -> str:
     """
     description = _check_script_file(paths)
     env = paths.active_env
-    # `.stepper/env`, which should lead to the environment in the user's state folder.
+    # This link should lead to the environment in the user's state folder.
     link = Paths(paths.environment_checkout).env_link
-    if os.path.lexists(link) and not paths.is_env_recorded():
+    if not os.path.lexists(link):
+        raise StepperError(
+            f"{paths.relpath(link)} is missing",
+            format_install_command(paths, link),
+        )
+    if not paths.is_env_recorded():
         raise StepperError(
             f"{link} is not from your installation: stepper runs neither cells nor the"
             " programs in this environment",

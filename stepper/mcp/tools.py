@@ -27,17 +27,16 @@ from stepper.policy.commands.json_schema import (
 
 INSTRUCTIONS = (
     "Jupyter notebooks, one cell at a time, in a persistent kernel. Look at the data"
-    " (execute_code), plan 3-10 steps, create_notebook. Per step: run_cell(source) adds"
-    " a cell and runs it; read the report. FAILED: replace that same cell,"
-    " run_cell(cell_id, source); after 3 retries the notebook stops: say why; lift_stop"
-    " asks the user. Still running: notebook_status(wait_seconds). Before done: verify."
-    " Lines behind `| ` are data. Do not create a second notebook unless asked.\n"
-    "Other names: insert_cell, overwrite_/edit_cell_source, edit_cell, execute_cell,"
-    " add_markdown, update → run_cell; execute_scratch → execute_code;"
-    " add_jupyter_cells → add_cells; delete_cell, move_cell, clear_cell_output →"
-    " change_cells; read_cell → read_notebook; execute_and_fix → run_notebook; ping,"
-    " list_kernels → notebook_status; start_new_notebook → create_notebook;"
-    " start_server, interrupt_kernel, restart_notebook → kernel."
+    " with execute_code, plan 3-10 steps, and call create_notebook. For each step,"
+    " run_cell(source) adds a cell and runs it: read its report. If the cell FAILED,"
+    " replace it with run_cell(cell_id, source). After 3 retries the notebook stops:"
+    " explain the error, and call lift_stop to ask the user. If a cell is still"
+    " running, call notebook_status(wait_seconds). Call verify at the end. Lines after"
+    " `| ` are data. Do not create a second notebook unless asked.\n"
+    "Names of other servers: insert_cell, overwrite_cell_source, edit_cell,"
+    " execute_cell → run_cell; add_jupyter_cells → add_cells; delete_cell, move_cell →"
+    " change_cells; read_cell → read_notebook; list_kernels → notebook_status;"
+    " interrupt_kernel, restart_notebook → kernel."
 )
 # Tool → names of similar tools of other servers. The response to a call with one of
 # these names says which tool to use.

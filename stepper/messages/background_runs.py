@@ -172,10 +172,10 @@ def format_queue_state(reason: str, until: str) -> str:
     `reason` is the state of the queue. `until` is the condition under which the cell
     runs, or an empty string if the cell will not run.
     """
-    effect = "does NOT run"
+    outcome = "will NOT run"
     if until:
-        effect = f"has NOT run; it runs when {until}"
-    return f"queued: {one_line(reason, QUEUE_LIMIT)}: the cell {effect}"
+        outcome = f"has NOT run; it runs when {until}"
+    return f"queued: {one_line(reason, QUEUE_LIMIT)}: the cell {outcome}"
 
 
 def _format_blocked(name: str, queue: bool) -> str:
@@ -220,9 +220,14 @@ def format_still_queued(
     `reason` and `until` are those of `format_queue_state`. `is_notified` says whether
     the new session is notified when the cell finishes.
     """
-    state = format_queue_state(reason, until)
-    recipient = _format_recipient(is_notified)
-    return f"stepper: a cell of {one_line(name)}: {state}: {recipient}."
+    outcome = "It will NOT run"
+    if until:
+        outcome = f"It has NOT run; it runs when {until}"
+    return (
+        f"stepper: a cell of {one_line(name)} is queued"
+        f" ({one_line(reason, QUEUE_LIMIT)}). {outcome},"
+        f" and {_format_recipient(is_notified)}."
+    )
 
 
 def format_refused_queued(
@@ -315,7 +320,7 @@ def format_interrupted(name: str, is_waiting: bool) -> str:
     if is_waiting:
         return (
             f"stepper: the cell of {one_line(name)} that waits for its kernel will NOT"
-            " run; its report follows."
+            " run; the cell's report follows."
         )
     return (
         f"stepper: the running cell in {one_line(name)} was interrupted; its report"

@@ -129,10 +129,16 @@ def _normalize_data(mime_type: str, data: Any) -> Any:
     """Return text as a list of lines, JSON unchanged and other data as one string."""
     if mime_type.startswith("text/") or mime_type in TEXT_TYPES:
         return _split_lines(data)
-    is_application = mime_type.startswith("application/")
-    if is_application and mime_type.endswith(("/json", "+json")):
+    if is_json_type(mime_type):
         return data
     return _join_lines(data)
+
+
+def is_json_type(mime_type: str) -> bool:
+    """Return whether nbformat stores the data of a MIME type as JSON, not as a text."""
+    if not mime_type.startswith("application/"):
+        return False
+    return mime_type.endswith(("/json", "+json"))
 
 
 def _split_lines(text: Any) -> Any:

@@ -125,7 +125,11 @@ class TableParser(HTMLParser):
             pass
 
     def handle_data(self, data: str) -> None:
-        """Add a text to the open cell, or to the text below the table."""
+        """Add a text to the open cell, or to the text below the table.
+
+        The text of a style sheet is only checked. Raise NotATableError if the text or
+        the style sheet is not allowed.
+        """
         if "style" in self.open_tags:
             _check_style(data)
         elif self.cell is not None:

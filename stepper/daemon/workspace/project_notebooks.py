@@ -501,8 +501,9 @@ class Workspace:
     ) -> LaunchConfig:
         """Return the launch configuration for the kernel of the notebook at `path`.
 
-        `backend_name` replaces the backend from the project's configuration. Raise
-        KernelError if the kernel can't run on the backend.
+        `backend_name` replaces the backend from the project's configuration, unless it
+        is empty. Raise KernelError if the backend or the interpreter does not exist, or
+        if the user has not accepted it.
         """
         limits = self.config.load_limits()
         return build_launch_config(self.paths, limits, path, environ, backend_name)

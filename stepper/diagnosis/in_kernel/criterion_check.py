@@ -76,7 +76,7 @@ NUMBER_KINDS = "biuf"  # numpy's kinds of bool, int, unsigned int and float
 
 
 def evaluate_criterion(text: str) -> dict[str, Any] | None:
-    """Return the result of a criterion as JSON.
+    """Return the result of a criterion, as a dict that JSON can encode.
 
     `holds` says whether the criterion is true. `values` contains the compared
     expressions and their values as text. Return None if the criterion is not a boolean
@@ -84,10 +84,10 @@ def evaluate_criterion(text: str) -> dict[str, Any] | None:
     """
     values = CriterionValues({**FUNCTIONS, **shell.user_ns})
     try:
-        expression = ast.parse(text, mode="eval")
-        # Warnings of a library must not become outputs of the cell.
+        # Warnings must not become outputs of the cell.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
+            expression = ast.parse(text, mode="eval")
             result = values[expression.body]
     except Exception:  # unknown, or an error of a library, such as a missing label
         return None

@@ -1,8 +1,9 @@
-"""The search for modules that use values of other modules during their own import.
+"""Checks whether a module uses values of changed modules during its own import.
 
-`from .rates import RATE` alone does not count, because the name can be bound again.
-`DOUBLE = RATE * 2` counts, and so do base classes, decorators and default arguments:
-only a reload gives them new values. This module is loaded once a module has changed.
+`from .rates import RATE` alone is not such a use, because the name can be bound again.
+`DOUBLE = RATE * 2` is one, and so are base classes, decorators and default arguments:
+only a reload gives them new values. The helper imports this file only after a module of
+the project has changed.
 """
 
 from __future__ import annotations

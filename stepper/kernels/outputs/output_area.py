@@ -30,6 +30,7 @@ from stepper.kernels.outputs.output_limits import (
 )
 from stepper.kernels.outputs.stream_text import StreamText
 from stepper.kernels.wake_pattern import WakeWatcher
+from stepper.notebooks.notebook_json import is_json_type
 from stepper.policy.model import NOTHING_OMITTED, OmittedOutput
 
 # If the area holds more than this multiple of its limit, the middle is dropped.
@@ -526,6 +527,6 @@ def build_mime_bundle(data: Any) -> dict[str, Any]:
     """
     bundle = {}
     for mime_type, content in coerce_to_dict(data).items():
-        is_json = mime_type.endswith("json")
+        is_json = is_json_type(mime_type)
         bundle[mime_type] = content if is_json else join_content(content)
     return bundle

@@ -108,7 +108,10 @@ def describe_changed_output(cell: Cell, difference: Difference) -> ChangedOutput
 
 
 def _describe(difference: Difference, *, has_text: bool) -> str:
-    """Return a description of a difference in text, or in figures only."""
+    """Return a short description of how the outputs of two runs differ.
+
+    `has_text` says whether lines of text differ; otherwise, only figures differ.
+    """
     if not has_text:
         return "; ".join(difference.figures) or "a figure differs"
     removed = difference.removed

@@ -28,7 +28,7 @@ def compute_wait_seconds(session: Session, call: BackgroundCall) -> float:
     """Return the seconds that a client waits before a call moves to the background.
 
     The seconds count from `call.started_at`. The result is infinite while the kernel is
-    starting.
+    starting and not queued.
     """
     running = session.state.running
     limits = session.outputs.load_limits()
@@ -38,6 +38,8 @@ def compute_wait_seconds(session: Session, call: BackgroundCall) -> float:
         if queue_seconds is None:
             queue_seconds = limits.queue_seconds
         return queue_status.since + queue_seconds - call.started_at
+    if running is None and session.requests.scratch_run is not None:
+        return limits.report_after_seconds  # the call waits for a scratch execution
     if running is None:
         return math.inf  # the kernel is starting
     if running.tool_use_id != call.id:

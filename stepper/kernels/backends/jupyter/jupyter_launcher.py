@@ -116,8 +116,9 @@ class JupyterLauncher:
                 raise KernelError(f"{server.name} has no kernel {settings.kernel_id}")
             if not _get_kernel_id(response):
                 raise KernelError(
-                    f"{server.name} did not describe the kernel {settings.kernel_id}"
-                    f" ({response.code}){response.reason_suffix}"
+                    f"{server.name} returned no information about the kernel"
+                    f" {settings.kernel_id} (HTTP {response.code})"
+                    f"{response.reason_suffix}"
                 )
             return settings.kernel_id
         response = await self._request_start(server, data)
@@ -133,7 +134,7 @@ class JupyterLauncher:
             )
         raise KernelError(
             f"{server.name} did not start a kernel {settings.kernel!r}"
-            f" ({response.code}){response.reason_suffix}"
+            f" (HTTP {response.code}){response.reason_suffix}"
         )
 
     async def _request_start(self, server: Server, data: Mapping[str, Any]) -> Response:

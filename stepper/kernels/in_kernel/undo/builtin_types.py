@@ -180,14 +180,27 @@ def take_length_hint(value: Any) -> Any:
 
 
 def take_generator(value: Any) -> Any:
-    """Return the position of a generator and the ids of its variables.
+    """Return the position of a generator, and the names and values of its variables.
 
-    Return "exhausted" if the generator has ended.
+    Return None if the generator has ended.
     """
     frame = value.gi_frame
     if frame is None:
-        return "exhausted"
-    return frame.f_lasti, [(name, id(item)) for name, item in frame.f_locals.items()]
+        return None
+    variables = dict(frame.f_locals)
+    return frame.f_lasti, list(variables), list(variables.values())
+
+
+def is_same_generator(value: Any, state: Any) -> bool:
+    """Return whether a generator has the position and the variables of a state."""
+    current = take_generator(value)
+    if current is None or state is None:
+        return current is state
+    position, names, values = current
+    former_position, former_names, former_values = state
+    if position != former_position or names != former_names:
+        return False
+    return are_identical(values, former_values)
 
 
 def take_file(value: Any) -> Any:
@@ -394,7 +407,11 @@ ROWS: dict[Any, Row] = {
         restore=restore_cache,
     ),
     enumerate: make_unprotected_row("iterator", take_number),
-    types.GeneratorType: make_unprotected_row("generator", take_generator),
+    types.GeneratorType: Row(
+        take=take_generator,
+        is_same=is_same_generator,
+        label="generator",
+    ),
     types.CoroutineType: make_unprotected_row("coroutine"),
     types.AsyncGeneratorType: make_unprotected_row("asynchronous generator"),
     io.TextIOWrapper: OPEN_FILE,
