@@ -230,6 +230,10 @@ class FakeUndo:
             for name in mentioned
         }
         done: dict[int, tuple[set[int], str]] = {}  # by id of a changed object
+        for name in mentioned - self.names.keys():
+            for image in self.images:
+                if image.run in request.runs and name in image.objects:
+                    restored[name].add(image.run)
         for name in sorted(mentioned & self.names.keys()):
             pending, seen_ids = reached[name], set[int]()
             while pending or not seen_ids:

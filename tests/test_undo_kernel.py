@@ -352,7 +352,7 @@ def test_removed_name_leaves_the_object_that_other_names_have(lab: UndoLab) -> N
     facts = lab.step("print(nums)", [*undone], {"box"})
     assert lab.output == "[1, 2]\n"
     assert facts.restore and not facts.restore.restored
-    assert facts.restore.removed.keys() == {"box"}
+    assert facts.restore.removed == {"box": undone}
 
 
 def test_restored_names_include_other_names_of_the_object(lab: UndoLab) -> None:

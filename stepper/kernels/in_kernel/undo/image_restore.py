@@ -258,7 +258,19 @@ class Restore:
         for key, names in selected.items():
             if names - removed:
                 names_by_key[key] = names | self.select_unchanged_names(reached[key])
+            else:
+                self.add_runs_of_removed_names(objects[key], names)
         return names_by_key
+
+    def add_runs_of_removed_names(self, target: Target, names: set[str]) -> None:
+        """Add the runs that changed an object to the undone runs of removed names.
+
+        The object itself is not restored: other names may refer to it.
+        """
+        runs = {image.run for image in target.images}
+        for name in names:
+            if name in self.namespace:
+                self.restored.setdefault(name, set()).update(runs)
 
     def select_unchanged_names(self, names: set[str]) -> set[str]:
         """Return the names that no run has bound since the oldest undone run."""
