@@ -16,7 +16,7 @@ from stepper.policy.changed_cells import hash_source
 from stepper.policy.dataflow.binding_table import BindingTable
 from stepper.policy.dataflow.name_analysis import analyze_source
 from stepper.policy.dataflow.run_history import History
-from stepper.policy.journal_events import RunEnded
+from stepper.policy.journal_events import RunEnded, RunsUndone
 from stepper.policy.model import Cell, Outcome, Verdict
 from stepper.policy.notebook_state import State
 from stepper.policy.undo import requested_undo, undone_runs
@@ -262,6 +262,16 @@ def test_names_that_the_kernel_will_remove(
     ]
     request = RestoreRequest(tuple(sorted(undone, reverse=True)), frozenset({"x"}))
     assert undone_runs.find_removed_names(request, runs) == removed
+
+
+def test_change_that_is_undone_already_removes_no_name() -> None:
+    first, second = make_cells("del x", "x = 2")
+    runs = [make_run(3, second, x=NEW), make_run(4, first, other=NEW)]
+    request = RestoreRequest((4, 3), frozenset({"x", "other"}))
+    assert undone_runs.find_removed_names(request, runs) == {"x": (3,), "other": (4,)}
+    earlier = [RunsUndone(runs=(2,), others=(3,), restored={"x": (3, 2)})]
+    removed = undone_runs.find_removed_names(request, runs, earlier)
+    assert removed == {"other": (4,)}
 
 
 def test_recomputation_includes_cells_whose_changes_only_the_kernel_sees() -> None:

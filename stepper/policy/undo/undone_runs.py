@@ -15,7 +15,7 @@ from functools import cached_property, lru_cache
 from stepper.policy.changed_cells import INDEX_ID, hash_source
 from stepper.policy.dataflow.binding_table import ResolvedUsage
 from stepper.policy.dataflow.name_effects import NameUsage
-from stepper.policy.journal_events import RunEnded
+from stepper.policy.journal_events import RunEnded, RunsUndone
 from stepper.policy.model import Cell, Verdict
 from stepper.policy.undo_model import (
     DELETED,
@@ -382,15 +382,24 @@ def find_returning_names(
 
 
 def find_removed_names(
-    request: RestoreRequest, runs: Sequence[RunEnded]
+    request: RestoreRequest,
+    runs: Sequence[RunEnded],
+    earlier: Iterable[RunsUndone] = (),
 ) -> dict[str, tuple[int, ...]]:
     """Return the names that the kernel will certainly remove, with the undone runs.
 
     These are the names that did not exist before the undone runs. `runs` are all runs
-    in the kernel that were not undone before the request. The result is empty if the
-    kernel reported only a part of the changes.
+    in the kernel that were not undone before the request. `earlier` are the undos
+    before the request, which may have undone the changes of some names by these runs.
+    The result is empty if the kernel reported only a part of the changes.
     """
     first_requested_run = min(request.runs)
+    # The names whose changes by a run are undone already, by the number of the run.
+    restored_names: dict[int, set[str]] = {}
+    for undo in earlier:
+        for name, numbers in (*undo.restored.items(), *undo.removed.items()):
+            for number in numbers:
+                restored_names.setdefault(number, set()).add(name)
     # The undone runs that changed a name, by name; the newest run is the first.
     undone_runs: dict[str, list[RunEnded]] = {}
     overwritten = set[str]()
@@ -403,7 +412,8 @@ def find_removed_names(
             # The kernel does not go back behind the change of another run.
             overwritten |= run.changes.keys() | run.bound.keys()
             continue
-        for name in run.changes.keys() - overwritten:
+        changed_names = run.changes.keys() - restored_names.get(run.run, set())
+        for name in changed_names - overwritten:
             undone_runs.setdefault(name, []).append(run)
     removed_names = {}
     for name, name_runs in undone_runs.items():

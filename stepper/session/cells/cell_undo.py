@@ -142,7 +142,7 @@ def find_expected_changes(
     has_unknown_code = state.last_run_before_unknown_code >= first
     if has_unknown_code or requested_undo.list_unreachable_runs(requested, state):
         return ExpectedChanges({}, returning)
-    removed = undone_runs.find_removed_names(request, runs.active)
+    removed = undone_runs.find_removed_names(request, runs.active, state.undone)
     for name, last_run in state.names_bound_by_other_code.items():
         if last_run >= first:
             removed.pop(name, None)
