@@ -56,6 +56,8 @@ LEFT_OUT = (
     "%edit",
     "%debug",
     "%pdb",
+    "%more",  # a pager waits for a terminal
+    "%less",
 )
 RUN = """
 import base64, json, re, signal, sys
