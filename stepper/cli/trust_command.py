@@ -91,7 +91,7 @@ def _describe_environment(paths: Paths, offer: Offer) -> list[str]:
     note = _format_note(not offer.record)
     return [
         f"  environment  {path}{note}",
-        f"{INDENT}runs the hooks, the daemon and the command line ({files})",
+        f"{INDENT}runs the hooks, the daemon and the `stepper` command ({files})",
     ]
 
 

@@ -225,7 +225,7 @@ def _find_changes(source: str) -> str:
     if max(line_lengths) > MAX_LINE:
         return ""
     # There is no error if only another version of Python rejects the source.
-    position = _find_error(source)
+    position = _find_error_position(source)
     remaining_characters = MAX_COMPILED
     descriptions: list[str] = []
     while position and len(descriptions) < MAX_CHANGES:
@@ -234,7 +234,7 @@ def _find_changes(source: str) -> str:
             remaining_characters -= len(edit.source)
             if remaining_characters < 0:
                 return ""
-            next_position = _find_error(edit.source)
+            next_position = _find_error_position(edit.source)
             if next_position is None:
                 descriptions.append(edit.description)
                 return ", ".join(descriptions)
@@ -259,7 +259,7 @@ def _iter_candidates(source: str, position: SyntaxPosition) -> Iterator[Candidat
         yield Candidate(edit, is_partial=False)
 
 
-def _find_error(source: str) -> SyntaxPosition | None:
+def _find_error_position(source: str) -> SyntaxPosition | None:
     """Return the position at which Python stops parsing.
 
     Return None if the source compiles, either as it is or with its magics replaced by

@@ -78,7 +78,7 @@ def check_target(target: str) -> None:
         )
     if target == os.path.realpath(Path.home()):
         raise UsageError(
-            f"{shown} is your home folder: its settings apply to all projects",
+            f"{shown} is your home folder: settings in it apply to all projects",
             "name a repository instead",
         )
     try:

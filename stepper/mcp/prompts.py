@@ -74,7 +74,7 @@ PROMPTS = {
         + " If a cell asked a question, follow the user's answer.",
     ),
     "fix": Template(
-        "Give the failed step of the current notebook new retries.",
+        "Allow new retries for the failed step of the current notebook.",
         "hint",
         "Information that helps the agent to fix the step",
         "The user wants the failed cell fixed. "

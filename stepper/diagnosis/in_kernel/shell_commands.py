@@ -237,7 +237,10 @@ def wrap_process_handler(original: Callable[..., Any]) -> Callable[..., Any]:
     def process_handler(
         command: Any, callback: Callable[[Any], Any], *arguments: Any, **options: Any
     ) -> Any:
-        """Run and record a command; `callback` reads the output of its process."""
+        """Run and record a command; return the result of `callback`.
+
+        `callback` reads the output of the process.
+        """
         __tracebackhide__ = True  # IPython leaves this frame out of tracebacks
         code = None
         output = b""
@@ -246,10 +249,10 @@ def wrap_process_handler(original: Callable[..., Any]) -> Callable[..., Any]:
             """Call `callback`, and store the exit code and the output."""
             nonlocal code, output
             __tracebackhide__ = True
-            result = callback(process)
+            returned = callback(process)
             code = process.returncode or 0
-            output = result if type(result) is bytes else b""
-            return result
+            output = returned if type(returned) is bytes else b""
+            return returned
 
         result = original(command, call_and_record, *arguments, **options)
         if code is not None and type(command) is str:

@@ -380,7 +380,7 @@ class OutputArea:
             entry.image = images.get(key, COUNTED_IMAGE)
 
     def get_outputs(self) -> list[Output]:
-        """Return the outputs within the size limit."""
+        """Return the outputs, shortened to the size limit."""
         return self.render().outputs
 
     def render(self) -> RenderedOutputs:
@@ -489,9 +489,9 @@ def parse_count(text: str) -> int:
 
 
 def join_texts(output: Output) -> Output:
-    """Return a notebook's output in the form of kernel messages: texts as one string.
+    """Return an output of a notebook file with each text as one string.
 
-    In a notebook file, a text may be a list of lines.
+    This is the form of kernel messages. In the file, a text may be a list of lines.
     """
     if output.get("output_type") == "stream":
         text = join_content(output.get("text", ""))

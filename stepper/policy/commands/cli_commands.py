@@ -60,8 +60,8 @@ WAIT_FOR_CELL_HELP = (
     " terminal, the command waits."
 )
 CELLS_WAIT_HELP = (
-    "How many seconds to wait for the cells. If they take longer, they keep running;"
-    " then notebook_status can wait for them."
+    "How many seconds to wait for the cells. If they take longer, they keep running,"
+    " and notebook_status can wait for them."
 )
 TIMEOUT_HELP = (
     "The deadline of each cell in seconds; a cell that takes longer is interrupted. It"
@@ -160,8 +160,8 @@ class Status(NotebookArguments, name="status", examples=("status", "status --jso
         default=False,
     )
     unread: bool = hidden(
-        "Whether to keep undelivered reports for later, because the agent does not see"
-        " this response.",
+        "Whether to keep undelivered reports for later. For responses that the agent"
+        " does not see.",
         default=False,
     )
 

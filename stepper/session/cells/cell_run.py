@@ -649,7 +649,7 @@ def summarize_run(
 
 
 def _get_completeness(execution: Execution) -> Completeness:
-    """Return whether the notebook contains all outputs of a run."""
+    """Return whether the notebook contains all, some or unknown outputs of a run."""
     if not execution.in_notebook:
         return Completeness.UNKNOWN
     if execution.left_out:

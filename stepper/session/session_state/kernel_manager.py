@@ -492,8 +492,8 @@ class KernelManager:
     def _explain_backend_change(self) -> str:
         """Return a text if the next kernel cannot start or will run on this machine.
 
-        The current kernel runs on another machine. Return an empty string if the
-        configuration still selects a backend.
+        The current kernel is a remote kernel or the kernel of a provisioner. Return an
+        empty string if the configuration still selects a backend.
         """
         try:
             config = self.get_launch_config({}, self.journal.state.plan.kernel)

@@ -82,7 +82,7 @@ class Job:
         return parse_seconds(self.remaining_time)
 
     def format_waiting(self, ahead: int, now: datetime) -> str:
-        """Return a description of a waiting job with its state and expected start.
+        """Return a text with the state, the queue position and the expected start.
 
         `ahead` is the number of jobs that are ahead of this job in the queue.
         """

@@ -38,7 +38,7 @@ class SshSettings:
 
 RULES = {
     "host": Rule(
-        "a host for ssh, such as box or me@box", kernel_config.make_pattern_check(HOST)
+        "an SSH host, such as box or me@box", kernel_config.make_pattern_check(HOST)
     ),
     "python": TEXT,
     "folder": TEXT,

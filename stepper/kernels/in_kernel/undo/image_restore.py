@@ -45,7 +45,7 @@ from stepper.kernels.in_kernel.undo.python_objects import scope
 
 OTHER_CODE = "changed by code outside the cells"
 DROPPED = "the state before the run was dropped to save memory"
-DIFFERENT = "its state differs after the undo"
+DIFFERENT = "its state after the undo is not the former state"
 REACH_SECONDS = 0.2  # to search the values of requested names for changed objects
 
 

@@ -119,7 +119,7 @@ def restore_shell(module: Any, state: Any) -> None:
 
 
 def restore_magics(state: Magics) -> None:
-    """Remove magics that the user has registered since, and register former ones."""
+    """Remove the magics that were registered later; register the former ones again."""
     tables = shell.magics_manager.magics
     former_magics = state.list_user_magics()
     for kind, name in Magics(tables).list_user_magics():
