@@ -232,6 +232,7 @@ def test_pulled_kernel_record_is_not_used(
     )  # its definitions are accepted
     project.stepper("shutdown")
     path = Path(project.paths.kernels, f"{notebook.path.stem}.json")
+    path.parent.mkdir(parents=True, exist_ok=True)  # no kernel has run yet
     for record in (
         make_forged_record(recorder, kind),
         {**make_forged_record(recorder, kind), "seal": "0" * 64},
