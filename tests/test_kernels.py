@@ -235,7 +235,7 @@ def test_backend_config_is_parsed() -> None:
         (
             "kernels:\n  a: {ssh: {host: '-oProxyCommand=x'}}",
             2,
-            "a host for ssh",
+            "an SSH host",
             "",
         ),
         ("kernels:\n  a: {kernelspec: ../x}", 2, "the name of a kernelspec", ""),
