@@ -111,6 +111,7 @@ def run_cells(
             **os.environ,
             "PYTHONHASHSEED": str(seed),
             "MPLBACKEND": "module://matplotlib_inline.backend_inline",
+            "IPYTHONDIR": os.path.join(folder, ".ipython"),
         }
         command = [python, "-c", RUN, result_path]
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}

@@ -7,7 +7,7 @@
 `notebooks` makes small notebooks with unseeded draws, sets, clocks, threads and ids,
 records each one once, and verifies it REPEATS times (100) in forked kernels.
 
-`cells` runs the same notebooks without kernels, REPEATS times in each of four processes
+`cells` runs the same notebooks without kernels, REPEATS times in four new processes
 that have the seeds of the four kernels of a replay, and applies the rules of `stepper
 verify` to their outputs. `corpus` does the same with the cells of the test corpus
 (`benchmarks/verify_cells.py`), which takes half a minute for each run. PYTHON has
@@ -276,9 +276,7 @@ def repeat_cells(python: str, sheets: Sequence[Sequence[str]], repeats: int) -> 
     def run_all(number: int) -> list[list[list[Outputs]]]:
         """Return the outputs of each repetition: per notebook and cell."""
         seed = SEED_OFFSET + number
-        outputs = run_sheets(python, [*sheets] * repeats, seed, number)
-        starts = range(0, len(outputs), len(sheets))
-        return [outputs[start : start + len(sheets)] for start in starts]
+        return [run_sheets(python, sheets, seed, number) for _ in range(repeats)]
 
     with ThreadPoolExecutor() as executor:
         runs = [*executor.map(run_all, range(MAX_REPLAYS))]
