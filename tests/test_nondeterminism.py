@@ -110,6 +110,8 @@ def test_reason_is_named(sources: list[str], reason: str) -> None:
         (["names = {'a', 'b'}", "print(list(names)[0])"], True),
         (["names = {name for name in 'ab'}", "next(iter(names))"], True),
         (["%matplotlib inline\nnames = set('ab')", "names.pop()"], True),
+        (["%matplotlib inline\nnames = {'a', 'b'}", "names.pop()"], True),
+        (["print('\\d', {'a', 'b'})"], True),  # a SyntaxWarning since Python 3.12
         (["names = {'a', 'b'}", "print(1)"], False),
         (["names = {'a': 'b'}", "print(names)"], False),
         (["print(sorted(set('ab')))"], False),

@@ -10,6 +10,7 @@ from functools import cached_property
 
 from stepper.policy.comparison import clock_values, random_draws
 from stepper.policy.comparison.output_comparison import NONDETERMINISTIC
+from stepper.policy.comparison.volatile_outputs import parse_cell
 from stepper.policy.model import Cell
 
 THREADS = re.compile(
@@ -102,11 +103,11 @@ def _creates_set(source: str) -> bool:
     """Return whether a source contains a set whose order may matter."""
     if SETS.search(source):
         return True
-    try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError):  # for example, a magic
-        return False
-    return any(isinstance(node, ast.Set | ast.SetComp) for node in ast.walk(tree))
+    for statement in parse_cell(source) or ():
+        for node in ast.walk(statement):
+            if isinstance(node, ast.Set | ast.SetComp):
+                return True
+    return False
 
 
 def _list_lines(cells: Sequence[Cell], text: str) -> list[str]:

@@ -58,7 +58,7 @@ class _VolatileNames:
 
     def apply_cell(self, source: str) -> None:
         """Apply the statements of a cell."""
-        statements = _parse_cell(source)
+        statements = parse_cell(source)
         if statements is None:
             self._names.clear()  # the cell may assign any variable
         for statement in statements or ():
@@ -145,7 +145,7 @@ def list_line_patterns(source: str, sources_above: Iterable[str]) -> list[str]:
     volatile = _VolatileNames()
     for source_above in sources_above:
         volatile.apply_cell(source_above)
-    statements = _parse_cell(source) or []
+    statements = parse_cell(source) or []
     patterns: list[str] = []
     for statement in statements:
         if _displays_inside(statement):
@@ -161,7 +161,7 @@ def list_line_patterns(source: str, sources_above: Iterable[str]) -> list[str]:
     return patterns
 
 
-def _parse_cell(source: str) -> list[ast.stmt] | None:
+def parse_cell(source: str) -> list[ast.stmt] | None:
     """Return the statements of a cell without magics, or None for invalid syntax."""
     tree = parse_source(source, lambda text: MAGIC_LINE.sub(r"\1pass", text))
     return None if tree is None else tree.tree.body
